@@ -212,12 +212,12 @@ def print_summary(
 def print_steps(workloads: Mapping[str, Mapping[str, Mapping[str, float]]], console: Console) -> None:
     """Print the steps of checkpoints as a table per workload, a column per system."""
     for workload, systems in workloads.items():
-        told = {name for of in systems.values() for name in of}
+        reported = {name for of in systems.values() for name in of}
         table = Table(title=f"{workload}: medians of a checkpoint: ms of its steps, offsets", title_justify="left")
         table.add_column("step")
         for system in systems:
             table.add_column(system, justify="right")
-        for name in (*(step for step in STEPS if step in told), *sorted(told.difference(STEPS))):
+        for name in (*(step for step in STEPS if step in reported), *sorted(reported.difference(STEPS))):
             table.add_row(name, *(f"{of[name]:,g}" if name in of else "-" for of in systems.values()))
         console.print(table)
 

@@ -13,7 +13,7 @@ from onceward.connections.cluster import KafkaCluster, Setting
 from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.printable import logger
 
-__all__ = ["KAFKA_LOGGER", "admin_client", "cluster_id", "reach", "told_offset"]
+__all__ = ["KAFKA_LOGGER", "admin_client", "answered_offset", "cluster_id", "reach"]
 
 KAFKA_LOGGER = logger("onceward.kafka")
 """The logger of Kafka clients. A client with a logger delivers its lines in ``poll()``, so something must call that."""
@@ -61,7 +61,7 @@ def cluster_id(admin: AdminClient, timeout: float = 10.0) -> str:
     return str(description.cluster_id)
 
 
-def told_offset(answer: ListOffsetsResultInfo) -> int:
+def answered_offset(answer: ListOffsetsResultInfo) -> int:
     """Return the offset in an answer to ``list_offsets``. Raises KafkaException when the answer holds none: the client
     returns such an answer, without an error, when the connection breaks before the brokers' answer arrives (2.16.1)."""
     if answer.offset == OFFSET_INVALID:

@@ -39,7 +39,7 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
         if not wait:
             print(f"A {kind.value} of job {job} is asked for; onceward checkpoints {job} shows when it is there.")
             return
-    with _told_that_it_goes_on(f"The {kind.value} is still taken", known):
+    with _announced(f"The {kind.value} is still taken", known):
         request = _decided(place, known, request)
     if request.state is RequestState.FAILED:
         kept = " The job was not stopped by it." if stop else ""
@@ -50,7 +50,7 @@ def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: 
     print(request.checkpoint)
     sys.stdout.flush()
     if stop:
-        with _told_that_it_goes_on("The job stops anyway", known):
+        with _announced("The job stops anyway", known):
             say(until_ended(place, known))
 
 
@@ -82,7 +82,7 @@ def _decided(place: Place, job: JobName, request: Request) -> Request:
 
 
 @contextlib.contextmanager
-def _told_that_it_goes_on(what: str, job: JobName) -> Iterator[None]:
+def _announced(what: str, job: JobName) -> Iterator[None]:
     """Say on Ctrl-C that only the wait ends, and that the request stays in force."""
     try:
         yield
@@ -117,7 +117,7 @@ def stop_job(job: str, place: Place, *, wait: bool) -> None:
         print(f"Job {job} {asked}; it ends after it has settled.")
         return
     say(f"job {job} {asked}")
-    with _told_that_it_goes_on("The job stops anyway", known):
+    with _announced("The job stops anyway", known):
         print(until_ended(place, known))
 
 

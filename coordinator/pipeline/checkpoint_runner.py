@@ -140,7 +140,7 @@ class CheckpointRunner:
         return None if good_until is None else good_until - self._m.runtime.monotonic()
 
     def _failed(self, checkpoint: CheckpointId, error: Exception) -> None:
-        """Decline and abort before the acknowledgement. The coordinator decides whether the generation goes on."""
+        """Decline and abort before the acknowledgement. The coordinator decides whether the generation continues."""
         self._mailbox.raise_error()
         known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
         if self._mailbox.aborted(checkpoint):

@@ -122,8 +122,8 @@ def unusable(error: ConfigurationError) -> ConfigurationError:
     therefore travels as a marked piece of JSON.
     """
     text = str(error)
-    told = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
-    return ConfigurationError(f"{text} <{_MARK} {told}>")
+    reported = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
+    return ConfigurationError(f"{text} <{_MARK} {reported}>")
 
 
 def unusable_in(text: str) -> ConfigurationError | None:

@@ -72,11 +72,11 @@ def of_checkpoint(slots: Iterable[Mapping[str, float]], seconds: float) -> dict[
     task began; `queue` is how much later that slot's task began, for lack of a free core; `vote` is the time from the
     last vote until the driver has all votes. Empty when no slot has steps.
     """
-    told = [steps for steps in slots if steps]
-    if not told:
+    reported = [steps for steps in slots if steps]
+    if not reported:
         return {}
-    last = max(told, key=lambda steps: sum(steps.values()))
-    first = min(steps["schedule"] for steps in told)
+    last = max(reported, key=lambda steps: sum(steps.values()))
+    first = min(steps["schedule"] for steps in reported)
     found = {
         "schedule": first,
         "queue": last["schedule"] - first,

@@ -51,7 +51,7 @@ class Ages:
         self._monotonic = runtime.monotonic
         self._lock = runtime.lock()
         self._looked = float("-inf")
-        self._told: dict[str, _Stage] = {}
+        self._reported: dict[str, _Stage] = {}
         self._began: dict[str, float] = {}
         """When this process began transactions, on its monotonic clock: the wall clocks of machines differ."""
         self._oldest: Age | None = None
@@ -71,15 +71,15 @@ class Ages:
             reached: dict[_Stage, list[str]] = {}
             now: dict[str, _Stage] = {}
             self._oldest = None
-            for told in filter(None, map(self._committer.age, held())):
-                age = self._ours(told)
+            for reported in filter(None, map(self._committer.age, held())):
+                age = self._ours(reported)
                 if self._oldest is None or age.open_for > self._oldest.open_for:
                     self._oldest = age
                 stage = _stage(100 * (age.open_for / age.timeout))
                 now[age.transaction] = stage
-                if stage > self._told.get(age.transaction, _Stage.FINE):
+                if stage > self._reported.get(age.transaction, _Stage.FINE):
                     reached.setdefault(stage, []).append(age.transaction)
-            self._told = now
+            self._reported = now
         for stage, transactions in sorted(reached.items()):
             self._tell(stage, transactions)
 

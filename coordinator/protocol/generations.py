@@ -269,7 +269,7 @@ def _adopts(durable: Durable, claim: Claim | None) -> bool:
 def claim_refusal(durable: Durable, claim: Claim) -> str | None:
     """Why ``claim`` rules out running the job from this store; None if it does not."""
     named = f"{claim.store_id}:{claim.generation}:{claim.completed}"
-    adopt = f"or, if that one is gone for good: onceward adopt {durable.job} --claim {named} --reason WHY"
+    adopt = f"or, if that one is permanently lost: onceward adopt {durable.job} --claim {named} --reason WHY"
     if claim.store_id != durable.store_id:
         return (
             f"the sink's cluster says that job {durable.job} belongs to store {claim.store_id} (generation "

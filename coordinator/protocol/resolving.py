@@ -37,10 +37,10 @@ _DUPLICATE = Ready(answer=Answer(verdict=Verdict.DUPLICATE))
 def resolve(state: JobState, event: Resolve) -> tuple[JobState, Ready]:
     """Apply a person's ruling to slots. Once all slots are resolved the job may start again."""
     durable = state.durable
-    wish = Resolution(
+    wanted = Resolution(
         checkpoint=event.checkpoint, participant=event.participant, slots=event.slots, ruling=event.ruling
     )
-    if durable.resolution == wish and not event.slots & durable.unresolved.get(event.participant, {}).keys():
+    if durable.resolution == wanted and not event.slots & durable.unresolved.get(event.participant, {}).keys():
         return state, _DUPLICATE
     completed = durable.completed
     refusal = _driven(durable) or _nothing_open(durable, event.checkpoint)

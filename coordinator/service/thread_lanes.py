@@ -36,7 +36,7 @@ class ThreadLanes:
             if not done.done():
                 result()
 
-        def errand() -> None:
+        def task() -> None:
             try:
                 value = work()
             except Exception as error:  # noqa: BLE001 - raised again where it is awaited
@@ -49,5 +49,5 @@ class ThreadLanes:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(ended, result)
 
-        threading.Thread(target=errand, name="onceward-errand", daemon=True).start()
+        threading.Thread(target=task, name="onceward-errand", daemon=True).start()
         return await done

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from onceward.coordinator.ops.verify import Content, Fed, History, Lane, PartitionEnd, Told, Visible
+from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, PartitionEnd, Visible
 
 __all__ = ["GOOD", "Shape", "good_histories", "made", "record"]
 
@@ -43,11 +43,11 @@ def record(partition: int, offset: int, shape: Shape) -> tuple[str, str]:
 def made(shape: Shape) -> History:
     """The history of a run of this shape."""
     inputs = [Lane("in", number) for number in range(len(shape.left))]
-    told: list[Told] = []
+    reports: list[CheckpointReport] = []
     log: dict[Lane, list[tuple[Content, float]]] = defaultdict(list)
     clock, number, base = _BEGUN, 1, 0
     ends = dict.fromkeys(inputs, 0)
-    told += _decided(number, base, dict(ends), clock)
+    reports += _decided(number, base, dict(ends), clock)
     base = number
 
     def complete(reads: Mapping[Lane, int]) -> None:
@@ -60,19 +60,19 @@ def made(shape: Shape) -> History:
                     partition = sum(map(ord, content.key or "")) % shape.outputs
                     log[Lane("out", partition)].append((content, clock + 0.2 + partition / 10))
             ends[lane] += count
-        told.extend(_decided(number, base, dict(ends), clock))
+        reports.extend(_decided(number, base, dict(ends), clock))
         base = number
 
     for place, reads in enumerate(shape.reads):
         if place in shape.aborted:
             number += 1
-            told.append(Told(number, base, 1, "checkpoint", "triggered"))
-            told.append(Told(number, base, 1, "checkpoint", "aborted", None, clock + 0.5))
+            reports.append(CheckpointReport(number, base, 1, "checkpoint", "triggered"))
+            reports.append(CheckpointReport(number, base, 1, "checkpoint", "aborted", None, clock + 0.5))
         complete(dict(zip(inputs, reads, strict=True)))
     if shape.restored:
-        source = next(one for one in told if one.checkpoint == 1 and one.ends is not None)
+        source = next(one for one in reports if one.checkpoint == 1 and one.ends is not None)
         final, number, clock = dict(ends), number + 1, clock + 1
-        told += _decided(number, source.checkpoint, dict(source.ends or {}), clock, kind="restore", generation=2)
+        reports += _decided(number, source.checkpoint, dict(source.ends or {}), clock, kind="restore", generation=2)
         ends.update(source.ends or {})
         base = number
         complete({lane: final[lane] - ends[lane] for lane in inputs})
@@ -86,7 +86,7 @@ def made(shape: Shape) -> History:
         ],
         rest=rest,
         seen=seen,
-        told=[*told, *_finally(told)],
+        reports=[*reports, *_finally(reports)],
         ends=[_end(Lane("out", partition), rest) for partition in range(shape.outputs)],
         whole_input=not any(shape.left),
     )
@@ -99,16 +99,16 @@ def _effects(lane: Lane, offset: int, shape: Shape) -> list[Content]:
 
 def _decided(
     number: int, base: int, ends: dict[Lane, int], at: float, *, kind: str = "checkpoint", generation: int = 1
-) -> list[Told]:
+) -> list[CheckpointReport]:
     return [
-        Told(number, base, generation, kind, "triggered"),
-        Told(number, base, generation, kind, "completed", ends, at),
-        Told(number, base, generation, kind, "settled", ends, at),
+        CheckpointReport(number, base, generation, kind, "triggered"),
+        CheckpointReport(number, base, generation, kind, "completed", ends, at),
+        CheckpointReport(number, base, generation, kind, "settled", ends, at),
     ]
 
 
-def _finally(told: Sequence[Told]) -> list[Told]:
-    newest = {one.checkpoint: one for one in told}
+def _finally(reports: Sequence[CheckpointReport]) -> list[CheckpointReport]:
+    newest = {one.checkpoint: one for one in reports}
     return [one._replace(last=True) for one in newest.values()]
 
 

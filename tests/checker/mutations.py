@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from onceward.coordinator.ops.verify import Content, History, Lane, Part, Property, Visible
 from tests.checker.histories import with_seen_as_at_rest
 
-__all__ = ["MUTATIONS", "Mutation", "one_more", "told_otherwise", "with_gap"]
+__all__ = ["MUTATIONS", "Mutation", "one_more", "reported_otherwise", "with_gap"]
 
 LOST, TWICE, FOREIGN = Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_FOREIGN
 UNDECIDED, ORDER, PREFIX = Property.NOTHING_UNDECIDED, Property.ORDER, Property.PREFIX
@@ -58,24 +58,24 @@ def _moved(history: History, value: str) -> History:
     return with_seen_as_at_rest(one_more(_without(history, value), one.content, 1 - one.lane.partition))
 
 
-def told_otherwise(history: History, checkpoint: int, **changes: object) -> History:
+def reported_otherwise(history: History, checkpoint: int, **changes: object) -> History:
     """Change what the coordinator says about a checkpoint at the end."""
-    told = [
+    reports = [
         one._replace(**changes) if one.last and one.checkpoint == checkpoint else one  # type: ignore[arg-type]
-        for one in history.told
+        for one in history.reports
     ]
-    return replace(history, told=told)
+    return replace(history, reports=reports)
 
 
 def _uncompleted(history: History, checkpoint: int, state: str) -> History:
     """Make a checkpoint uncompleted although its records are visible."""
-    told = []
-    for one in history.told:
+    reports = []
+    for one in history.reports:
         if one.checkpoint != checkpoint:
-            told.append(one)
+            reports.append(one)
         elif one.state == "triggered" or one.last:
-            told.append(one._replace(state=state if one.last else "triggered", ends=None))
-    return replace(history, told=told, whole_input=False)
+            reports.append(one._replace(state=state if one.last else "triggered", ends=None))
+    return replace(history, reports=reports, whole_input=False)
 
 
 def _seen_early(history: History, value: str) -> History:
@@ -98,10 +98,10 @@ def with_gap(history: History, part: Part) -> History:
 
 def _merged(history: History) -> History:
     """Add a second checkpoint that is completed on the base of another one and covers no records."""
-    one = next(one for one in history.told if one.checkpoint == 5 and one.last)
-    base = next(told for told in history.told if told.checkpoint == one.base and told.last)
+    one = next(one for one in history.reports if one.checkpoint == 5 and one.last)
+    base = next(reports for reports in history.reports if reports.checkpoint == one.base and reports.last)
     other = one._replace(checkpoint=9, ends=base.ends)
-    return replace(history, told=[*history.told, other])
+    return replace(history, reports=[*history.reports, other])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,27 +208,29 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     # decisions
     "a completed checkpoint is aborted later": _fails(
-        lambda h: told_otherwise(h, 2, state="aborted"), DECISION, names="checkpoint 2 was settled and is aborted"
+        lambda h: reported_otherwise(h, 2, state="aborted"), DECISION, names="checkpoint 2 was settled and is aborted"
     ),
     "an aborted checkpoint is completed later": _fails(
-        lambda h: told_otherwise(h, 4, state="settled", ends={Lane("in", 0): 6, Lane("in", 1): 8}, base=3),
+        lambda h: reported_otherwise(h, 4, state="settled", ends={Lane("in", 0): 6, Lane("in", 1): 8}, base=3),
         DECISION,
         names="checkpoint 4 was aborted and is settled",
     ),
     "a decision is changed": _fails(
         lambda h: replace(
-            h, told=[*h.told, next(t for t in h.told if t.checkpoint == 3 and t.last)._replace(generation=2)]
+            h, reports=[*h.reports, next(t for t in h.reports if t.checkpoint == 3 and t.last)._replace(generation=2)]
         ),
         DECISION,
         names="checkpoint 3 was of generation 1",
     ),
     "positions are changed": _fails(
-        lambda h: told_otherwise(h, 6, ends={Lane("in", 0): 13, Lane("in", 1): 14}),
+        lambda h: reported_otherwise(h, 6, ends={Lane("in", 0): 13, Lane("in", 1): 14}),
         DECISION,
         names="checkpoint 6 ended in-1 at 13 and ends it at 14",
     ),
     "a checkpoint is completed on an aborted one": Mutation(
-        change=lambda h: replace(h, told=[one._replace(base=4) if one.checkpoint == 5 else one for one in h.told]),
+        change=lambda h: replace(
+            h, reports=[one._replace(base=4) if one.checkpoint == 5 else one for one in h.reports]
+        ),
         fails=frozenset({DECISION}),
         unknown=frozenset({UNDECIDED, PREFIX}),
         names="5 on 4, which is aborted",
@@ -237,10 +239,10 @@ MUTATIONS: dict[str, Mutation] = {
     # what remains at the end
     "a checkpoint is not settled": _fails(
         lambda h: replace(
-            told_otherwise(h, 6, state="completed"),
-            told=[
+            reported_otherwise(h, 6, state="completed"),
+            reports=[
                 one
-                for one in told_otherwise(h, 6, state="completed").told
+                for one in reported_otherwise(h, 6, state="completed").reports
                 if (one.checkpoint, one.state) != (6, "settled")
             ],
         ),
@@ -274,14 +276,14 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "nobody asked what is open": _unknown(lambda h: with_gap(h, Part.END), OPEN),
     "the coordinator's history is cut": _unknown(
-        lambda h: replace(h, told=[one for one in h.told if one.checkpoint > 2]),
+        lambda h: replace(h, reports=[one for one in h.reports if one.checkpoint > 2]),
         UNDECIDED,
         PREFIX,
         DECISION,
         names="the checkpoints before 3 are known no longer",
     ),
     "nothing was told": _unknown(
-        lambda h: replace(h, told=[]),
+        lambda h: replace(h, reports=[]),
         UNDECIDED,
         PREFIX,
         DECISION,
@@ -290,13 +292,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the positions of a restore are not told": _unknown(
         lambda h: replace(
-            h, told=[one._replace(kind="restore", ends=None) if one.checkpoint == 3 else one for one in h.told]
+            h, reports=[one._replace(kind="restore", ends=None) if one.checkpoint == 3 else one for one in h.reports]
         ),
         *{*Property} - {FOREIGN, OPEN},
         names="the positions of checkpoint 3",
     ),
     "a checkpoint cannot be read": _unknown(
-        lambda h: told_otherwise(h, 3, state="unreadable", ends=None),
+        lambda h: reported_otherwise(h, 3, state="unreadable", ends=None),
         *{*Property} - {FOREIGN, OPEN},
         names="checkpoint 3 cannot be read",
     ),

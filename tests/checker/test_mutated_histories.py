@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.ops.verify import (
     AT_REST,
+    CheckpointReport,
     Content,
     Fed,
     Grade,
@@ -17,12 +18,11 @@ from onceward.coordinator.ops.verify import (
     Lane,
     Part,
     Property,
-    Told,
     Visible,
     judge,
 )
 from tests.checker.histories import GOOD, good_histories, with_seen_as_at_rest
-from tests.checker.mutations import MUTATIONS, one_more, told_otherwise, with_gap
+from tests.checker.mutations import MUTATIONS, one_more, reported_otherwise, with_gap
 from tests.support.history_files import read_history, write_history
 
 LOST, TWICE, UNDECIDED = Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_UNDECIDED
@@ -106,7 +106,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_certain_breach_in_a_cut_file_of_decisions_stays_a_breach() -> None:
     """No missing row can explain a decision that changed."""
-    verdict = judge(with_gap(told_otherwise(GOOD, 2, state="aborted"), Part.PAST))
+    verdict = judge(with_gap(reported_otherwise(GOOD, 2, state="aborted"), Part.PAST))
     assert DECISION in verdict.having(Grade.FAIL)
 
 
@@ -135,14 +135,14 @@ def test_skipped_input_is_not_reported_missing() -> None:
     """The skip moves the positions past two records that the job never read."""
     lane = Lane("in", 0)
     fed = [Fed(lane, offset, (Content("out", "=k", f"={offset}"),)) for offset in range(6)]
-    told = [
-        Told(1, 0, 1, "checkpoint", "settled", {lane: 0}, last=True),
-        Told(2, 1, 1, "checkpoint", "settled", {lane: 2}, last=True),
-        Told(3, 2, 1, "skip", "settled", {lane: 4}, last=True),
-        Told(4, 3, 2, "checkpoint", "settled", {lane: 6}, last=True),
+    reports = [
+        CheckpointReport(1, 0, 1, "checkpoint", "settled", {lane: 0}, last=True),
+        CheckpointReport(2, 1, 1, "checkpoint", "settled", {lane: 2}, last=True),
+        CheckpointReport(3, 2, 1, "skip", "settled", {lane: 4}, last=True),
+        CheckpointReport(4, 3, 2, "checkpoint", "settled", {lane: 6}, last=True),
     ]
     rest = [Visible(Lane("out", 0), place, fed[offset].outputs[0]) for place, offset in enumerate((0, 1, 4, 5))]
-    history = History(job="job", fed=fed, rest=rest, told=told)
+    history = History(job="job", fed=fed, rest=rest, reports=reports)
     assert judge(history, AT_REST).grade is Grade.PASS
     shown = replace(history, rest=[*rest, Visible(Lane("out", 0), 4, fed[2].outputs[0])])
     assert judge(shown, AT_REST).having(Grade.FAIL) == {UNDECIDED}
@@ -189,12 +189,14 @@ def _decided(*log: str) -> History:
     """`_two_lanes` with decisions: checkpoint 2, at 10 s, covers the first input partition; 3, at 20 s, the second."""
     lanes = Lane("in", 0), Lane("in", 1)
     decided = {1: (0, 0, 1.0), 2: (2, 0, 10.0), 3: (2, 2, 20.0)}
-    told = [
-        Told(number, number - 1, 1, "checkpoint", "settled", dict(zip(lanes, ends, strict=True)), at, last=True)
+    reports = [
+        CheckpointReport(
+            number, number - 1, 1, "checkpoint", "settled", dict(zip(lanes, ends, strict=True)), at, last=True
+        )
         for number, (*ends, at) in decided.items()
     ]
     history = _two_lanes(*log)
-    return replace(history, told=told, seen=[one._replace(at=21.0 + one.offset) for one in history.rest])
+    return replace(history, reports=reports, seen=[one._replace(at=21.0 + one.offset) for one in history.rest])
 
 
 def _seen_at(history: History, offset: int, at: float) -> History:

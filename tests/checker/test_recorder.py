@@ -59,7 +59,7 @@ def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_p
     verdict = judge(history)
     assert verdict.grade is Grade.PASS, verdict.text()
     assert len(history.fed) == len(history.seen) == len(history.rest) == 2100
-    assert len({one.checkpoint for one in history.told if one.state == "settled"}) >= 8
+    assert len({one.checkpoint for one in history.reports if one.state == "settled"}) >= 8
     assert judge(read_history(tmp_path / "history")).grade is Grade.PASS
 
 

@@ -109,11 +109,11 @@ def limits(schedules: Sequence[Schedule]) -> Iterator[str]:
         if since == FROM_RETURN:
             times[since] = [k.recovered_at - k.back_at for k in kills]
         if kills:
-            told = (
+            reported = (
                 f"{statistics.median(t):.1f} s (median), {max(t):.1f} s (worst) {when}" for when, t in times.items()
             )
             within = sum(time <= limit for time in times[since])
-            yield f"{process}: next checkpoint {'; '.join(told)}: {within} of {len(kills)} within {limit:.0f} s"
+            yield f"{process}: next checkpoint {'; '.join(reported)}: {within} of {len(kills)} within {limit:.0f} s"
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import Content, Fed, History, Lane, Told, Visible
+from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
@@ -79,11 +79,14 @@ def test_without_transactions_only_the_dead_drivers_open_work_is_repeated(harnes
 def test_a_record_that_no_crash_explains_is_found_among_the_repeated_ones() -> None:
     lane, what = Lane("in", 0), [Content("out", "=k", f"={n}") for n in range(8)]
     fed = [Fed(lane, n, (content,)) for n, content in enumerate(what)]
-    told = [Told(1, 0, 1, "checkpoint", "settled", {lane: 4}), Told(2, 1, 2, "checkpoint", "settled", {lane: 8})]
+    reported = [
+        CheckpointReport(1, 0, 1, "checkpoint", "settled", {lane: 4}),
+        CheckpointReport(2, 1, 2, "checkpoint", "settled", {lane: 8}),
+    ]
 
     def found(repeated: list[int], deaths: list[int], per_checkpoint: int = 2) -> list[str]:
         rest = [Visible(Lane("out", 0), at, what[n]) for at, n in enumerate([*range(8), *repeated])]
-        return unexplained(History(job="j", fed=fed, rest=rest, told=told), deaths, per_checkpoint)
+        return unexplained(History(job="j", fed=fed, rest=rest, reports=reported), deaths, per_checkpoint)
 
     assert found([4, 5], [1]) == []
     assert found([], []) == []

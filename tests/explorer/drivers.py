@@ -298,8 +298,8 @@ def _handle(d: Driver, checkpoint: int) -> tuple[int, int]:
 def _replay(d: Driver, kafka: Kafka) -> Local:
     """Abort everything later, and write the lost records again."""
     checkpoint, label = d.replay, f"writes checkpoint {d.replay} again"
-    told, d = d.replay_of, d._replace(replay=0, replay_of=0)
-    if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != told:
+    reported, d = d.replay_of, d._replace(replay=0, replay_of=0)
+    if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != reported:
         return Local("is told again to write what it has written", d, kafka)
     at = (d.answer if d.answered == checkpoint else d.at) - 1
     if d.answered > checkpoint:
@@ -307,9 +307,9 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
     swept = _sweep(d, kafka)
     if swept.driver.phase is Phase.FENCED:
         return swept
-    mine = (checkpoint, d.generation, at, told + 1)
+    mine = (checkpoint, d.generation, at, reported + 1)
     d = d._replace(
-        phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=(checkpoint, d.generation, told + 1)
+        phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=(checkpoint, d.generation, reported + 1)
     )
     kafka = swept.kafka._replace(open=tuple(sorted({*swept.kafka.open, mine})))
     return Local(label, d, kafka, aborted=swept.aborted, replayed=checkpoint)
@@ -338,8 +338,8 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         return Local("finds the commit ordered again", d, kafka)
     if not d.work >> checkpoint & 1:
         report = checkpoint if checkpoint == d.settled else 0
-        told = d._replace(report=report, report_of=_handle(d, checkpoint)[1] if report else 0)
-        return Local(f"is told again to commit checkpoint {checkpoint}", told, kafka)
+        reported = d._replace(report=report, report_of=_handle(d, checkpoint)[1] if report else 0)
+        return Local(f"is told again to commit checkpoint {checkpoint}", reported, kafka)
     if d.lost == checkpoint:
         return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
     d = d._replace(report=checkpoint, report_of=_handle(d, checkpoint)[1])

@@ -45,7 +45,7 @@ class Turn(NamedTuple):
 
     call: Call
     result: Result
-    told: int
+    reported: int
     """The driver after the answer."""
     violation: Violation | None
 
@@ -72,7 +72,7 @@ class Moves:
         self._gone = self.drivers.number(GONE)
         self._turns: dict[tuple[int, int, bool], tuple[Turn, ...]] = {}
         self._missed: dict[tuple[int, int], tuple[int, int]] = {}
-        self._told: dict[tuple[int, int, int], int] = {}
+        self._reported: dict[tuple[int, int, int], int] = {}
         self._kept: dict[tuple[int, int], int] = {}
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
@@ -111,22 +111,22 @@ class Moves:
 
     def _delivered(self, world: SmallWorld, slot: int, turn: Turn, faults: int) -> list[Move]:
         """A living driver's call reaches the coordinator."""
-        call, result, told, violation = turn
+        call, result, reported, violation = turn
         label: Label = ("call", slot, call)
         if result.demand is not None:
             violation = violation or self._demanded(result.demand, world)
-        moves = [Move(label, self._after(world, result.after, slot, told, call), 0, violation)]
+        moves = [Move(label, self._after(world, result.after, slot, reported, call), 0, violation)]
         driver = self.drivers.values[world[1 + slot]]
         if driver.phase is Phase.ABSENT:
             world = self._with(world, slot, self.drivers.number(driver._replace(phase=Phase.OPENING)))
         if result.restarted >= 0 and faults & _DEATH:
             moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         if faults & _MESSAGE:
-            if told != world[1 + slot]:
+            if reported != world[1 + slot]:
                 lost = self._after(world, result.after)
                 moves.append(Move((*label, "answer lost"), lost, _MESSAGE, violation))
             if call.kind != "watch":  # see ``left_behind``
-                doubled = self._after(world, result.after, slot, told, call, (call,))
+                doubled = self._after(world, result.after, slot, reported, call, (call,))
                 moves.append(Move((*label, "doubled"), doubled, _MESSAGE, violation))
         return moves
 
@@ -207,8 +207,8 @@ class Moves:
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
             if driver.phase not in (Phase.ABSENT, Phase.OPENING, Phase.FENCED, Phase.GONE) and not driver.stopping:
-                told = self.drivers.number(driver._replace(stopping=1))
-                after = self._after(world, world.coordinator, slot, told)
+                reported = self.drivers.number(driver._replace(stopping=1))
+                after = self._after(world, world.coordinator, slot, reported)
                 moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
         return moves
 
@@ -239,13 +239,13 @@ class Moves:
         driver = self.drivers.values[world.alone]
         for call in calls(driver):
             result = self.coordinators.call(world.coordinator, call)
-            told = answered(driver, call, result.reply)
+            reported = answered(driver, call, result.reply)
             violation = result.violation or (result.demand and self._demanded(result.demand, world))
             after = self._after(world, result.after)
-            if isinstance(told, Violation):
-                violation = violation or told
+            if isinstance(reported, Violation):
+                violation = violation or reported
             else:
-                after = after._replace(alone=self.drivers.number(told))
+                after = after._replace(alone=self.drivers.number(reported))
             moves.append(Move(("alone", call), after, 0, violation))
             if result.restarted >= 0 and faults & _DEATH:
                 label: Label = ("alone", call, "dies before it answers")
@@ -253,12 +253,12 @@ class Moves:
         return moves
 
     def _taken(self, world: SmallWorld, result: Result, faults: int) -> list[Move]:
-        told = standing_in(result.reply)
+        reported = standing_in(result.reply)
         label: Label = ("alone", _TAKE)
         after = self._after(world, result.after)
-        if isinstance(told, Violation):
-            return [Move(label, after, 0, result.violation or told)]
-        moves = [Move(label, after._replace(alone=self.drivers.number(told)), 0, result.violation)]
+        if isinstance(reported, Violation):
+            return [Move(label, after, 0, result.violation or reported)]
+        moves = [Move(label, after._replace(alone=self.drivers.number(reported)), 0, result.violation)]
         if result.restarted >= 0 and faults & _DEATH:
             moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         return moves
@@ -342,9 +342,9 @@ class Moves:
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
         if not view.goes_on or view.undecided or driver.answered <= view.output.last:
             return None
-        told = self.drivers.number(driver._replace(phase=Phase.ABANDONING, call=driver.answered))
+        reported = self.drivers.number(driver._replace(phase=Phase.ABANDONING, call=driver.answered))
         label: Label = ("driver", slot, f"hears of a later checkpoint that builds on {view.output.last}")
-        return Move(label, self._with(world, slot, told), 0, None)
+        return Move(label, self._with(world, slot, reported), 0, None)
 
     def unfinished(self, world: SmallWorld) -> Violation | None:
         """What is wrong with a world in which nothing is left to do."""
@@ -379,9 +379,9 @@ class Moves:
             for call in calls(d):
                 result = self.coordinators.call(coordinator, call)
                 if beyond or not self._beyond(result):
-                    told = answered(d, call, result.reply)
-                    refused = told if isinstance(told, Violation) else None
-                    number = driver if isinstance(told, Violation) else self.drivers.number(told)
+                    reported = answered(d, call, result.reply)
+                    refused = reported if isinstance(reported, Violation) else None
+                    number = driver if isinstance(reported, Violation) else self.drivers.number(reported)
                     turns.append(Turn(call, result, number, result.violation or refused))
             found = self._turns[key] = tuple(turns)
         return found
@@ -454,13 +454,13 @@ class Moves:
     def _tell(self, driver: int, before: int, after: int) -> int:
         """Send what is wanted now and was not sent before (``before`` = -1: a new stream, nothing was sent)."""
         key = (driver, before, after)
-        found = self._told.get(key)
+        found = self._reported.get(key)
         if found is None:
             d, view = self.drivers.values[driver], self.coordinators.views[after]
             if d.stream is Stream.OPEN and view.owned and d.generation == view.generation:
                 shown = self.coordinators.views[before].wanted if before >= 0 else ()
                 d = instructed(d, tuple(one for one in view.wanted if one not in shown))
-            found = self._told[key] = self.drivers.number(cut_off(d, view))
+            found = self._reported[key] = self.drivers.number(cut_off(d, view))
         return found
 
     def _keep(self, stray: int, coordinator: int) -> int:

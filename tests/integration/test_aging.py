@@ -59,9 +59,9 @@ class LateSink(KafkaSink):
 def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lost(
     topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, sink, told = topics.create("in", 3), topics.create("out", 3), tmp_path / "events"
+    source, sink, reported = topics.create("in", 3), topics.create("out", 3), tmp_path / "events"
     fill(topics, source, 100)
-    monkeypatch.setenv(EVENTS_VARIABLE, str(told))
+    monkeypatch.setenv(EVENTS_VARIABLE, str(reported))
     monkeypatch.setattr(preflight, "RESTART_ALLOWANCE", timedelta(days=-1))
     monkeypatch.setattr(LateCommitter, "commits", 0)
     SparklessPipeline(
@@ -78,7 +78,7 @@ def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lo
         settings=CheckpointSettings(interval="100ms"),
         state_dir=tmp_path / "state",
     ).run()
-    events = [json.loads(line) for line in told.read_text().splitlines()]
+    events = [json.loads(line) for line in reported.read_text().splitlines()]
     assert LateCommitter.commits >= 3
     assert not [event for event in events if event["event"] in ("lost", "replayed")]
     assert any("time out" in event["reason"] for event in events if event["event"] == "aborted")

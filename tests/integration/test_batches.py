@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import Restart
-from tests.integration.test_pipeline import Bench, robbed, told
+from tests.integration.test_pipeline import Bench, reported, robbed
 from tests.support.topics import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
             yield text([f"{os.getpid()} {len(pools)} {gc.get_freeze_count() > 10_000}"] * batch.num_rows)
 
     bench.pipeline(transform_batches=where, source={"max_offsets_per_checkpoint": 30}).run()
-    assert [event["path"] for event in told(bench, "planned")] == ["batches"]
+    assert [event["path"] for event in reported(bench, "planned")] == ["batches"]
     pools: dict[bytes, set[bytes]] = {}
     for value in bench.topics.values(bench.sink):
         pid, known, frozen = (value or b"").split()
@@ -105,11 +105,11 @@ def test_the_other_paths_log_their_kind_and_columns(
 ) -> None:
     bench.fill(0, 5)
     bench.pipeline(transform).run()
-    (planned,) = told(bench, "planned")
+    (planned,) = reported(bench, "planned")
     assert planned["path"] == path
     assert planned["columns"] == columns
     assert len(bench.topics.read(bench.sink)) == 15
-    (committed,), (settled,) = told(bench, "pre-committed"), told(bench, "settled")
+    (committed,), (settled,) = reported(bench, "pre-committed"), reported(bench, "settled")
     work = ["read", "transform"] if path == "copy" else ["read+transform"]
     assert list(committed["steps"]) == [
         "plan", "schedule", "queue", *work, "produce", "flush", "vote", "prove"
@@ -132,7 +132,7 @@ def test_a_function_gets_exactly_the_requested_columns(bench: Bench) -> None:
 
     bench.pipeline(transform_batches=first, source={"columns": ["offset", "value"]}).run()
     assert sorted(value or b"" for value in bench.topics.values(bench.sink)) == [b"0-0", b"1-0", b"2-0"]
-    assert [event["columns"] for event in told(bench, "planned")] == [["offset", "value"]]
+    assert [event["columns"] for event in reported(bench, "planned")] == [["offset", "value"]]
 
 
 def test_without_a_transform_only_columns_that_the_source_has_are_copied(bench: Bench) -> None:
@@ -170,7 +170,7 @@ def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Be
             (message.timestamp()[1], message.key(), message.value(), message.headers())
             for message in bench.topics.messages(sink)
         )
-    assert [event["path"] for event in told(bench, "planned")] == ["copy", "dataframe"]
+    assert [event["path"] for event in reported(bench, "planned")] == ["copy", "dataframe"]
     assert len(written["copy"]) == 50
     assert written["copy"] == written["dataframe"]
 
@@ -202,7 +202,7 @@ def test_a_function_may_write_nothing(bench: Bench) -> None:
     bench.fill(0, 10)
     bench.pipeline(transform_batches=nothing).run()
     assert bench.topics.read(bench.sink, committed=False) == []
-    (told_of,) = told(bench, "pre-committed")
+    (told_of,) = reported(bench, "pre-committed")
     assert (told_of["read"], told_of["written"], told_of["transactions"]) == (30, 0, 0)
 
 
@@ -298,7 +298,7 @@ def test_a_lost_slot_is_written_again_because_one_range_alone_made_it(
 
     robbed(bench, monkeypatch, on_lost="replay", transform_batches=same).run()
     assert_exactly_once(bench.topics, bench.source, bench.sink)
-    (replayed,) = told(bench, "replayed")
+    (replayed,) = reported(bench, "replayed")
     assert (replayed["slots"], replayed["written"]) == (1, 20)
 
 
@@ -317,9 +317,9 @@ def test_min_partitions_gives_big_ranges_to_more_tasks_and_a_lost_one_is_replaye
     source = {"min_partitions": 6, "max_offsets_per_checkpoint": 3000}
     robbed(bench, monkeypatch, on_lost="replay", source=source).run()
     assert sorted(map(repr, bench.topics.values(bench.sink))) == sorted(map(repr, values))
-    first = told(bench, "pre-committed")[0]
+    first = reported(bench, "pre-committed")[0]
     assert first["transactions"] == 4, "the only partition with records was not cut"
-    (replayed,) = told(bench, "replayed")
+    (replayed,) = reported(bench, "replayed")
     assert (replayed["slots"], replayed["written"] * 4) == (1, first["written"])
 
 

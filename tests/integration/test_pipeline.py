@@ -368,7 +368,7 @@ def test_a_job_fails_after_its_attempts_although_checkpoints_shrink_around_the_r
     restart = Restart(initial="10ms", maximum="10ms", attempts=3)
     with pytest.raises(OncewardError, match="Failure 4 in a row without getting past this input"):
         bench.pipeline(transform_batches=number, source={"adaptive": True}, restart=restart).run()
-    assert len(told(bench, "failed")) == 4
+    assert len(reported(bench, "failed")) == 4
 
 
 def test_a_missing_topic_is_refused_before_anything_is_started(bench: Bench) -> None:
@@ -426,7 +426,7 @@ def robbed(
     return pipeline
 
 
-def told(bench: Bench, event: str) -> list[dict[str, Any]]:
+def reported(bench: Bench, event: str) -> list[dict[str, Any]]:
     lines = (bench.directory / "events").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["event"] == event]
 
@@ -442,7 +442,7 @@ def test_a_lost_transaction_halts_the_job_and_names_its_records(bench: Bench, mo
     assert len(bench.topics.read(bench.sink)) == 40, "the other slots are committed"
     with pytest.raises(HaltedError):  # the halt is durable: the next start halts too
         bench.pipeline().run()
-    assert not told(bench, "settled")
+    assert not reported(bench, "settled")
 
 
 @pytest.mark.parametrize("way", ["copy", "dataframe", "broadcast join"])
@@ -457,7 +457,7 @@ def test_a_lost_transaction_is_written_again_by_spark_and_no_other(
     transform = {"copy": None, "dataframe": through_spark, "broadcast join": joined}[way]
     assert robbed(bench, monkeypatch, transform, on_lost="replay").run() is CloseReason.FINISHED
     assert_exactly_once(bench.topics, bench.source, bench.sink)
-    (replayed,) = told(bench, "replayed")
+    (replayed,) = reported(bench, "replayed")
     assert (replayed["slots"], replayed["written"]) == (1, 20)
 
 
@@ -474,8 +474,8 @@ def test_small_ranges_share_tasks_and_a_lost_slot_of_several_is_written_again(
     pipeline = robbed(bench, monkeypatch, transform, on_lost="replay", source={"adaptive": False})
     assert pipeline.run() is CloseReason.FINISHED
     assert_exactly_once(bench.topics, bench.source, bench.sink)
-    assert told(bench, "pre-committed")[0]["transactions"] == at_a_time
-    (replayed,) = told(bench, "replayed")
+    assert reported(bench, "pre-committed")[0]["transactions"] == at_a_time
+    (replayed,) = reported(bench, "replayed")
     assert (replayed["slots"], replayed["written"]) == (1, 40)
 
 
@@ -486,7 +486,7 @@ def test_many_records_of_a_checkpoint_are_read_by_a_task_for_each_partition(
     monkeypatch.setattr(spark_job, "_RECORDS_PER_TASK", 10)
     bench.fill(0, 1000)
     bench.pipeline().run()
-    assert told(bench, "pre-committed")[0]["transactions"] == 3
+    assert reported(bench, "pre-committed")[0]["transactions"] == 3
 
 
 def test_a_cluster_that_grows_with_waiting_tasks_gets_a_task_for_each_partition_much_sooner(
@@ -498,7 +498,7 @@ def test_a_cluster_that_grows_with_waiting_tasks_gets_a_task_for_each_partition_
     monkeypatch.setattr(bench.spark.sparkContext, "getConf", lambda: elastic)
     bench.fill(0, 1000)
     bench.pipeline().run()
-    assert told(bench, "pre-committed")[0]["transactions"] == 3
+    assert reported(bench, "pre-committed")[0]["transactions"] == 3
 
 
 def test_a_lost_slot_of_a_shuffle_halts_the_job_because_no_range_alone_made_it(
@@ -508,7 +508,7 @@ def test_a_lost_slot_of_a_shuffle_halts_the_job_because_no_range_alone_made_it(
     with pytest.raises(HaltedError, match="the plan moved rows between partitions"):
         robbed(bench, monkeypatch, lambda df: df.select("key", "value").repartition(4), on_lost="replay").run()
     assert len(bench.topics.read(bench.sink)) < 60
-    assert not told(bench, "replayed")
+    assert not reported(bench, "replayed")
 
 
 def test_input_that_retention_has_taken_is_not_replayed_in_part(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,7 +521,7 @@ def test_input_that_retention_has_taken_is_not_replayed_in_part(bench: Bench, mo
     with pytest.raises(HaltedError, match=r"-0 does not hold the offsets \[0, 20\) any more"):
         robbed(bench, monkeypatch, on_lost="replay", meanwhile=retention).run()
     assert len(bench.topics.read(bench.sink)) == 40
-    assert not told(bench, "replayed")
+    assert not reported(bench, "replayed")
 
 
 def test_each_checkpoint_draws_its_own_random_values(bench: Bench) -> None:

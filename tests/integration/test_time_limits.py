@@ -295,7 +295,7 @@ def test_every_request_backs_off_from_a_dead_broker(monkeypatch: pytest.MonkeyPa
     for client in clients:
         while client.poll(0):
             pass
-    newest = {told["name"]: told["brokers"].values() for told in map(json.loads, statistics)}
+    newest = {reported["name"]: reported["brokers"].values() for reported in map(json.loads, statistics)}
     attempts = sum(broker["connects"] for brokers in newest.values() for broker in brokers)
     assert 2 <= attempts <= 50 * seconds
 

@@ -136,15 +136,15 @@ def await_state(sink: SinkJob, committable: Committable, state: State) -> None:
 def delete_receipt(sink: SinkJob, committable: Committable) -> None:
     handle = KafkaCommittable.of(committable)
 
-    def told() -> ReceiptState:
+    def reported() -> ReceiptState:
         return read_receipts(sink.control, {handle.transaction.id: handle.token})[handle.transaction.id].state
 
-    wait_until(lambda: told() in (ReceiptState.PRESENT, ReceiptState.ABSENT), "nothing is open")
-    if told() is ReceiptState.PRESENT:
+    wait_until(lambda: reported() in (ReceiptState.PRESENT, ReceiptState.ABSENT), "nothing is open")
+    if reported() is ReceiptState.PRESENT:
         group = handle.transaction.id
         admin = Topics(sink.servers, sink.job).admin
         admin.delete_consumer_groups([group])[group].result(30)
-    assert told() is ReceiptState.ABSENT
+    assert reported() is ReceiptState.ABSENT
 
 
 ENDINGS: dict[str, tuple[tuple[Callable[[SinkJob, Committable], None], ...], Outcome]] = {
@@ -170,7 +170,7 @@ versions 0 and 1, and at version 2. This is the table of docs/protocol.md#outcom
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_outcome_is_true_without_a_receipt_whatever_became_of_the_id(
+def test_the_outcome_is_true_without_a_receipt_and_in_every_state_of_the_id(
     sink: SinkJob, version: int, ending: str
 ) -> None:
     steps, expected = ENDINGS[ending]

@@ -242,9 +242,9 @@ def _check_events(job: Job, scenario: Scenario, phase: Phase, run: Run, since: f
     if scenario.returns and not [e for e in job.events("failed") if e["at"] > since]:
         run.reasons.append("the driver's generation was not ended, so that nothing is known of its return")
     before_decision = phase in (Phase.TRIGGER, Phase.RUN, Phase.PREPARED)
-    told = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
-    if scenario.undecided and before_decision and told:
-        run.reasons.append(f"checkpoint {told[0]['checkpoint']} was settled without its decision")
+    reported = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
+    if scenario.undecided and before_decision and reported:
+        run.reasons.append(f"checkpoint {reported[0]['checkpoint']} was settled without its decision")
 
 
 def _stands_still(pid: int) -> bool:

@@ -30,25 +30,27 @@ class LinkedHarness(Harness):
     for them, which leads most clients to ``first-executor-broker-N`` and one executor to ``second-executor-broker-N``.
     """
 
-    def __init__(self, directory: Path, kafka: LocalKafka, proxies: LocalToxiproxy, told: dict[str, list[str]]) -> None:
-        """Called by `linked_harness`. ``told``: the addresses that the brokers advertise, by listener."""
+    def __init__(
+        self, directory: Path, kafka: LocalKafka, proxies: LocalToxiproxy, reported: dict[str, list[str]]
+    ) -> None:
+        """Called by `linked_harness`. ``reported``: the addresses that the brokers advertise, by listener."""
         paths = Paths(
             tests=kafka.bootstrap_servers,
-            drivers=",".join(told[_DRIVERS]),
-            coordinator=",".join(told[_COORDINATOR]),
+            drivers=",".join(reported[_DRIVERS]),
+            coordinator=",".join(reported[_COORDINATOR]),
         )
         super().__init__(directory, kafka, paths=paths)
         self.proxies = proxies
         self.links: dict[str, Link] = {}
         for listener, who in ((_DRIVERS, "driver"), (_COORDINATOR, "coordinator")):
-            for broker, own, advertised in zip(BROKERS, kafka.listening(listener), told[listener], strict=True):
+            for broker, own, advertised in zip(BROKERS, kafka.listening(listener), reported[listener], strict=True):
                 name = f"{who}-broker-{broker}"
                 self.links[name] = proxies.link(name, own, advertised)
         for who, host in (("first-executor", "127.0.0.1"), ("second-executor", SECOND_HOST)):
-            for broker, own, advertised in zip(BROKERS, kafka.listening(_EXECUTORS), told[_EXECUTORS], strict=True):
+            for broker, own, advertised in zip(BROKERS, kafka.listening(_EXECUTORS), reported[_EXECUTORS], strict=True):
                 name = f"{who}-broker-{broker}"
                 self.links[name] = proxies.link(name, own, advertised.replace("localhost", host))
-        self.by_name = ",".join(told[_EXECUTORS])
+        self.by_name = ",".join(reported[_EXECUTORS])
         """Bootstrap servers by host name, which lead an executor elsewhere if it resolves ``localhost`` differently."""
         self.workers: Sequence[ManagedProcess] = ()
         """Spark's workers, unless the driver starts them."""
@@ -91,14 +93,14 @@ def linked_harness(directory: Path) -> Iterator[LinkedHarness]:
     """A world with three replicas, two in sync; the brokers look for timed-out transactions every 200 ms."""
     directory.mkdir(parents=True, exist_ok=True)
     ports = free_ports(len(BROKERS), None)
-    told = {
+    reported = {
         _DRIVERS: [f"127.0.0.1:{one.client}" for one in ports],
         _COORDINATOR: [f"127.0.0.1:{one.internal}" for one in ports],
         _EXECUTORS: [f"localhost:{one.controller}" for one in ports],
     }
     with (
         LocalToxiproxy(directory / "toxiproxy.log") as proxies,
-        LocalKafka(3, transaction_timeout_scan_ms=200, heap="256m", advertised=told) as kafka,
-        LinkedHarness(directory, kafka, proxies, told) as world,
+        LocalKafka(3, transaction_timeout_scan_ms=200, heap="256m", advertised=reported) as kafka,
+        LinkedHarness(directory, kafka, proxies, reported) as world,
     ):
         yield world

@@ -62,7 +62,7 @@ def _replay(seed: int, *, requests: bool) -> int:
 
 
 def _many(start: int, seeds: int, jobs: int | None) -> int:
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
     failed: list[Result] = []
@@ -75,9 +75,9 @@ def _many(start: int, seeds: int, jobs: int | None) -> int:
             failed.append(result)
             if len(failed) <= _SHOWN:
                 sys.stdout.write(f"seed {result.seed}: {_verdict(result)}\n")
-        if time.monotonic() - told >= 5.0:
-            told = time.monotonic()
-            sys.stderr.write(f"{done:,} of {seeds:,} seeds, {done / (told - begun):,.0f} per second\n")
+        if time.monotonic() - reported >= 5.0:
+            reported = time.monotonic()
+            sys.stderr.write(f"{done:,} of {seeds:,} seeds, {done / (reported - begun):,.0f} per second\n")
     seconds = time.monotonic() - begun
     sys.stdout.write(f"{done:,} seeds from {start} in {seconds:.0f} s\n")
     for key, name in SUMMARY:

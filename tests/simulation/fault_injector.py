@@ -183,14 +183,14 @@ class FaultInjector:
         if (process := self._world.host.process) is None or not self.raging:
             return
         kind = self._world.random.choice((CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT))
-        wish = RequestCheckpoint(
+        wanted = RequestCheckpoint(
             now=self._world.clock.now,
             request=RequestId(f"{self._world.random.getrandbits(64):016x}"),
             kind=kind,
             stop=kind is CheckpointKind.SAVEPOINT and self._world.random.random() < 0.5,
         )
-        self._world.tell(process.name, f"is asked for a {kind.value}{' and the end' if wish.stop else ''}")
-        self._world.host.ask(wish)
+        self._world.tell(process.name, f"is asked for a {kind.value}{' and the end' if wanted.stop else ''}")
+        self._world.host.ask(wanted)
 
     def calm(self) -> None:
         """End all faults."""

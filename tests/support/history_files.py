@@ -9,7 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Told, Visible
+from onceward.coordinator.ops.verify.history import (
+    CheckpointReport,
+    Content,
+    Fed,
+    History,
+    Lane,
+    Part,
+    PartitionEnd,
+    Visible,
+)
 
 __all__ = ["HistoryWriter", "read_history", "write_history"]
 
@@ -33,9 +42,9 @@ class HistoryWriter:
     def rest(self, one: Visible) -> None:
         self._row(_visible("rest", one))
 
-    def told(self, one: Told) -> None:
+    def reported(self, one: CheckpointReport) -> None:
         ends = None if one.ends is None else [[*lane, end] for lane, end in sorted(one.ends.items())]
-        self._row({"row": "told", **one._asdict(), "ends": ends})
+        self._row({"row": "report", **one._asdict(), "ends": ends})
 
     def end(self, one: PartitionEnd) -> None:
         self._row({"row": "end", "lane": one.lane, "high": one.high, "stable": one.stable})
@@ -89,8 +98,8 @@ def write_history(history: History, file: Path) -> None:
             writer.fed(fed)
         for seen in history.seen:
             writer.seen(seen)
-        for told in history.told:
-            writer.told(told)
+        for reported in history.reports:
+            writer.reported(reported)
         for rest in history.rest:
             writer.rest(rest)
         for end in history.ends:
@@ -146,7 +155,7 @@ def _history(rows: Sequence[dict[str, Any]], cut: str) -> History:
         ],
         seen=[_seen(row) for row in kinds.get("seen", ())],
         rest=[_seen(row) for row in kinds.get("rest", ())],
-        told=[_told(row) for row in kinds.get("told", ())],
+        reports=[_reported(row) for row in kinds.get("report", ())],
         ends=[PartitionEnd(Lane(*row["lane"]), row["high"], row["stable"]) for row in kinds.get("end", ())],
         open={row["id"]: row["state"] for row in kinds.get("open", ())},
         whole_input=finished.get("whole_input", False),
@@ -160,6 +169,6 @@ def _seen(row: dict[str, Any]) -> Visible:
     return Visible(lane, row["offset"], Content(lane.topic, row["key"], row["value"]), row["at"])
 
 
-def _told(row: dict[str, Any]) -> Told:
+def _reported(row: dict[str, Any]) -> CheckpointReport:
     ends = None if row["ends"] is None else {Lane(topic, number): end for topic, number, end in row["ends"]}
-    return Told(**{name: row[name] for name in Told._fields if name != "ends"}, ends=ends)
+    return CheckpointReport(**{name: row[name] for name in CheckpointReport._fields if name != "ends"}, ends=ends)

@@ -235,8 +235,8 @@ class Job:
                 file.seek(self._events_read)
                 whole, newline, _ = file.read().rpartition(b"\n")
             self._events_read += len(whole) + len(newline)
-            told = (json.loads(line) for line in whole.splitlines())
-            self._events += [event for event in told if event["job"] == self.name]
+            reported = (json.loads(line) for line in whole.splitlines())
+            self._events += [event for event in reported if event["job"] == self.name]
         return [event for event in self._events if name is None or event["event"] == name]
 
     def settles(self, more: int = 1) -> None:

@@ -115,8 +115,8 @@ class JobProcesses:
         """The events that the drivers have logged so far, oldest first."""
         if not self._events.exists():
             return []
-        told = [json.loads(line) for line in self._events.read_text().splitlines()]
-        return [event for event in told if name is None or event["event"] == name]
+        reported = [json.loads(line) for line in self._events.read_text().splitlines()]
+        return [event for event in reported if name is None or event["event"] == name]
 
     def killed_at(self) -> set[str]:
         """Kill points that ended a process, with the count that they were armed with."""

@@ -18,16 +18,16 @@ from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify import (
+    CheckpointReport,
     Content,
     Fed,
     History,
     Lane,
     Part,
-    Told,
     Visible,
     digest,
 )
-from onceward.coordinator.ops.verify.asking import DECIDED_FOR, positions_of, told_by_coordinator, told_of
+from onceward.coordinator.ops.verify.asking import DECIDED_FOR, positions_of, report_of, reports_of_coordinator
 from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
@@ -160,24 +160,24 @@ class Recorder:
         client = OperatorClient(self._coordinator, patience="100ms")
         while not self._over.wait(_ASK_S):
             try:
-                told = told_by_coordinator(client, self._job, limit=_NEWEST, known=self._known)
-                if len(told) == _NEWEST:
-                    told = told_by_coordinator(client, self._job, limit=MAX_LISTED, known=self._known)
+                reported = reports_of_coordinator(client, self._job, limit=_NEWEST, known=self._known)
+                if len(reported) == _NEWEST:
+                    reported = reports_of_coordinator(client, self._job, limit=MAX_LISTED, known=self._known)
             except OncewardError:
                 client.close()
                 client = OperatorClient(self._coordinator, patience="100ms")
             else:
-                self._tell(told)
+                self._tell(reported)
         client.close()
 
     def _known(self, number: int, state: str) -> bool:
         return self._states.get(number) == state
 
-    def _tell(self, told: Sequence[Told]) -> None:
+    def _tell(self, reported: Sequence[CheckpointReport]) -> None:
         with self._lock:
-            for one in told:
+            for one in reported:
                 self._states[one.checkpoint] = one.state
-                self._writer.told(one)
+                self._writer.reported(one)
 
     def _end_threads(self) -> None:
         self._over.set()
@@ -222,24 +222,26 @@ class Recorder:
 
     def _record_last(self, coordinator: str | None, store: str | None, state_dir: Path | None) -> None:
         try:
-            for one in self._last_told(coordinator, store, state_dir):
-                self._writer.told(one._replace(last=True))
+            for one in self._last_reported(coordinator, store, state_dir):
+                self._writer.reported(one._replace(last=True))
         except (OncewardError, ValueError) as error:
             self._writer.gap(Part.COORDINATOR, f"it was not told: {error}")
 
-    def _last_told(self, coordinator: str | None, store: str | None, state_dir: Path | None) -> list[Told]:
+    def _last_reported(
+        self, coordinator: str | None, store: str | None, state_dir: Path | None
+    ) -> list[CheckpointReport]:
         if state_dir is not None:
             places = StateDirectory(state_dir)
             try:
-                return _told_by_store(places.store_url, self._job)
+                return _reported_by_store(places.store_url, self._job)
             except StoreUnusableError:  # its coordinator still runs
                 coordinator = places.published()
         elif store is not None:
-            return _told_by_store(store, self._job)
+            return _reported_by_store(store, self._job)
         if coordinator is None:
             raise ValueError("neither a coordinator nor a store was named")
         with OperatorClient(coordinator) as client:
-            return told_by_coordinator(client, self._job, last=True)
+            return reports_of_coordinator(client, self._job, last=True)
 
     def _stable(self, topics: Sequence[str]) -> dict[Lane, int]:
         return {lane: stable for lane, _, stable in self._view.ends(topics)}
@@ -254,7 +256,7 @@ def _visible(one: Raw, at: float) -> Visible:
     return Visible(one.lane, one.offset, Content(one.lane.topic, digest(one.key), digest(one.value)), at)
 
 
-def _told_by_store(url: str, job: JobName) -> list[Told]:
+def _reported_by_store(url: str, job: JobName) -> list[CheckpointReport]:
     """Return all checkpoints in a store that no coordinator has open, by id, ascending.
 
     Raises StoreUnusableError when a coordinator has it open, and StoreDamagedError.
@@ -262,7 +264,7 @@ def _told_by_store(url: str, job: JobName) -> list[Told]:
     store = Store.open(url)
     try:
         return [
-            told_of(one, _stored_ends(store, job, one), last=True) for one in reversed(store.checkpoints(job, 10**9))
+            report_of(one, _stored_ends(store, job, one), last=True) for one in reversed(store.checkpoints(job, 10**9))
         ]
     finally:
         store.close()

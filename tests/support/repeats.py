@@ -14,7 +14,7 @@ def unexplained(history: History, deaths: Iterable[int], per_checkpoint: int) ->
     ``deaths``: per driver that died, the last checkpoint completed before; 0 = none. The open checkpoint began where
     that one ended, and had at most ``per_checkpoint`` offsets in all its ranges.
     """
-    ends: dict[int, Mapping[Lane, int]] = {one.checkpoint: one.ends for one in history.told if one.ends is not None}
+    ends: dict[int, Mapping[Lane, int]] = {one.checkpoint: one.ends for one in history.reports if one.ends is not None}
     places = {content: (fed.lane, fed.offset) for fed in history.fed for content in fed.outputs}
     visible = Counter(one.content for one in history.rest)
     begins = [ends.get(checkpoint, {}) for checkpoint in deaths]

@@ -354,7 +354,7 @@ class Job:
 
     def told_of(self, event: str) -> list[dict[str, Any]]:
         """Return the facts of the journal's lines about this event, in order."""
-        return [facts for told, facts in self._journal.lines if told == event]
+        return [facts for reported, facts in self._journal.lines if reported == event]
 
     # -- tasks
 

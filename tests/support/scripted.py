@@ -161,7 +161,7 @@ class ScriptedDriver:
         self.committed: list[CheckpointId] = []
         self.aborted: list[CheckpointId] = []
         self.decisions: dict[CheckpointId, Decision] = {}
-        self.told: list[Instruction] = []
+        self.reported: list[Instruction] = []
         """Other instructions, such as a stop. The test carries them out."""
         self.session: Session = client.open_job(
             job,
@@ -218,8 +218,8 @@ class ScriptedDriver:
             case Abort(checkpoint=checkpoint):
                 self._abort(checkpoint)
             case Stop() | Cancel() | Fail() | Halt() | Replay():
-                if instruction not in self.told:
-                    self.told.append(instruction)
+                if instruction not in self.reported:
+                    self.reported.append(instruction)
             case _:
                 assert_never(instruction)
 

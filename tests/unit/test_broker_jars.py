@@ -76,9 +76,9 @@ def test_the_committed_manifest_names_every_jar_once_with_its_checksum() -> None
 
 
 def test_jars_are_fetched_once_with_progress_and_then_used_without_asking(registry: Registry, cache: Path) -> None:
-    told: list[tuple[int, int, int]] = []
-    directory = jars.broker_jars(lambda *progress: told.append(progress))
-    assert told == [(1, 2, len(CONTENT)), (2, 2, 2 * len(CONTENT))]
+    reported: list[tuple[int, int, int]] = []
+    directory = jars.broker_jars(lambda *progress: reported.append(progress))
+    assert reported == [(1, 2, len(CONTENT)), (2, 2, 2 * len(CONTENT))]
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == {
         "one-1.jar": CONTENT,
         "two-1.jar": CONTENT,

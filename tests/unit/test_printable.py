@@ -64,9 +64,9 @@ def test_listings_escape_control_characters_for_people_and_keep_them_in_json(
     shown = onceward(*listing, "--state-dir", str(state_dir)).stdout
     assert SHOWN in shown
     assert not _RAW.search(shown)
-    told = onceward(*listing, "--json", "--state-dir", str(state_dir)).stdout
-    assert not _RAW.search(told)
-    assert any(NASTY in text for text in texts(json.loads(told)))
+    reported = onceward(*listing, "--json", "--state-dir", str(state_dir)).stdout
+    assert not _RAW.search(reported)
+    assert any(NASTY in text for text in texts(json.loads(reported)))
 
 
 def texts(value: object) -> Iterator[str]:

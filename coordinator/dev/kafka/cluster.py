@@ -76,7 +76,7 @@ class LocalKafka:
         self._port = port
         self._progress = progress
         self._advertised = dict(advertised or {})
-        if wrong := [name for name, told in self._advertised.items() if len(told) != brokers]:
+        if wrong := [name for name, reported in self._advertised.items() if len(reported) != brokers]:
             raise LocalKafkaError(f"{wrong[0]} needs an address for each of {brokers} brokers.")
         self._place: Place | None = None
         self._ports: Sequence[NodePorts] = ()

@@ -66,7 +66,7 @@ class NodeSettings:
             + "".join(f"{name}://127.0.0.1:{port}," for name, port in further.items())
             + f"CONTROLLER://127.0.0.1:{own.controller}",
             "advertised.listeners": f"CLIENT://127.0.0.1:{own.client},INTERNAL://127.0.0.1:{own.internal}"
-            + "".join(f",{name}://{told[self.node - 1]}" for name, told in self.advertised.items()),
+            + "".join(f",{name}://{reported[self.node - 1]}" for name, reported in self.advertised.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "INTERNAL",
             "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"

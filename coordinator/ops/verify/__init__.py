@@ -1,13 +1,13 @@
 """Check that every input record took effect exactly once: a pure judge of histories, and ``onceward verify``."""
 
 from onceward.coordinator.ops.verify.history import (
+    CheckpointReport,
     Content,
     Fed,
     History,
     Lane,
     Part,
     PartitionEnd,
-    Told,
     Visible,
     digest,
 )
@@ -17,6 +17,7 @@ from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Ver
 __all__ = [
     "AT_REST",
     "EVERYTHING",
+    "CheckpointReport",
     "Content",
     "Fed",
     "Grade",
@@ -26,7 +27,6 @@ __all__ = [
     "PartitionEnd",
     "Property",
     "Ruling",
-    "Told",
     "Verdict",
     "Visible",
     "digest",

@@ -7,10 +7,10 @@ from datetime import datetime
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import RefusedError
 from onceward.coordinator.listings import CheckpointSummary
-from onceward.coordinator.ops.verify.history import Lane, Told
+from onceward.coordinator.ops.verify.history import CheckpointReport, Lane
 from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
 
-__all__ = ["DECIDED_FOR", "origin_of", "positions_of", "told_by_coordinator", "told_of"]
+__all__ = ["DECIDED_FOR", "origin_of", "positions_of", "report_of", "reports_of_coordinator"]
 
 DECIDED_FOR = ("completed", "settled")
 _READABLE = {("kafka-positions", 1), ("kafka-positions", 2)}
@@ -39,7 +39,7 @@ def origin_of(snapshots: Mapping[ParticipantName, Snapshot]) -> tuple[str, Mappi
     return next((str(body["cluster_id"]) for body in documents), ""), topics
 
 
-def told_by_coordinator(
+def reports_of_coordinator(
     client: OperatorClient,
     job: JobName,
     *,
@@ -47,14 +47,14 @@ def told_by_coordinator(
     known: Callable[[int, str], bool] = lambda _number, _state: False,
     cache: MutableMapping[int, dict[Lane, int] | None] | None = None,
     last: bool = False,
-) -> list[Told]:
+) -> list[CheckpointReport]:
     """Return the checkpoints by id, ascending, without those already ``known`` in their state.
 
     ``cache``: positions read before, by checkpoint; they never change. Raises OncewardError when the coordinator does
     not answer or does not know the job.
     """
     listed = client.checkpoints(job, limit)
-    told = []
+    reports = []
     for one in reversed(listed):
         if known(one.checkpoint, one.state.value):
             continue
@@ -66,13 +66,13 @@ def told_by_coordinator(
                     ends = positions_of(client.checkpoint(job, one.checkpoint).snapshots) or None
             if cache is not None:
                 cache[one.checkpoint] = ends
-        told.append(told_of(one, ends, last))
-    return told
+        reports.append(report_of(one, ends, last))
+    return reports
 
 
-def told_of(one: CheckpointSummary, ends: dict[Lane, int] | None, last: bool) -> Told:
+def report_of(one: CheckpointSummary, ends: dict[Lane, int] | None, last: bool) -> CheckpointReport:
     """Return what a listed checkpoint says; ``ends`` are its positions."""
-    return Told(
+    return CheckpointReport(
         checkpoint=one.checkpoint,
         base=one.base,
         generation=one.generation,

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 from kafka.errors import KafkaError as ControlError
 
-from onceward.connections.admin import admin_client, told_offset
+from onceward.connections.admin import admin_client, answered_offset
 from onceward.connections.cluster import KafkaCluster, Setting
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.ops.verify.history import Lane, PartitionEnd
@@ -151,7 +151,7 @@ class ClusterView:
             wanted = {TopicPartition(*lane): spec for lane in self.lanes(topics)}
             answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_ANSWER_S)
             return {
-                Lane(partition.topic, partition.partition): told_offset(answer.result(_ANSWER_S))
+                Lane(partition.topic, partition.partition): answered_offset(answer.result(_ANSWER_S))
                 for partition, answer in answers.items()
             }
 

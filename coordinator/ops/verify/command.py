@@ -15,7 +15,7 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.connections.clusters_file import load_clusters
 from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.ops.connecting import Place, job_name, operators
-from onceward.coordinator.ops.verify.asking import origin_of, told_by_coordinator
+from onceward.coordinator.ops.verify.asking import origin_of, reports_of_coordinator
 from onceward.coordinator.ops.verify.history import Lane
 from onceward.coordinator.ops.verify.quiescence import Job
 from onceward.coordinator.ops.verify.topic_verifier import Asked, Expected, Verified, verify
@@ -70,7 +70,7 @@ def run_verify(wanted: Wanted, place: Place) -> int:
         positions: dict[int, dict[Lane, int] | None] = {}
         job = Job(
             name=name,
-            told=lambda: told_by_coordinator(client, name, cache=positions),
+            reports=lambda: reports_of_coordinator(client, name, cache=positions),
             running=lambda: client.job(name).status in _RUNNING,
             origin=lambda checkpoint: origin_of(client.checkpoint(name, checkpoint).snapshots),
         )

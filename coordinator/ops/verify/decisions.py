@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from onceward.coordinator.ops.verify.history import Told
+from onceward.coordinator.ops.verify.history import CheckpointReport
 from onceward.coordinator.ops.verify.verdict import Breach
 
 __all__ = ["broken_decisions", "unsettled"]
@@ -16,11 +16,11 @@ _STEPS = {
 """The states that may be reported of a checkpoint after each state."""
 
 
-def broken_decisions(told: Sequence[Told]) -> Iterator[Breach]:
+def broken_decisions(reports: Sequence[CheckpointReport]) -> Iterator[Breach]:
     """Yield decisions that were changed, made twice, or made on a base that was not completed."""
-    before: dict[int, Told] = {}
-    successors: dict[int, Told] = {}
-    for one in told:
+    before: dict[int, CheckpointReport] = {}
+    successors: dict[int, CheckpointReport] = {}
+    for one in reports:
         if one.state not in _STEPS:
             continue  # unreadable: the judge reports that it is missing
         former = before.get(one.checkpoint)
@@ -30,7 +30,7 @@ def broken_decisions(told: Sequence[Told]) -> Iterator[Breach]:
         if one.state not in ("completed", "settled") or one.kind == "restore":
             continue
         other = successors.setdefault(one.base, one)
-        if other.checkpoint != one.checkpoint and not _restored(told, one.base):
+        if other.checkpoint != one.checkpoint and not _restored(reports, one.base):
             yield Breach(
                 "",
                 "two checkpoints completed on one base",
@@ -44,7 +44,7 @@ def broken_decisions(told: Sequence[Told]) -> Iterator[Breach]:
             )
 
 
-def _changes(former: Told, now: Told) -> Iterator[Breach]:
+def _changes(former: CheckpointReport, now: CheckpointReport) -> Iterator[Breach]:
     name = f"checkpoint {now.checkpoint}"
     if now.state not in _STEPS[former.state]:
         yield Breach("", "decisions changed", f"{name} was {former.state} and is {now.state}")
@@ -64,14 +64,14 @@ def _changes(former: Told, now: Told) -> Iterator[Breach]:
         )
 
 
-def _restored(told: Sequence[Told], base: int) -> bool:
+def _restored(reports: Sequence[CheckpointReport], base: int) -> bool:
     """True if a person went back to ``base``: the history forks there on purpose."""
-    return any(one.kind == "restore" and one.base == base for one in told)
+    return any(one.kind == "restore" and one.base == base for one in reports)
 
 
-def unsettled(told: Sequence[Told]) -> Iterator[Breach]:
+def unsettled(reports: Sequence[CheckpointReport]) -> Iterator[Breach]:
     """Yield what is unsettled or undecided at the end."""
-    for one in told:
+    for one in reports:
         if one.last and one.state == "completed":
             yield Breach("", "checkpoints are not settled", f"{one.checkpoint} of generation {one.generation}")
         elif one.last and one.state == "triggered":

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Content", "Fed", "History", "Lane", "Part", "PartitionEnd", "Told", "Visible", "digest", "shown"]
+__all__ = [
+    "CheckpointReport",
+    "Content",
+    "Fed",
+    "History",
+    "Lane",
+    "Part",
+    "PartitionEnd",
+    "Visible",
+    "digest",
+    "shown",
+]
 
 _READABLE = 48
 """Printable content of at most this many bytes is stored as text."""
@@ -73,7 +84,7 @@ class Visible(NamedTuple):
         return f"{self.lane} offset {self.offset}: {self.content}"
 
 
-class Told(NamedTuple):
+class CheckpointReport(NamedTuple):
     """What the coordinator reported about one checkpoint at one time."""
 
     checkpoint: int
@@ -123,7 +134,7 @@ class History:
     """The output, read again after the run."""
     seen: Sequence[Visible] = ()
     """Records of a reader that read while the job ran."""
-    told: Sequence[Told] = ()
+    reports: Sequence[CheckpointReport] = ()
     ends: Sequence[PartitionEnd] = ()
     open: Mapping[str, str] = field(default_factory=dict)
     """Transactional ids of the job that are not at rest -> their state at the broker."""

@@ -44,14 +44,14 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
     laid = streams(history)
     matched = match(laid, history.rest)
     gaps = {part: list(words) for part, words in history.gaps.items()}
-    if not history.told:
+    if not history.reports:
         for part in (Part.COORDINATOR, Part.PAST):
             gaps.setdefault(part, []).append("no checkpoint was reported")
     if laid.ranges.cut:
         gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.cut} are known no longer")
     if laid.ranges.unknown:
         gaps.setdefault(Part.COORDINATOR, []).extend(laid.ranges.unknown)
-    unreadable = [f"checkpoint {one.checkpoint} cannot be read" for one in history.told if one.state == "unreadable"]
+    unreadable = [f"checkpoint {one.checkpoint} cannot be read" for one in history.reports if one.state == "unreadable"]
     if unreadable:
         gaps.setdefault(Part.COORDINATOR, []).extend(unreadable)
     watched = bool({Property.PREFIX, Property.ONE_DECISION} & set(asked))
@@ -66,7 +66,7 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
 
 def _needs(name: Property, history: History, watched: bool) -> tuple[set[Part], set[Part]]:
     """Return the parts that must be recorded to call the property broken, and to call it kept."""
-    covered = {Part.COORDINATOR} if history.told or not history.whole_input else set()
+    covered = {Part.COORDINATOR} if history.reports or not history.whole_input else set()
     watching = {Part.SEEN, Part.PAST} if watched else set()
     match name:
         case Property.NOTHING_LOST:
@@ -98,7 +98,7 @@ def _missing(gaps: dict[Part, list[str]], parts: Collection[Part]) -> list[str]:
 
 
 def _rule(name: Property, found: _Found, explained: list[Collection[str]], missing: list[str]) -> Ruling:
-    certain, doubtful = _told(found.certain), _told(found.doubtful)
+    certain, doubtful = _reported(found.certain), _reported(found.doubtful)
     if certain and not any(explained):
         grade = Grade.FAIL
     elif certain or doubtful or missing:
@@ -110,7 +110,7 @@ def _rule(name: Property, found: _Found, explained: list[Collection[str]], missi
     )
 
 
-def _told(breaches: Iterable[Breach]) -> list[str]:
+def _reported(breaches: Iterable[Breach]) -> list[str]:
     """Describe each kind of breach in each topic, with its count and its first examples."""
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in breaches:
@@ -128,7 +128,7 @@ def _lost(history: History, laid: Streams, matched: Matched) -> _Found:
     def certain() -> Iterator[Breach]:
         for place in matched.lost:
             yield Breach(place.content.topic, "records lost", str(place))
-        if history.whole_input and history.told:
+        if history.whole_input and history.reports:
             visible = {content for _, fed in matched.undecided for content in fed.outputs}
             for content, those in laid.uncovered.items():
                 if content not in visible:
@@ -216,11 +216,11 @@ def _sorted(kind: str, inversions: Iterable[Inversion]) -> tuple[list[Breach], l
 
 
 def _one_decision(history: History, _laid: Streams, _matched: Matched) -> _Found:
-    return _Found(certain=broken_decisions(history.told))
+    return _Found(certain=broken_decisions(history.reports))
 
 
 def _settled(history: History, _laid: Streams, _matched: Matched) -> _Found:
-    return _Found(certain=unsettled(history.told))
+    return _Found(certain=unsettled(history.reports))
 
 
 def _open(history: History, _laid: Streams, _matched: Matched) -> _Found:

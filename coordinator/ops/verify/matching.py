@@ -1,9 +1,9 @@
 """Match each visible record to the input record that caused it, and check the resulting order.
 
-Records are identified by content, so equal input records cannot be told apart. Each visible record takes the first free
-place of its content after the place that its output partition has reached in that input partition. If all records come
-out in order, an order-keeping history exists. If not, and there was never a choice, none exists; if there was a choice,
-the answer is unknown.
+Records are identified by content, so equal input records cannot be distinguished. Each visible record takes the first
+free place of its content after the place that its output partition has reached in that input partition. If all records
+come out in order, an order-keeping history exists. If not, and there was never a choice, none exists; if there was a
+choice, the answer is unknown.
 """
 
 from collections import defaultdict

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceward.coordinator.ops.verify.cluster import ClusterView
-from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from onceward.coordinator.ops.verify.history import CheckpointReport, Lane, Part, PartitionEnd
 from onceward.coordinator.ops.verify.streams import Ranges, completed
 
 __all__ = ["Job", "Moment", "deleted", "steady_moment", "unusable_input"]
@@ -22,7 +22,7 @@ class Job:
     """How to ask about the job. Calls raise OncewardError when the coordinator does not answer."""
 
     name: str
-    told: Callable[[], Sequence[Told]]
+    reports: Callable[[], Sequence[CheckpointReport]]
     """All checkpoints that are still stored, in their present state."""
     running: Callable[[], bool]
     """Whether the job has a driver."""
@@ -34,7 +34,7 @@ class Job:
 class Moment:
     """The state at one moment."""
 
-    told: Sequence[Told]
+    reports: Sequence[CheckpointReport]
     ends: Sequence[PartitionEnd]
     """Ends of the output: below ``stable`` is everything that completed checkpoints wrote, and nothing else."""
     open: Mapping[str, str]
@@ -44,11 +44,11 @@ class Moment:
     @property
     def newest(self) -> int:
         """The last completed checkpoint; 0 for none."""
-        return max(completed(self.told), default=0)
+        return max(completed(self.reports), default=0)
 
     @property
     def unsettled(self) -> list[int]:
-        return [one.checkpoint for one in self.told if one.state == "completed"]
+        return [one.checkpoint for one in self.reports if one.state == "completed"]
 
 
 def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_s: float) -> Moment:
@@ -58,23 +58,25 @@ def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_
     """
     limit = time.monotonic() + patience_s
     while True:
-        before = Moment(told=job.told(), ends=sink.ends(outputs), open=sink.open_transactions(job.name), running=True)
-        after = job.told()
+        before = Moment(
+            reports=job.reports(), ends=sink.ends(outputs), open=sink.open_transactions(job.name), running=True
+        )
+        after = job.reports()
         # a checkpoint completed between the two looks may be partly visible
         still = before.newest == max(completed(after), default=0) and not before.unsettled
         at_rest = still and not before.open and all(one.high == one.stable for one in before.ends)
         if at_rest or time.monotonic() > limit:
             break
         time.sleep(_POLL_S)
-    moment = Moment(told=before.told, ends=before.ends, open=before.open, running=job.running())
+    moment = Moment(reports=before.reports, ends=before.ends, open=before.open, running=job.running())
     if moment.running:
         if not still:
             moment.gaps[Part.COORDINATOR].append("the job runs, and at no moment was everything completed settled too")
         if not at_rest:
             moment.gaps[Part.END].append(f"the job runs, and has {len(before.open)} transactions open")
             moment.open, moment.ends = {}, [one._replace(high=one.stable) for one in before.ends]
-        moment.told = [one for one in moment.told if one.state not in ("triggered", "completed")]
-    moment.told = [one._replace(last=True) for one in moment.told]
+        moment.reports = [one for one in moment.reports if one.state not in ("triggered", "completed")]
+    moment.reports = [one._replace(last=True) for one in moment.reports]
     return moment
 
 

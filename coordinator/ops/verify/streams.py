@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane, Told
+from onceward.coordinator.ops.verify.history import CheckpointReport, Content, Fed, History, Lane
 
 __all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
 
@@ -74,21 +74,21 @@ class Streams:
             yield from places
 
 
-def completed(told: Sequence[Told]) -> dict[int, Told]:
+def completed(reports: Sequence[CheckpointReport]) -> dict[int, CheckpointReport]:
     """Return completed checkpoints by id, ascending, each as last reported with positions."""
-    known: dict[int, Told] = {}
-    for one in told:
+    known: dict[int, CheckpointReport] = {}
+    for one in reports:
         if one.state in _DECIDED_FOR and (one.ends is not None or one.checkpoint not in known):
             known[one.checkpoint] = one
     return dict(sorted(known.items()))
 
 
-def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
+def ranges(reports: Sequence[CheckpointReport], lowest: Mapping[Lane, int]) -> Ranges:
     """Return what the completed checkpoints cover, in their order.
 
     ``lowest``: where the job began in each input partition, if its first checkpoint is no longer known.
     """
-    known = completed(told)
+    known = completed(reports)
     found: dict[Lane, list[Range]] = defaultdict(list)
     unknown: list[str] = []
     for one in known.values():
@@ -108,14 +108,14 @@ def ranges(told: Sequence[Told], lowest: Mapping[Lane, int]) -> Ranges:
 
 
 def streams(history: History) -> Streams:
-    """Apply ``history.told`` to ``history.fed``; without any report, the whole input must be visible."""
+    """Apply ``history.reports`` to ``history.fed``; without any report, the whole input must be visible."""
     lanes: dict[Lane, list[Fed]] = defaultdict(list)
     for one in history.fed:
         lanes[one.lane].append(one)
     for records in lanes.values():
         records.sort(key=lambda one: one.offset)
-    covered = ranges(history.told, {lane: records[0].offset for lane, records in lanes.items()})
-    if not history.told:
+    covered = ranges(history.reports, {lane: records[0].offset for lane, records in lanes.items()})
+    if not history.reports:
         everything = {lane: [Range(records[0].offset, records[-1].offset + 1, 0)] for lane, records in lanes.items()}
         covered = replace(covered, lanes=everything)
     places: dict[Content, list[Place]] = defaultdict(list)
@@ -133,7 +133,7 @@ def streams(history: History) -> Streams:
         for one in _outside(records, covered.lanes.get(lane, ())):
             for content in one.outputs:
                 uncovered[content].append(one)
-    decided_at = {one.checkpoint: one.decided_at for one in completed(history.told).values() if one.decided_at}
+    decided_at = {one.checkpoint: one.decided_at for one in completed(history.reports).values() if one.decided_at}
     return Streams(places=places, uncovered=uncovered, ranges=covered, decided_at=decided_at)
 
 

@@ -78,7 +78,7 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
     if asked.at_least_once:
         properties -= NOT_AT_LEAST_ONCE
     moment = steady_moment(job, sink, asked.outputs, asked.patience_s)
-    covered = ranges(moment.told, {})
+    covered = ranges(moment.reports, {})
     unusable_input(job, source, asked.inputs, covered, moment, from_earliest=asked.from_earliest)
     moment.gaps[Part.REST].extend(f"topic {name} may be compacted" for name in sink.compacted(asked.outputs))
     starts = sink.beginnings(asked.outputs)
@@ -108,7 +108,7 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
 
 def _history(job: Job, moment: Moment) -> History:
     gaps = {part: words for part, words in moment.gaps.items() if words}
-    return History(job=job.name, fed=(), rest=(), told=moment.told, ends=moment.ends, open=moment.open, gaps=gaps)
+    return History(job=job.name, fed=(), rest=(), reports=moment.reports, ends=moment.ends, open=moment.open, gaps=gaps)
 
 
 def _with_unordered(verdict: Verdict, keys: int) -> Verdict:

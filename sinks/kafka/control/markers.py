@@ -59,9 +59,9 @@ def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> 
     marker. Then the records in that partition are lost, the others are not.
     """
     wanted: dict[Place, list[KafkaCommittable]] = {}
-    told: dict[str, list[LogProof]] = {}
+    reported: dict[str, list[LogProof]] = {}
     for handle in handles:
-        told[handle.transaction.id] = []
+        reported[handle.transaction.id] = []
         for topic, written in handle.topics.items():
             for number in written.partitions:
                 wanted.setdefault((topic, number), []).append(handle)
@@ -69,8 +69,8 @@ def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> 
         pairs = {_pair(handle): handle.transaction.id for handle in writers}
         found = _search(control, place, pairs)
         for pair, name in pairs.items():
-            told[name].append(found[pair])
-    return {name: _together(proofs) for name, proofs in told.items()}
+            reported[name].append(found[pair])
+    return {name: _together(proofs) for name, proofs in reported.items()}
 
 
 def _together(proofs: Collection[LogProof]) -> LogProof:
@@ -105,7 +105,7 @@ def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> di
                 if batch.commit is not None:
                     markers[batch.producer_id] = (batch.last_offset, batch.commit)
                 elif pair in pairs and pair not in found:
-                    found[pair] = _told(name, markers.get(batch.producer_id), batch.records)
+                    found[pair] = _reported(name, markers.get(batch.producer_id), batch.records)
             upper, window = lower, window * _WIDER
         gone = f"{name}: its records are not in the log, which begins at offset {log.first}"
         missing = LogProof(ending=Ending.UNKNOWN, detail=gone)
@@ -115,7 +115,7 @@ def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> di
     return {pair: found.get(pair, missing) for pair in pairs}
 
 
-def _told(name: str, marker: tuple[int, bool] | None, records: int) -> LogProof:
+def _reported(name: str, marker: tuple[int, bool] | None, records: int) -> LogProof:
     if marker is None:
         return LogProof(ending=Ending.UNKNOWN, detail=f"{name}: no marker is behind its records")
     offset, commit = marker

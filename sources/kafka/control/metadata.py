@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from onceward.connections.admin import KAFKA_LOGGER, admin_client, cluster_id, told_offset
+from onceward.connections.admin import KAFKA_LOGGER, admin_client, answered_offset, cluster_id
 from onceward.connections.cluster import KafkaCluster, Setting
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.errors import CheckpointFailedError
@@ -174,7 +174,7 @@ class BrokerView:
     def led_ends(self, partitions: Iterable[Partition]) -> dict[Partition, LogEnd]:
         """Return the end of what a ``read_committed`` reader may see (last stable offset), with the leader's epoch.
         Omits partitions whose leader did not answer."""
-        return self._told(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+        return self._reported(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
 
     def committed_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the same ends without the leader's epoch."""
@@ -196,9 +196,9 @@ class BrokerView:
     def _offsets(
         self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Partition, int]:
-        return {partition: end.offset for partition, end in self._told(partitions, spec, isolation).items()}
+        return {partition: end.offset for partition, end in self._reported(partitions, spec, isolation).items()}
 
-    def _told(
+    def _reported(
         self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Partition, LogEnd]:
         self._admin.poll(0)
@@ -211,7 +211,7 @@ class BrokerView:
         for partition, question in questions.items():
             try:
                 answer = self._wait(question, f"the offsets of {partition.topic}-{partition.partition}")
-                end = LogEnd(told_offset(answer), answer.leader_epoch)
+                end = LogEnd(answered_offset(answer), answer.leader_epoch)
             except KafkaException as error:
                 last_error = error.args[0]
                 continue

@@ -81,7 +81,7 @@ def plan_ranges(
         lag=sum(waiting.values()) - sum(wanted.values()),
         finished=bool(moved) and all(cursor.done for cursor in moved.values()),
         cut_for_time=cut_by == ["adaptive"],
-        sizing=_told(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
+        sizing=_reported(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
     )
 
 
@@ -92,14 +92,14 @@ def _moved(cursor: Cursor, offsets: int, lineage: Lineage | None) -> Cursor:
     return replace(cursor, next=end, epoch=None if lineage is None else lineage.before(end, cursor.epoch))
 
 
-def _told(cut_by: list[str], limits: Limits, ranges: int) -> JsonObject:
+def _reported(cut_by: list[str], limits: Limits, ranges: int) -> JsonObject:
     """Report the reason for the ranges' size: ``everything`` that was available, unless a limit cut something off."""
-    told = {"sized_by": "+".join(cut_by) or "everything"}
+    reported = {"sized_by": "+".join(cut_by) or "everything"}
     if limits.sizing is None:
-        return told
+        return reported
     sizing = limits.sizing
     return {
-        **told,
+        **reported,
         "limit": sizing.total(ranges),
         "range_limit": sizing.per_range,
         "aim_seconds": round(sizing.target, 3),

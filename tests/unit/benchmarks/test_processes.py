@@ -35,7 +35,7 @@ def lives(pid: int) -> bool:
     return found is not None and not found.ended
 
 
-def told(log: Path) -> int:
+def reported(log: Path) -> int:
     """Return the process id that the program has printed."""
     wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "the child logs its line")
     return int(log.read_text())
@@ -69,7 +69,7 @@ def test_cpu_of_a_whole_tree_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", [_CHILD, _OTHER_GROUP])
 def test_all_that_a_guarded_process_has_started_ends_with_it(tmp_path: Path, program: str) -> None:
     with Guarded("it", [sys.executable, "-c", program], tmp_path / "log", directory=tmp_path) as running:
-        child = told(tmp_path / "log")
+        child = reported(tmp_path / "log")
         assert lives(child)
     assert running.exit_code == -signal.SIGKILL
     wait_until(lambda: not lives(child), "the child is gone")
@@ -87,7 +87,7 @@ def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
     try:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "started\n"
-        child = told(log)
+        child = reported(log)
     finally:
         owner.kill()
         owner.communicate()

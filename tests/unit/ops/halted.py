@@ -28,10 +28,10 @@ def halted(directory: Path) -> None:
     """Leave a halted job in the directory, which no process uses afterwards."""
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         session = client.open_job(ORDERS, (SOURCE, SINK), SETTINGS, None, driver="d")
-        told: list[object] = []
-        session.start_watch(told.append)
+        reported: list[object] = []
+        session.start_watch(reported.append)
         for checkpoint, count in ((1, 0), (2, 3)):
-            wait_until(partial(_named, told, checkpoint), f"checkpoint {checkpoint} is triggered")
+            wait_until(partial(_named, reported, checkpoint), f"checkpoint {checkpoint} is triggered")
             snapshots = {SOURCE.name: positions(10 * checkpoint), SINK.name: slots(checkpoint, count)}
             session.acknowledge(CheckpointId(checkpoint), CheckpointId(checkpoint - 1), snapshots)
         settlements = [
@@ -42,8 +42,8 @@ def halted(directory: Path) -> None:
         session.close(CloseReason.FAILED, "it is halted")
 
 
-def _named(told: Sequence[object], checkpoint: int) -> bool:
-    return any(getattr(one, "checkpoint", 0) == checkpoint for one in told)
+def _named(reported: Sequence[object], checkpoint: int) -> bool:
+    return any(getattr(one, "checkpoint", 0) == checkpoint for one in reported)
 
 
 def open_transaction(slot: int, *, generation: int = 1) -> OpenTransaction:

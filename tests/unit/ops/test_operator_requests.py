@@ -143,7 +143,7 @@ def test_a_request_to_a_job_that_does_not_run_is_refused_at_once(tmp_path: Path)
 
 def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--savepoint", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
+        wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         stop.hear("waits for its driver to leave")
         running.close()
         assert stop.ends() == (0, "2\n")
@@ -152,7 +152,7 @@ def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDri
 
 def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
+        wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         stop.hear("job orders is finishing: waits for its driver to leave")
         assert stop.process.poll() is None
         running.close()
@@ -172,7 +172,7 @@ def test_stop_reports_how_the_job_ended(
 ) -> None:
     """A driver that fails after everything is settled has stopped, too."""
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
+        wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         running.session.close(reason, "input is gone")
         assert stop.ends()[0] == code
         stop.hear(said)
@@ -180,7 +180,7 @@ def test_stop_reports_how_the_job_ended(
 
 def test_stop_reports_a_cancel_by_another_person(running: ScriptedDriver, tmp_path: Path) -> None:
     with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-        wait_until(lambda: Stop() in running.told, "the driver receives Stop")
+        wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
         running.close()
         code, printed = stop.ends()
@@ -192,7 +192,7 @@ def test_stop_ends_when_the_jobs_embedded_coordinator_ends(tmp_path: Path) -> No
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
         with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-            wait_until(lambda: Stop() in driver.told, "the driver receives Stop")
+            wait_until(lambda: Stop() in driver.reported, "the driver receives Stop")
             driver.close()
             coordinator.close()
             assert stop.ends()[0] == 0
@@ -203,7 +203,7 @@ def test_stop_reports_a_program_that_died_before_it_stopped(tmp_path: Path) -> N
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
         with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
-            wait_until(lambda: Stop() in driver.told, "the driver receives Stop")
+            wait_until(lambda: Stop() in driver.reported, "the driver receives Stop")
             driver.session.let_go()
             coordinator.close()
             assert stop.ends() == (ExitCode.BUG, "")
@@ -242,7 +242,7 @@ def test_a_request_stays_in_force_when_its_client_stops_waiting(running: Scripte
 def test_cancel_reaches_the_driver_and_may_be_repeated(running: ScriptedDriver, tmp_path: Path) -> None:
     first = onceward("cancel", "orders", "--state-dir", str(tmp_path))
     assert (first.returncode, "was cancelled" in first.stdout) == (0, True)
-    wait_until(lambda: Cancel() in running.told, "the driver is told to cancel")
+    wait_until(lambda: Cancel() in running.reported, "the driver is told to cancel")
     again = onceward("cancel", "orders", "--state-dir", str(tmp_path))
     assert (again.returncode, "before" in again.stdout) == (0, True)
 

@@ -49,8 +49,8 @@ def test_a_halted_job_continues_exactly_as_decided(tmp_path: Path, capsys: pytes
         assert "slot 2: 5 records from orders-0. Now it is in_doubt: the brokers say in_doubt" in said.err
         assert "its records are given up" in said.err
         assert "it can be restarted" in said.out
-        told = [entry.detail for entry in client.history(ORDERS, 100) if entry.event == "SlotsResolved"]
-        assert [("Ada, after the outage" in one, "the brokers say" in one) for one in told] == [(True, True)] * 2
+        reported = [entry.detail for entry in client.history(ORDERS, 100) if entry.event == "SlotsResolved"]
+        assert [("Ada, after the outage" in one, "the brokers say" in one) for one in reported] == [(True, True)] * 2
     assert fake.aborted == [2], "what may still be open is ended, what is proved lost is left alone"
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         grant = client.open_job(ORDERS, (SOURCE, SINK), SETTINGS, None, driver="d2").grant
@@ -244,15 +244,15 @@ def test_exit_codes_report_a_loss_until_it_is_acknowledged(tmp_path: Path) -> No
     listings = (("jobs",), ("jobs", "--json"), ("checkpoints", "orders"), ("history", "orders"), ("losses",))
     assert [command(*listing).exit_code for listing in listings] == [ExitCode.LOSSES] * 5
     assert "records of 2 slots were given up" in " ".join(command("jobs").stdout.split())
-    told = json.loads(command("losses", "orders", "--json").stdout)
-    assert sorted(loss["settlement"]["slot"] for loss in told) == [1, 2]
+    reported = json.loads(command("losses", "orders", "--json").stdout)
+    assert sorted(loss["settlement"]["slot"] for loss in reported) == [1, 2]
     assert "slot 2: 5 records from orders-0" in command("losses", "orders").stdout
 
     for wrong in (("losses", "--acknowledge", "2"), ("losses", "orders", "--acknowledge", "two", "--reason", "Ada")):
         assert isinstance(command(*wrong).exception, ConfigurationError)
     nothing = command("losses", "orders", "--acknowledge", "7", "--reason", "Ada").exception
     assert isinstance(nothing, RefusedError)
-    heard = command("losses", "orders", "--acknowledge", "2", "--reason", "Ada told the billing team")
+    heard = command("losses", "orders", "--acknowledge", "2", "--reason", "Ada informed the billing team")
     assert (heard.exit_code, "slots 1, 2 of sink in checkpoint 2" in heard.stdout) == (0, True)
     assert [command(*listing).exit_code for listing in listings] == [0] * 5
-    assert "Ada told the billing team" in command("losses", "orders", "--all").stdout
+    assert "Ada informed the billing team" in command("losses", "orders", "--all").stdout

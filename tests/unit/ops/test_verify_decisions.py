@@ -3,77 +3,88 @@
 import pytest
 
 from onceward.coordinator.ops.verify.decisions import broken_decisions, unsettled
-from onceward.coordinator.ops.verify.history import Lane, Told
+from onceward.coordinator.ops.verify.history import CheckpointReport, Lane
 from onceward.coordinator.ops.verify.verdict import Breach
 
 LANE = Lane("in", 0)
 
 
-def told(
+def report(
     checkpoint: int, base: int, state: str, *, kind: str = "checkpoint", end: int | None = None, last: bool = False
-) -> Told:
-    return Told(checkpoint, base, 1, kind, state, None if end is None else {LANE: end}, last=last)
+) -> CheckpointReport:
+    return CheckpointReport(checkpoint, base, 1, kind, state, None if end is None else {LANE: end}, last=last)
 
 
-BEFORE = (told(1, 0, "completed", end=3), told(1, 0, "settled", end=3))
+BEFORE = (report(1, 0, "completed", end=3), report(1, 0, "settled", end=3))
 
 
 @pytest.mark.parametrize(
     "more",
     [
         (),
-        (told(1, 0, "settled"),),
-        (told(2, 1, "triggered"), told(2, 1, "aborted"), told(3, 1, "triggered"), told(3, 1, "completed", end=5)),
+        (report(1, 0, "settled"),),
+        (
+            report(2, 1, "triggered"),
+            report(2, 1, "aborted"),
+            report(3, 1, "triggered"),
+            report(3, 1, "completed", end=5),
+        ),
         # An operator restored 1, and the history forks there.
-        (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 3, "completed")),
-        (told(2, 1, "completed"), told(3, 1, "settled", kind="restore"), told(4, 1, "completed")),
-        (told(2, 7, "completed"),),
+        (report(2, 1, "completed"), report(3, 1, "settled", kind="restore"), report(4, 3, "completed")),
+        (report(2, 1, "completed"), report(3, 1, "settled", kind="restore"), report(4, 1, "completed")),
+        (report(2, 7, "completed"),),
     ],
 )
-def test_one_decision_for_each_checkpoint_is_right(more: tuple[Told, ...]) -> None:
+def test_one_decision_for_each_checkpoint_is_right(more: tuple[CheckpointReport, ...]) -> None:
     assert list(broken_decisions((*BEFORE, *more))) == []
 
 
 @pytest.mark.parametrize(
     ("more", "kind", "what"),
     [
-        ((told(1, 0, "aborted"),), "decisions changed", "checkpoint 1 was settled and is aborted"),
-        ((told(1, 0, "completed"),), "decisions changed", "checkpoint 1 was settled and is completed"),
+        ((report(1, 0, "aborted"),), "decisions changed", "checkpoint 1 was settled and is aborted"),
+        ((report(1, 0, "completed"),), "decisions changed", "checkpoint 1 was settled and is completed"),
         (
-            (told(2, 1, "triggered"), told(2, 0, "triggered")),
+            (report(2, 1, "triggered"), report(2, 0, "triggered")),
             "decisions changed",
             "checkpoint 2 was of generation 1 on 1 and is of generation 1 on 0",
         ),
         # A report without positions in between makes no difference.
-        ((told(1, 0, "settled"), told(1, 0, "settled", end=4)), "decisions changed", "checkpoint 1 ended in-0 at 3"),
         (
-            (told(2, 1, "completed"), told(3, 1, "completed")),
+            (report(1, 0, "settled"), report(1, 0, "settled", end=4)),
+            "decisions changed",
+            "checkpoint 1 ended in-0 at 3",
+        ),
+        (
+            (report(2, 1, "completed"), report(3, 1, "completed")),
             "two checkpoints completed on one base",
             "2 and 3, both on 1",
         ),
         (
-            (told(2, 1, "completed"), told(9, 8, "settled", kind="restore"), told(3, 1, "completed")),
+            (report(2, 1, "completed"), report(9, 8, "settled", kind="restore"), report(3, 1, "completed")),
             "two checkpoints completed on one base",
             "2 and 3, both on 1",
         ),
         (
-            (told(2, 1, "aborted"), told(3, 2, "completed")),
+            (report(2, 1, "aborted"), report(3, 2, "completed")),
             "checkpoints completed on one that is not",
             "3 on 2, which is aborted",
         ),
         # An unreadable row is no decision; the reports after it are still checked.
-        ((told(9, 1, "unreadable"), told(1, 0, "aborted")), "decisions changed", "checkpoint 1 was settled"),
+        ((report(9, 1, "unreadable"), report(1, 0, "aborted")), "decisions changed", "checkpoint 1 was settled"),
     ],
 )
-def test_a_decision_that_was_changed_or_made_twice_is_named(more: tuple[Told, ...], kind: str, what: str) -> None:
+def test_a_decision_that_was_changed_or_made_twice_is_named(
+    more: tuple[CheckpointReport, ...], kind: str, what: str
+) -> None:
     (breach,) = broken_decisions((*BEFORE, *more))
     assert (breach.topic, breach.kind) == ("", kind)
     assert breach.what.startswith(what)
 
 
 def test_leftovers_at_the_end_are_named() -> None:
-    said = (told(1, 0, "completed"), told(1, 0, "completed", last=True), told(2, 1, "triggered", last=True))
-    assert list(unsettled((*said, told(3, 2, "aborted", last=True), told(4, 2, "settled", last=True)))) == [
+    said = (report(1, 0, "completed"), report(1, 0, "completed", last=True), report(2, 1, "triggered", last=True))
+    assert list(unsettled((*said, report(3, 2, "aborted", last=True), report(4, 2, "settled", last=True)))) == [
         Breach("", "checkpoints are not settled", "1 of generation 1"),
         Breach("", "checkpoints are not decided", "2 of generation 1"),
     ]

@@ -6,14 +6,14 @@ from typing import cast
 import pytest
 
 from onceward.coordinator.ops.verify.cluster import ClusterView
-from onceward.coordinator.ops.verify.history import Lane, Part, PartitionEnd, Told
+from onceward.coordinator.ops.verify.history import CheckpointReport, Lane, Part, PartitionEnd
 from onceward.coordinator.ops.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import ranges
 
 IN, OUT = Lane("in", 0), Lane("out", 0)
-FIRST = Told(1, 0, 1, "checkpoint", "settled", {IN: 0})
-SECOND = Told(2, 1, 1, "checkpoint", "settled", {IN: 10})
-THIRD = Told(3, 2, 1, "checkpoint", "completed", {IN: 20})
+FIRST = CheckpointReport(1, 0, 1, "checkpoint", "settled", {IN: 0})
+SECOND = CheckpointReport(2, 1, 1, "checkpoint", "settled", {IN: 10})
+THIRD = CheckpointReport(3, 2, 1, "checkpoint", "completed", {IN: 20})
 
 
 class Cluster:
@@ -53,12 +53,12 @@ def view(cluster: Cluster) -> ClusterView:
     return cast(ClusterView, cluster)
 
 
-def job(*told: Sequence[Told], running: bool = False, cluster_id: str = "cluster-id") -> Job:
+def job(*reports: Sequence[CheckpointReport], running: bool = False, cluster_id: str = "cluster-id") -> Job:
     """A job that gives each answer once, then repeats the last one."""
-    answers = list(told)
+    answers = list(reports)
     return Job(
         name="job",
-        told=lambda: answers.pop(0) if len(answers) > 1 else answers[0],
+        reports=lambda: answers.pop(0) if len(answers) > 1 else answers[0],
         running=lambda: running,
         origin=lambda _: (cluster_id, {"in": "topic-id"}),
     )
@@ -67,7 +67,7 @@ def job(*told: Sequence[Told], running: bool = False, cluster_id: str = "cluster
 def test_a_job_at_rest_is_judged_at_once() -> None:
     moment = steady_moment(job([FIRST, SECOND]), view(Cluster()), ["out"], 30)
     assert (moment.newest, dict(moment.gaps)) == (2, {})
-    assert all(one.last for one in moment.told)
+    assert all(one.last for one in moment.reports)
 
 
 def test_a_checkpoint_that_is_completed_between_two_looks_makes_them_worthless() -> None:
@@ -87,19 +87,19 @@ def test_open_work_of_a_running_job_is_unknown_and_no_breach() -> None:
     moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), view(cluster), ["out"], 0)
     assert {part for part, words in moment.gaps.items() if words} == {Part.COORDINATOR, Part.END}
     assert (moment.open, moment.ends) == ({}, [PartitionEnd(OUT, 12, 12)])
-    assert [(one.checkpoint, one.last) for one in moment.told] == [(1, True), (2, True)], "the third is not over"
+    assert [(one.checkpoint, one.last) for one in moment.reports] == [(1, True), (2, True)], "the third is not over"
 
 
 def test_a_running_jobs_undecided_checkpoint_is_not_judged() -> None:
     pending = THIRD._replace(state="triggered", ends=None)
     moment = steady_moment(job([FIRST, SECOND, pending], running=True), view(Cluster()), ["out"], 30)
-    assert [one.checkpoint for one in moment.told] == [1, 2]
+    assert [one.checkpoint for one in moment.reports] == [1, 2]
 
 
 def test_a_running_job_that_has_completed_nothing_yet_is_at_rest() -> None:
     pending = FIRST._replace(state="triggered", ends=None)
     moment = steady_moment(job([pending], running=True), view(Cluster()), ["out"], 30)
-    assert (moment.newest, moment.told, dict(moment.gaps)) == (0, [], {})
+    assert (moment.newest, moment.reports, dict(moment.gaps)) == (0, [], {})
 
 
 def test_open_work_of_a_job_without_a_driver_is_still_judged() -> None:
@@ -120,17 +120,17 @@ def test_open_work_of_a_job_without_a_driver_is_still_judged() -> None:
     ids=["deleted", "recreated", "compacted", "another cluster"],
 )
 def test_changed_input_makes_the_verdict_unknown(cluster: Cluster, asked: Job, words: str) -> None:
-    told = [FIRST, SECOND]
-    moment = Moment(told=told, ends=[], open={}, running=False)
-    unusable_input(asked, view(cluster), ["in"], ranges(told, {}), moment, from_earliest=False)
+    reports = [FIRST, SECOND]
+    moment = Moment(reports=reports, ends=[], open={}, running=False)
+    unusable_input(asked, view(cluster), ["in"], ranges(reports, {}), moment, from_earliest=False)
     (gap,) = moment.gaps[Part.FED]
     assert words in gap
 
 
 def test_all_topics_that_differ_from_those_the_job_reads_are_named() -> None:
-    told = [FIRST, SECOND]
-    moment = Moment(told=told, ends=[], open={}, running=False)
-    unusable_input(job(told), view(Cluster()), ["b", "a"], ranges(told, {}), moment, from_earliest=False)
+    reports = [FIRST, SECOND]
+    moment = Moment(reports=reports, ends=[], open={}, running=False)
+    unusable_input(job(reports), view(Cluster()), ["b", "a"], ranges(reports, {}), moment, from_earliest=False)
     assert moment.gaps[Part.FED] == ["the job reads in, named were a, b"]
 
 
@@ -140,23 +140,23 @@ def test_a_partition_with_an_unknown_start_is_not_called_deleted() -> None:
 
 def test_unread_input_may_be_deleted() -> None:
     begun = FIRST._replace(ends={IN: 5})
-    moment = Moment(told=[begun, SECOND], ends=[], open={}, running=False)
+    moment = Moment(reports=[begun, SECOND], ends=[], open={}, running=False)
     asked = job([begun, SECOND])
-    unusable_input(asked, view(Cluster(beginning=5)), ["in"], ranges(moment.told, {}), moment, from_earliest=False)
+    unusable_input(asked, view(Cluster(beginning=5)), ["in"], ranges(moment.reports, {}), moment, from_earliest=False)
     assert not any(moment.gaps.values())
 
 
 def test_a_start_that_is_no_longer_known_must_be_given() -> None:
-    told = [SECOND]
+    reports = [SECOND]
     for from_earliest, gaps in ((False, 1), (True, 0)):
-        moment = Moment(told=told, ends=[], open={}, running=False)
-        covered = ranges(told, {})
-        unusable_input(job(told), view(Cluster()), ["in"], covered, moment, from_earliest=from_earliest)
+        moment = Moment(reports=reports, ends=[], open={}, running=False)
+        covered = ranges(reports, {})
+        unusable_input(job(reports), view(Cluster()), ["in"], covered, moment, from_earliest=from_earliest)
         assert len(moment.gaps[Part.FED]) == gaps
         assert covered.lanes[IN] == [(0, 10, 0)]
 
 
 def test_a_job_without_a_completed_checkpoint_is_unknown() -> None:
-    moment = Moment(told=[], ends=[], open={}, running=False)
+    moment = Moment(reports=[], ends=[], open={}, running=False)
     unusable_input(job([]), view(Cluster()), ["in"], ranges([], {}), moment, from_earliest=True)
     assert moment.gaps[Part.COORDINATOR] == ["no checkpoint is completed"]

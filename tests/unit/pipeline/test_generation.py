@@ -358,21 +358,21 @@ def test_a_driver_that_needs_a_person_reports_it_when_it_leaves(error: OncewardE
 
 
 def test_a_job_ends_only_when_its_last_commits_show_everywhere() -> None:
-    coordinator, told = Coordinator(), list[str]()
+    coordinator, reported = Coordinator(), list[str]()
 
     def note(event: Event, _answer: Answer) -> None:
         if isinstance(event, CloseJob):
-            told.append("closed")
+            reported.append("closed")
 
     def ending(_job: JobName) -> list[str]:
-        told.append("looked")
-        return ["a transaction"] if len(told) < 3 else []
+        reported.append("looked")
+        return ["a transaction"] if len(reported) < 3 else []
 
     coordinator.answered = note
     job = Job(coordinator, until=3)
     job.ending = ending
     assert job.generation.run() is CloseReason.STOPPED
-    assert told == ["looked", "looked", "looked", "closed"]
+    assert reported == ["looked", "looked", "looked", "closed"]
 
 
 def test_a_job_whose_last_commits_are_not_visible_has_not_ended_and_reports_why(

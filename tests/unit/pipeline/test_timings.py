@@ -92,12 +92,12 @@ def test_an_error_of_the_batches_passes_through_and_its_time_counts(clock: Clock
 def test_a_checkpoint_reports_the_slot_that_voted_last_and_its_steps_add_up() -> None:
     first = {"schedule": 0.2, "read": 0.1, "transform": 0.0, "produce": 0.3, "flush": 0.1}
     last = {"schedule": 0.7, "read": 0.2, "transform": 0.1, "produce": 0.3, "flush": 0.2}
-    told = of_checkpoint([first, {}, last], 1.6)
-    assert list(told) == ["schedule", "queue", "read", "transform", "produce", "flush", "vote"]
-    assert told == pytest.approx(
+    reported = of_checkpoint([first, {}, last], 1.6)
+    assert list(reported) == ["schedule", "queue", "read", "transform", "produce", "flush", "vote"]
+    assert reported == pytest.approx(
         {"schedule": 0.2, "queue": 0.5, "read": 0.2, "transform": 0.1, "produce": 0.3, "flush": 0.2, "vote": 0.1}
     )
-    assert sum(told.values()) == pytest.approx(1.6)
+    assert sum(reported.values()) == pytest.approx(1.6)
     assert of_checkpoint([{}, {}], 1.6) == {}
 
 

@@ -23,7 +23,7 @@ PLAN, RUN, PROVE = 0.1234567, 2.1234567, 0.5554321
 """Seconds."""
 
 
-class Told(Coordinator):
+class Reported(Coordinator):
     """Keep the last acknowledgement of each checkpoint and participant."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Timed(Failing):
 
 
 def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_went() -> None:
-    job = Timed(coordinator := Told(), until=2)
+    job = Timed(coordinator := Reported(), until=2)
     assert job.generation.run() is CloseReason.STOPPED
     assert job.told_of("pre-committed") == [
         {
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_w
 
 def test_a_checkpoint_is_good_for_less_than_its_transactions_last_by_our_clock() -> None:
     """A clock on another machine measured their age."""
-    Timed(coordinator := Told(), until=3).generation.run()
+    Timed(coordinator := Reported(), until=3).generation.run()
     assert coordinator.acknowledged[1, SINK.name].good_for_s is None
     for checkpoint in (2, 3):
         assert coordinator.acknowledged[checkpoint, SINK.name].good_for_s == pytest.approx(9 * 60 - RUN - PROVE)
@@ -112,7 +112,7 @@ def test_a_checkpoint_is_good_for_less_than_its_transactions_last_by_our_clock()
 def test_the_next_checkpoint_waits_for_no_interval_while_there_is_a_backlog(
     changes: dict[str, Any], at_once: bool
 ) -> None:
-    job = Timed(coordinator := Told(), until=2)
+    job = Timed(coordinator := Reported(), until=2)
     job.changes = changes
     job.generation.run()
     assert coordinator.acknowledged[1, SOURCE.name].snapshot.next_at_once, "the first one has read nothing yet"
@@ -120,7 +120,7 @@ def test_the_next_checkpoint_waits_for_no_interval_while_there_is_a_backlog(
 
 
 def test_a_failed_run_reports_its_duration_to_the_source() -> None:
-    job = Timed(Told(), until=4, running=once(3, CheckpointFailedError("executor lost")))
+    job = Timed(Reported(), until=4, running=once(3, CheckpointFailedError("executor lost")))
     job.generation.run()
     assert job.heard[1] == (True, round(RUN, 6))
 
@@ -145,7 +145,7 @@ class Slow(Failing):
 
 
 def test_aborted_transactions_are_reported_and_decided_ones_left_alone() -> None:
-    job = Slow(Told(), until=4, running=once(3, CheckpointFailedError("executor lost")))
+    job = Slow(Reported(), until=4, running=once(3, CheckpointFailedError("executor lost")))
     job.generation.run()
     assert job.told_of("aborted")[0] == {"checkpoint": 3, "transactions": 2, "reason": "executor lost"}
     assert job.swept_beside[1] == [2], "its transaction is decided, and not committed yet"
@@ -153,7 +153,7 @@ def test_aborted_transactions_are_reported_and_decided_ones_left_alone() -> None
 
 
 def test_an_aborted_checkpoint_that_was_acknowledged_reports_its_own_transactions_too() -> None:
-    coordinator = Told()
+    coordinator = Reported()
 
     def takes_too_long(checkpoint: int) -> None:
         if checkpoint == 3:
@@ -167,7 +167,7 @@ def test_an_aborted_checkpoint_that_was_acknowledged_reports_its_own_transaction
 
 def test_an_idle_job_leaves_decided_transactions_alone_and_reports_what_it_swept() -> None:
     clock = Clock()
-    job = Slow(Told(), until=99, runtime=clock)
+    job = Slow(Reported(), until=99, runtime=clock)
     some: Any = bounded(10)
 
     def plan(base: Document) -> Plan:
@@ -189,7 +189,7 @@ def test_an_idle_job_leaves_decided_transactions_alone_and_reports_what_it_swept
 
 @pytest.mark.parametrize("ends", ["stop", "abort"])
 def test_a_stop_and_an_abort_end_the_wait_for_data(ends: str) -> None:
-    coordinator, planned = Told(), list[int]()
+    coordinator, planned = Reported(), list[int]()
     job = Failing(coordinator, until=99, runtime=Clock())
 
     def plan(base: Document) -> Plan:
@@ -209,7 +209,7 @@ def test_a_stop_and_an_abort_end_the_wait_for_data(ends: str) -> None:
 
 def test_positions_that_advance_without_a_record_are_acknowledged_at_once() -> None:
     """Markers of other transactions are offsets, too."""
-    coordinator = Told()
+    coordinator = Reported()
     job = Failing(coordinator, until=99, runtime=Clock())
 
     def plan(base: Document) -> Plan:
@@ -227,7 +227,7 @@ def test_positions_that_advance_without_a_record_are_acknowledged_at_once() -> N
 
 
 def test_a_trigger_that_comes_again_after_the_answers_were_forgotten_is_answered_again() -> None:
-    coordinator = Told()
+    coordinator = Reported()
     forgotten = False
 
     def forget(event: Event, _answer: Answer) -> None:
@@ -281,7 +281,7 @@ def refused(coordinator: Coordinator, checkpoint: int) -> None:
 
 
 def test_a_job_with_too_many_failures_leaves_with_the_cause_of_the_last_one() -> None:
-    coordinator = Told()
+    coordinator = Reported()
 
     def running(checkpoint: int) -> None:
         raise CheckpointFailedError(f"disk full {checkpoint}")
@@ -294,7 +294,7 @@ def test_a_job_with_too_many_failures_leaves_with_the_cause_of_the_last_one() ->
 
 
 def test_a_failure_that_was_overcome_is_not_the_cause_of_a_later_one() -> None:
-    coordinator = Told()
+    coordinator = Reported()
     job = Failing(coordinator, until=99, running=once(3, CheckpointFailedError("executor lost")))
     refused(coordinator, 5)
     with pytest.raises(GenerationFailedError):
@@ -305,7 +305,7 @@ def test_a_failure_that_was_overcome_is_not_the_cause_of_a_later_one() -> None:
 @pytest.mark.parametrize("delay", [None, 3.0])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_failed_driver_announces_its_return_unless_another_has_the_job(delay: float | None, replaced: bool) -> None:
-    coordinator = Told()
+    coordinator = Reported()
     coordinator.word = FencedError("another driver has the job") if replaced else None
     restart = NO_RESTART if delay is None else Restart(initial=f"{delay}s", jitter=0)
     job = Failing(coordinator, until=99, running=once(3, OncewardError("broken")), restart=restart)
@@ -353,7 +353,7 @@ def test_the_end_of_a_generation_is_reported_with_its_cause_and_a_remedy(
 
 
 def test_a_sink_whose_records_show_at_once_is_given_no_record_again_to_find_the_one_at_fault() -> None:
-    job = Failing(Told(), until=4, running=once(3, RuntimeError(IN_A_UDF)))
+    job = Failing(Reported(), until=4, running=once(3, RuntimeError(IN_A_UDF)))
     changed: Any = job
     changed.hides_until_decided = lambda: False
     job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
@@ -363,7 +363,7 @@ def test_a_sink_whose_records_show_at_once_is_given_no_record_again_to_find_the_
 
 
 def test_a_range_that_fails_by_accident_is_not_the_input_at_fault() -> None:
-    job = Failing(Told(), until=4)
+    job = Failing(Reported(), until=4)
     plan: Any = job.source.plan
     job.source.plan = lambda base: replace(plan(base), can_coalesce=True)
     job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
@@ -384,7 +384,7 @@ def test_a_range_that_fails_by_accident_is_not_the_input_at_fault() -> None:
 
 
 def test_a_running_job_is_interrupted_when_its_checkpoint_is_aborted() -> None:
-    coordinator, cancelled = Told(), list[int]()
+    coordinator, cancelled = Reported(), list[int]()
 
     def running(checkpoint: int) -> None:
         if checkpoint == 3:

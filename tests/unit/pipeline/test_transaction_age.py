@@ -65,7 +65,7 @@ def transaction(began: int) -> Committable:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[int, str]]]:
+def reported(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[int, str]]]:
     found: list[tuple[int, str]] = []
 
     class Keeper(logging.Handler):
@@ -80,29 +80,29 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[int, str]]]:
     logger.removeHandler(keeper)
 
 
-def test_half_of_the_timeout_warns_and_nine_tenths_are_an_error_each_once(told: list[tuple[int, str]]) -> None:
+def test_half_of_the_timeout_warns_and_nine_tenths_are_an_error_each_once(reported: list[tuple[int, str]]) -> None:
     watched = Watched()
     watched.held = (transaction(0), transaction(1))
     watched.at(49.0)
-    assert told == []
+    assert reported == []
     watched.at(51.0)
     watched.at(60.0)
-    assert told == [(logging.WARNING, "2 pre-committed transactions have used 50 % of their timeout: t0, t1")]
+    assert reported == [(logging.WARNING, "2 pre-committed transactions have used 50 % of their timeout: t0, t1")]
     watched.at(90.5)
     watched.at(95.0)
-    assert told[1:] == [
+    assert reported[1:] == [
         (logging.ERROR, "1 pre-committed transactions have used 90 % of their timeout: t0"),
         (logging.ERROR, "1 pre-committed transactions have used 90 % of their timeout: t1"),
     ]
 
 
-def test_a_transaction_settled_in_time_is_not_reported(told: list[tuple[int, str]]) -> None:
+def test_a_transaction_settled_in_time_is_not_reported(reported: list[tuple[int, str]]) -> None:
     watched = Watched()
     watched.held = (transaction(0),)
     watched.at(10.0)
     watched.held = (transaction(30),)
     watched.at(70.0)
-    assert told == []
+    assert reported == []
 
 
 def test_it_looks_at_most_once_a_second() -> None:
@@ -119,7 +119,7 @@ def test_it_looks_at_most_once_a_second() -> None:
     assert looks == [1.0, 2.1]
 
 
-def test_transactions_of_this_process_age_by_its_monotonic_clock(told: list[tuple[int, str]]) -> None:
+def test_transactions_of_this_process_age_by_its_monotonic_clock(reported: list[tuple[int, str]]) -> None:
     """The wall clock is an hour ahead of the brokers' clocks."""
     watched = Watched()
     ahead = transaction(-3600)
@@ -129,15 +129,15 @@ def test_transactions_of_this_process_age_by_its_monotonic_clock(told: list[tupl
     assert age.open_for > timedelta(hours=1)
     watched.ages.began([age], 5.0)
     watched.at(20.0)
-    assert told == []
+    assert reported == []
     oldest = watched.ages.oldest(lambda: watched.held)
     assert oldest is not None
     assert oldest.open_for == timedelta(seconds=15)
     watched.at(60.0)
-    assert [level for level, _ in told] == [logging.WARNING]
+    assert [level for level, _ in reported] == [logging.WARNING]
 
 
-def test_a_stage_is_one_event_for_all_and_its_log_line_names_ten(told: list[tuple[int, str]]) -> None:
+def test_a_stage_is_one_event_for_all_and_its_log_line_names_ten(reported: list[tuple[int, str]]) -> None:
     watched = Watched()
     watched.held = tuple(transaction(began) for began in range(10))
     watched.at(59.0)
@@ -149,10 +149,10 @@ def test_a_stage_is_one_event_for_all_and_its_log_line_names_ten(told: list[tupl
         ("transaction ages", {"used_percent": 50, "transactions": 10}),
         ("transaction ages", {"used_percent": 50, "transactions": 11}),
     ]
-    assert [text.rpartition(", ")[2] for _, text in told] == ["t9", "t29 and others"]
+    assert [text.rpartition(", ")[2] for _, text in reported] == ["t9", "t29 and others"]
 
 
-def test_what_this_process_began_earlier_keeps_its_clock_when_it_begins_more(told: list[tuple[int, str]]) -> None:
+def test_what_this_process_began_earlier_keeps_its_clock_when_it_begins_more(reported: list[tuple[int, str]]) -> None:
     watched = Watched()
     first, second = transaction(-3600), transaction(-7200)
     for moment, begun in ((1.0, first), (2.0, second)):
@@ -160,7 +160,7 @@ def test_what_this_process_began_earlier_keeps_its_clock_when_it_begins_more(tol
         watched.ages.began([watched.committer.age(begun)], moment)
     watched.held = (first, second)
     watched.at(20.0)
-    assert told == []
+    assert reported == []
     oldest = watched.ages.oldest(lambda: watched.held)
     assert oldest is not None
     assert (oldest.transaction, oldest.open_for) == ("t-3600", timedelta(seconds=19))

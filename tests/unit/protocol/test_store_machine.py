@@ -82,7 +82,7 @@ class Chronicle:
         self.positions: dict[ParticipantName, Snapshot] = {}
         """Snapshots of the newest completed checkpoint."""
         self.generations: dict[int, tuple[str, bool]] = {}
-        self.told: list[tuple[str, int]] = []
+        self.reported: list[tuple[str, int]] = []
         self.names: dict[str, str] = {}
 
     def see(self, fact: Fact) -> None:
@@ -153,7 +153,7 @@ class Chronicle:
             case _:
                 pass
         if not isinstance(fact, CheckpointTriggered | CheckpointUnchanged):
-            self.told.append((type(fact).__name__, _subject(fact)))
+            self.reported.append((type(fact).__name__, _subject(fact)))
 
     def _without(self, number: int, sink: ParticipantName, slots: frozenset[int]) -> None:
         """Drop committables that no longer need a commit."""
@@ -313,7 +313,7 @@ class StoreMachine(RuleBasedStateMachine):
             if isinstance(fact, CheckpointTriggered):
                 assert 0 <= fact.waited_s <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
         if ready.note is not None and self.chronicle.history.generation:
-            self.chronicle.told.append((ready.note.what, ready.note.checkpoint))
+            self.chronicle.reported.append((ready.note.what, ready.note.checkpoint))
 
     def _answered(self, ready: Ready) -> None:
         grant = ready.answer.grant
@@ -326,13 +326,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.store = Store.open(self.url)
         jobs = self.store.load_jobs()
-        assert jobs == ([self.state.durable] if self.chronicle.told else [])
+        assert jobs == ([self.state.durable] if self.chronicle.reported else [])
         self.state = restart(jobs[0], self.now) if jobs else JobState(durable=self.state.durable)
 
     def _look(self) -> None:
         """Compare what the store says with what was decided."""
         chronicle, durable = self.chronicle, self.state.durable
-        assert self.store.load_jobs() == ([durable] if chronicle.told else [])
+        assert self.store.load_jobs() == ([durable] if chronicle.reported else [])
         assert (durable.last_id, durable.base) == (chronicle.history.burnt, chronicle.history.last)
         if durable.base:
             assert self.store.completed(JOB, durable.base) == durable.completed
@@ -354,8 +354,8 @@ class StoreMachine(RuleBasedStateMachine):
             one.generation: (one.driver, one.ended_at is not None) for one in self.store.generations(JOB, 99)
         }
         assert generations == chronicle.generations
-        told = [(entry.event, entry.checkpoint) for entry in reversed(self.store.history(JOB, 1_000))]
-        assert told == chronicle.told
+        reported = [(entry.event, entry.checkpoint) for entry in reversed(self.store.history(JOB, 1_000))]
+        assert reported == chronicle.reported
 
 
 TestStoreMachine = StoreMachine.TestCase

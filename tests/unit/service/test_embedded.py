@@ -141,10 +141,12 @@ def test_a_driver_waits_for_the_other_one_and_logs_why(client: CoordinatorClient
     arrived: list[object] = []
     first.start_watch(arrived.append)
     wait_until(lambda: arrived, "the first driver is there")
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(RefusedError, match="living driver"):
-        client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d2", wait="200ms", on_wait=told.append)
-    assert told == [f"generation 1 of {job} has a living driver"]
+        client.open_job(
+            JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d2", wait="200ms", on_wait=reported.append
+        )
+    assert reported == [f"generation 1 of {job} has a living driver"]
     first.close(CloseReason.STOPPED)
     assert client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d3").generation == 2
 

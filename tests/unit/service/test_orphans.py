@@ -436,9 +436,9 @@ def test_without_clusters_it_reports_orphans_that_an_earlier_coordinator_left_un
     play(tmp_path, later, brokers, clusters=())
 
 
-@pytest.mark.parametrize(("clusters", "told"), [(("main",), "t1"), ((), None)])
+@pytest.mark.parametrize(("clusters", "reported"), [(("main",), "t1"), ((), None)])
 def test_an_orphans_oldest_open_decided_transaction_is_reported(
-    tmp_path: Path, clusters: Sequence[str], told: str | None
+    tmp_path: Path, clusters: Sequence[str], reported: str | None
 ) -> None:
     async def body(here: Here) -> None:
         await here.leave(await here.open())
@@ -446,7 +446,7 @@ def test_an_orphans_oldest_open_decided_transaction_is_reported(
         await here.orphan(takeover=True)
         unsettled = here.engine.state(JOB).durable
         oldest = here.orphans.oldest(unsettled)
-        assert (oldest.transaction if oldest is not None else None) == told
+        assert (oldest.transaction if oldest is not None else None) == reported
         if clusters:
             here.after_the_grace_time()
             await until(lambda: here.settled, "everything is settled")

@@ -114,7 +114,7 @@ def test_stop_with_savepoint_ends_the_job_after_it(on_demand: ScriptedDriver, pe
     job = on_demand.job
     answer = people.request_checkpoint(job, SAVEPOINT, stop=True)
     assert taken(people, job, answer.request).state is RequestState.COMPLETED
-    wait_until(lambda: Stop() in on_demand.told, "the driver receives Stop")
+    wait_until(lambda: Stop() in on_demand.reported, "the driver receives Stop")
     assert (people.job(job).status, people.job(job).ending) == (JobStatus.FINISHING, Ending.STOP)
     wait_until(lambda: people.job(job).settled, "it is settled")
     on_demand.close()
@@ -126,12 +126,12 @@ def test_cancel_aborts_the_running_checkpoint_and_ends_the_job(
 ) -> None:
     name = JobName(job)
     session = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d")
-    told: list[object] = []
-    session.start_watch(told.append)
-    wait_until(lambda: any(isinstance(one, Trigger) for one in told), "the first checkpoint is triggered")
+    reported: list[object] = []
+    session.start_watch(reported.append)
+    wait_until(lambda: any(isinstance(one, Trigger) for one in reported), "the first checkpoint is triggered")
     assert people.cancel(name).verdict is Verdict.ACCEPTED
     assert people.cancel(name).verdict is Verdict.DUPLICATE
-    wait_until(lambda: Cancel() in told, "the driver is told to cancel")
+    wait_until(lambda: Cancel() in reported, "the driver is told to cancel")
     session.close(CloseReason.CANCELLED)
     (row,) = people.checkpoints(name)
     assert (row.state, row.ran is not None) == (CheckpointState.ABORTED, True)
@@ -163,7 +163,7 @@ def test_a_restore_starts_the_next_generation_at_older_positions_and_is_in_the_h
     driver.wait_committed(4)
     assert people.restore(name, 2, "too early").verdict is Verdict.REFUSED, "it has a driver"
     assert people.stop(name).verdict is Verdict.ACCEPTED
-    wait_until(lambda: people.job(name).settled and Stop() in driver.told, "what is decided is settled")
+    wait_until(lambda: people.job(name).settled and Stop() in driver.reported, "what is decided is settled")
     driver.close()
     newest = people.job(name).last_completed
 
@@ -238,7 +238,7 @@ def test_the_history_and_an_order_survive_a_restart(
         driver.wait_committed(3)
         driver.session.settle(CheckpointId(10_000), SINK.name, [])
         people.stop(name)
-        wait_until(lambda: people.job(name).settled and Stop() in driver.told, "what is decided is settled")
+        wait_until(lambda: people.job(name).settled and Stop() in driver.reported, "what is decided is settled")
         driver.close()
         people.restore(name, 1, "a test wants it")
     coordinator.close()

@@ -51,9 +51,9 @@ def suspended(coordinator: EmbeddedCoordinator, document: Document) -> None:
     with connect(coordinator.address) as client:
         settings = CheckpointSettings(interval=None)
         session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")
-        told: list[object] = []
-        session.start_watch(told.append)
-        wait_until(lambda: told, "the first checkpoint is triggered")
+        reported: list[object] = []
+        session.start_watch(reported.append)
+        wait_until(lambda: reported, "the first checkpoint is triggered")
         snapshots = {SOURCE.name: Snapshot(positions=document), SINK.name: slots(1, count=0)}
         session.acknowledge(CheckpointId(1), CheckpointId(0), snapshots)
         session.close(CloseReason.STOPPED)
@@ -79,8 +79,8 @@ def test_a_decision_and_its_evidence_survive_a_restart(on: Callable[..., Embedde
         assert [one.slot for one in checkpoint.snapshots[SINK.name].committables] == [0, 2]
         assert (checkpoint.summary.committables, checkpoint.summary.state) == (2, CheckpointState.COMPLETED)
         assert [one.settlement.evidence for one in checkpoint.settlements][1] == "seen at noon"
-        (told,) = (entry for entry in people.history(ORDERS) if entry.event == "SlotsResolved")
-        assert "count as given_up: Ada. Seen: slot 1 lost: seen at noon" in told.detail
+        (reported,) = (entry for entry in people.history(ORDERS) if entry.event == "SlotsResolved")
+        assert "count as given_up: Ada. Seen: slot 1 lost: seen at noon" in reported.detail
         assert people.resolve(ORDERS, 2, SINK.name, {2}, Ruling.COMMITTED, "Ada").verdict is Verdict.ACCEPTED
         assert (people.job(ORDERS).status, people.job(ORDERS).settled) == (JobStatus.SUSPENDED, True)
         assert people.checkpoints(ORDERS)[1].state is CheckpointState.SETTLED

@@ -171,13 +171,13 @@ def test_a_generation_that_must_fail_learns_it_from_the_next_coordinator(
         orphan_grace="60s",
     )
     session = client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d")
-    told: list[Instruction] = []
-    session.start_watch(told.append)
-    wait_until(lambda: any(isinstance(one, Trigger) for one in told), "the first trigger arrives")
+    reported: list[Instruction] = []
+    session.start_watch(reported.append)
+    wait_until(lambda: any(isinstance(one, Trigger) for one in reported), "the first trigger arrives")
     declining = None if deadline else pool.submit(lambda: session.decline(CheckpointId(1), SINK.name, "no"))
     assert process.wait(60) == -signal.SIGKILL
     started(stack, tmp_path / "c", port=process.port)
-    wait_until(lambda: any(isinstance(one, Fail) for one in told), "the driver gets its instruction to fail")
+    wait_until(lambda: any(isinstance(one, Fail) for one in reported), "the driver gets its instruction to fail")
     if declining is not None:
         assert declining.result(60).verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE)
     session.close(CloseReason.RESTARTING)

@@ -88,10 +88,10 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
     links = Links()
     links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
     oldest = Age(transaction="orders.sink.1.a.0", open_for=timedelta(minutes=6), timeout=timedelta(minutes=15))
-    told: list[Age | None] = [oldest]
+    reported: list[Age | None] = [oldest]
     with connect(coordinator.address, links=links) as client:
         session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
-        session.report_oldest(lambda: told[-1])
+        session.report_oldest(lambda: reported[-1])
         wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal tells")
         summary = people.job(JobName(job))
         assert "cluster 'main', which does not answer the driver (4 EndTxn: timed out)" in whats(people, job)
@@ -100,7 +100,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
         assert summary.oldest_transaction.open_for >= oldest.open_for
         assert "oldest pre-committed transaction open for 36" in job_detail(summary)
         links.worked("cluster 'main'")
-        told.append(None)
+        reported.append(None)
         wait_until(lambda: people.job(JobName(job)).oldest_transaction is None, "the next renewal takes it back")
         assert not [what for what in whats(people, job) if "cluster" in what]
         session.close(CloseReason.STOPPED)

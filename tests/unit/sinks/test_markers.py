@@ -60,7 +60,7 @@ def others(bench: Bench, count: int, partition: tuple[str, int] = OUT) -> None:
     assert log.append(batch, bench.transport.now())[0] == 0
 
 
-def told(bench: Bench, ids: Ids, *partitions: int) -> LogProof:
+def reported(bench: Bench, ids: Ids, *partitions: int) -> LogProof:
     return read_endings(bench.control, [handle_of(bench, ids, *partitions)])[ids[0]]
 
 
@@ -70,23 +70,25 @@ def test_markers_in_every_partition_prove_the_end(bench: Bench, commit: bool) ->
     assert bench.end(ids, commit=commit) == 0
     bench.wait(1)
     if commit:
-        assert told(bench, ids) == LogProof(ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 is COMMIT")
+        assert reported(bench, ids) == LogProof(
+            ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 is COMMIT"
+        )
     else:
         detail = "out-0: the marker at offset 2 is ABORT behind 2 records"
-        assert told(bench, ids) == LogProof(ending=Ending.ABORTED, detail=detail, aborted=True)
+        assert reported(bench, ids) == LogProof(ending=Ending.ABORTED, detail=detail, aborted=True)
 
 
 def test_one_commit_marker_proves_the_commit_before_the_others_are_written(bench: Bench) -> None:
     ids = written(bench)
     mark(bench, ids, OTHER, commit=True)
-    assert told(bench, ids).ending is Ending.COMMITTED
+    assert reported(bench, ids).ending is Ending.COMMITTED
 
 
 def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench) -> None:
     """Otherwise the slot would be replayed while part of it can still be committed."""
     ids = written(bench)
     mark(bench, ids, OTHER, commit=False)
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
     assert proof.detail == (
         "out-0: no marker is behind its records; out-1: the marker at offset 1 is ABORT behind 1 records"
@@ -97,7 +99,7 @@ def test_a_commit_beside_an_abort_is_reported_as_both(bench: Bench) -> None:
     ids = written(bench)
     mark(bench, ids, OUT, commit=False)
     mark(bench, ids, OTHER, commit=True)
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.COMMITTED, True)
     assert proof.detail == (
         "out-1: the marker at offset 1 is COMMIT; out-0: the marker at offset 2 is ABORT behind 2 records"
@@ -121,12 +123,12 @@ def test_a_silent_partition_is_retried_whatever_the_others_answer(
 
     before = 10**9
     bench.transport.cut = second
-    told(bench, ids)
+    reported(bench, ids)
     before, asked = asked // 2, 0
-    assert told(bench, ids).ending is Ending.AGAIN
+    assert reported(bench, ids).ending is Ending.AGAIN
     bench.transport.cut = lambda _call: False
     bench.cluster.log(OTHER).leader = -1
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert proof.ending is Ending.AGAIN
     assert "out-1 cannot be read: it has no leader" in proof.detail
 
@@ -145,7 +147,7 @@ def test_a_moved_leader_is_retried(bench: Bench) -> None:
 
     changed: Any = answers
     changed.send_all = send_all
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert proof.ending is Ending.AGAIN
     assert "refuse its offsets with error 6" in proof.detail
 
@@ -155,13 +157,13 @@ def test_an_unreadable_or_missing_log_proves_nothing(bench: Bench, monkeypatch: 
     assert bench.end(ids, commit=False) == 0
     bench.wait(1)
     bench.cluster.log(OTHER).start = 1
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
     assert proof.detail.startswith("out-1: its records are not in the log, which begins at offset 1; out-0: ")
     directory = bench.cluster._directory
     topic = directory._topic
     monkeypatch.setattr(directory, "_topic", lambda name: type(topic(name))(name=name, error_code=29))
-    proof = told(bench, ids)
+    proof = reported(bench, ids)
     assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, False)
     assert "refuse its topic with error 29: grant READ on the topic" in proof.detail
 
@@ -170,7 +172,7 @@ def test_a_partition_or_topic_that_is_not_there_proves_nothing(bench: Bench) -> 
     ids = written(bench)
     assert bench.end(ids) == 0
     bench.wait(1)
-    proof = told(bench, ids, 5)
+    proof = reported(bench, ids, 5)
     assert (proof.ending, proof.detail) == (Ending.UNKNOWN, "out-5 cannot be read: there is no such partition")
     nothing = replace(handle_of(bench, ids), topics={})
     assert read_endings(bench.control, [nothing])[ids[0]].ending is Ending.UNKNOWN
@@ -186,8 +188,8 @@ def test_the_first_marker_behind_the_records_counts_and_no_later_one_of_the_prod
     assert second[2] > first[2]
     assert bench.end(second) == 0
     bench.wait(1)
-    assert told(bench, first).ending is Ending.ABORTED
-    assert told(bench, second).ending is Ending.COMMITTED
+    assert reported(bench, first).ending is Ending.ABORTED
+    assert reported(bench, second).ending is Ending.COMMITTED
 
 
 def test_transactions_of_several_producers_in_one_partition_are_distinguished(bench: Bench) -> None:
@@ -210,7 +212,7 @@ def test_records_far_before_their_marker_and_the_end_are_found(bench: Bench, bet
     others(bench, between)
     mark(bench, ids, OUT, commit=False)
     others(bench, 11_000)
-    assert told(bench, ids, 0).detail == f"out-0: the marker at offset {2_002 + between} is ABORT behind 2 records"
+    assert reported(bench, ids, 0).detail == f"out-0: the marker at offset {2_002 + between} is ABORT behind 2 records"
 
 
 def test_no_more_of_a_log_is_read_than_is_allowed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +220,8 @@ def test_no_more_of_a_log_is_read_than_is_allowed(bench: Bench, monkeypatch: pyt
     ids = written(bench)
     mark(bench, ids, OUT, commit=False)
     others(bench, 12_000)
-    assert told(bench, ids, 0).ending is Ending.ABORTED
+    assert reported(bench, ids, 0).ending is Ending.ABORTED
     others(bench, 12_000)
-    proof = told(bench, ids, 0)
+    proof = reported(bench, ids, 0)
     assert proof.ending is Ending.UNKNOWN
     assert proof.detail == "out-0 cannot be read: nothing of it is in the 1 MiB that were read"

@@ -98,11 +98,13 @@ BY_LOG = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.
 
 def test_every_state_at_every_pair_is_judged_as_designed() -> None:
     for transaction, state, pair, receipt, log in itertools.product((V4, V5), State, PAIRS, NO_TOKEN, logs()):
-        told = by_coordinator(transaction.version, state, pair, receipt)
-        asked = told in (Proof.COMMITTED, Proof.NOTHING, Proof.UNSTABLE) or (told is Proof.LOST and pair == (7, 4))
-        expected = told
+        reported = by_coordinator(transaction.version, state, pair, receipt)
+        asked = reported in (Proof.COMMITTED, Proof.NOTHING, Proof.UNSTABLE) or (
+            reported is Proof.LOST and pair == (7, 4)
+        )
+        expected = reported
         if asked and log is not None:
-            expected = BY_LOG.get(log.ending, told)
+            expected = BY_LOG.get(log.ending, reported)
             if expected is Proof.COMMITTED and log.aborted:
                 expected = Proof.PARTLY
         case = (transaction.version, state, pair, receipt, log)

@@ -134,14 +134,14 @@ def test_unknown_facts_of_a_topic_stay_unknown(bench: Bench, topics: dict[str, T
     assert handle.topics == {"out": TopicRecords(records=1, partitions=(0,), id="", count=0)}
 
 
-@pytest.mark.parametrize(("told", "began"), [(-1, None), (1, datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC))])
-def test_an_unknown_start_time_stays_unknown(bench: Bench, told: int, began: datetime | None) -> None:
+@pytest.mark.parametrize(("reported", "began"), [(-1, None), (1, datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC))])
+def test_an_unknown_start_time_stays_unknown(bench: Bench, reported: int, began: datetime | None) -> None:
     ids, ask = bench.open(name(0)), bench.transport._one
 
     def one(call: Any) -> Any:
         answer = ask(call)
         if isinstance(call.request, DescribeTransactionsRequest):
-            states = [replace(state, transaction_start_time_ms=told) for state in answer.transaction_states]
+            states = [replace(state, transaction_start_time_ms=reported) for state in answer.transaction_states]
             return replace(answer, transaction_states=states)
         return answer
 

@@ -11,10 +11,10 @@ from onceward.sinks.kafka.control.receipts import Offset, Receipt, ReceiptState,
 
 
 def answer(
-    *, group: int = 0, partition: int = 0, offset: int = 7, metadata: str | None = "token", told: bool = True
+    *, group: int = 0, partition: int = 0, offset: int = 7, metadata: str | None = "token", reported: bool = True
 ) -> Any:
     one = SimpleNamespace(error_code=partition, committed_offset=offset, metadata=metadata)
-    topics = [SimpleNamespace(partitions=[one] if told else [])]
+    topics = [SimpleNamespace(partitions=[one] if reported else [])]
     return SimpleNamespace(groups=[SimpleNamespace(error_code=group, topics=topics)])
 
 
@@ -60,7 +60,7 @@ def test_a_receipt_counts_only_with_its_token_and_an_error_proves_nothing(
 
 
 def test_an_answer_without_the_partition_proves_nothing() -> None:
-    control: Any = Control(g=answer(told=False))
+    control: Any = Control(g=answer(reported=False))
     receipt = read_receipts(control, {"g": "token"})["g"]
     assert receipt == Receipt(state=ReceiptState.NO_ANSWER, detail="the answer names no partition")
 

@@ -52,10 +52,10 @@ LOST = (
 
 
 def entry(fact: Fact) -> dict[str, Any]:
-    told = entry_of_fact(fact, CURRENT)
-    assert told is not None
-    assert (told["event"], told["verdict"], told["count"]) == (type(fact).__name__, None, 1)
-    return told
+    reported = entry_of_fact(fact, CURRENT)
+    assert reported is not None
+    assert (reported["event"], reported["verdict"], reported["count"]) == (type(fact).__name__, None, 1)
+    return reported
 
 
 def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -> SlotsResolved:
@@ -147,8 +147,8 @@ def aborted(*, counted: bool) -> CheckpointAborted:
     ],
 )
 def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, detail: str) -> None:
-    told = entry(fact)
-    assert (told["checkpoint"], told["participant"], told["detail"]) == (5, SINK.name, detail)
+    reported = entry(fact)
+    assert (reported["checkpoint"], reported["participant"], reported["detail"]) == (5, SINK.name, detail)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, det
     ],
 )
 def test_job_facts_name_no_participant(fact: Fact, checkpoint: int, detail: str) -> None:
-    told = entry(fact)
-    assert (told["checkpoint"], told["participant"], told["detail"]) == (checkpoint, "", detail)
+    reported = entry(fact)
+    assert (reported["checkpoint"], reported["participant"], reported["detail"]) == (checkpoint, "", detail)
 
 
 def test_a_request_shows_its_content_and_outcome() -> None:
@@ -222,6 +222,6 @@ def test_an_entry_is_of_the_generation_that_it_happened_to() -> None:
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_detail_is_cut_visibly_when_it_is_longer_than_the_bound(over: int) -> None:
     reason = "x" * (MAX_DETAIL + over)
-    told = entry(JobHalted(checkpoint=FIVE, participant=SOURCE.name, settlements=(), reason=reason))["detail"]
-    assert len(told) == MAX_DETAIL
-    assert told.endswith("…") == bool(over)
+    reported = entry(JobHalted(checkpoint=FIVE, participant=SOURCE.name, settlements=(), reason=reason))["detail"]
+    assert len(reported) == MAX_DETAIL
+    assert reported.endswith("…") == bool(over)

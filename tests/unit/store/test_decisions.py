@@ -127,8 +127,8 @@ def test_evidence_is_listed_by_participant_and_slot_of_its_own_checkpoint_and_jo
     for job in jobs:
         for number in (1, 2):
             listed = details(store, number, job.durable.job).settlements
-            told = [(one.settlement.slot, one.settlement.evidence) for one in listed]
-            assert told == [(1, f"{job.durable.job} {number}"), (2, f"{job.durable.job} {number}")]
+            reported = [(one.settlement.slot, one.settlement.evidence) for one in listed]
+            assert reported == [(1, f"{job.durable.job} {number}"), (2, f"{job.durable.job} {number}")]
 
 
 def test_an_acknowledgement_is_of_the_slots_that_it_names(store: Store) -> None:
@@ -139,8 +139,8 @@ def test_an_acknowledgement_is_of_the_slots_that_it_names(store: Store) -> None:
     job.write(known, at=LATER)
     (left,) = store.losses(JOB, 10, acknowledged=False)
     assert (left.settlement.slot, left.document) == (0, snapshots(1)[SINK.name].committables[0].document)
-    told = [
+    reported = [
         (one.settlement.slot, one.acknowledgement, one.participant) for one in store.losses(JOB, 9, acknowledged=True)
     ]
-    assert told == [(0, "", SINK.name), (1, "ann: ok", SINK.name)]
+    assert reported == [(0, "", SINK.name), (1, "ann: ok", SINK.name)]
     assert store.load_jobs() == [job.durable]

@@ -73,13 +73,13 @@ def test_a_killed_process_leaves_whole_transactions_only(tmp_path: Path) -> None
     command = [sys.executable, "-c", _WRITES_ON, f"sqlite:///{file}"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    told = 0
+    reported = 0
     for line in child.stdout:
-        told = int(line)
-        if told == 25:
+        reported = int(line)
+        if reported == 25:
             child.kill()
             break
-    told = max([told, *(int(line) for line in child.stdout if line.endswith("\n"))])
+    reported = max([reported, *(int(line) for line in child.stdout if line.endswith("\n"))])
     child.wait()
     child.stdout.close()
     log = file.with_name("store.db-wal")
@@ -89,7 +89,7 @@ def test_a_killed_process_leaves_whole_transactions_only(tmp_path: Path) -> None
         (durable,) = store.load_jobs()
         history = store.history(JOB, 10)
     assert durable.completed is not None
-    assert durable.completed.id in (told, told + 1), "what was confirmed is there, and at most one more"
+    assert durable.completed.id in (reported, reported + 1), "what was confirmed is there, and at most one more"
     assert durable.completed.snapshots == snapshots(durable.completed.id)
     assert durable.pending is None or durable.pending.id == durable.completed.id + 1
     newest = next(entry for entry in history if entry.event == "CheckpointCompleted")

@@ -46,9 +46,9 @@ def test_removing_the_lock_file_lets_no_second_process_in(store: Store, file: Pa
 def test_a_held_lock_is_refused_and_names_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "store.db.lock"
     held = StoreLock(path)
-    for said, told in ((b"", "process unknown;"), (b"4711\n", "process 4711;"), (b"\xff7\n", "process \ufffd7;")):
+    for said, reported in ((b"", "process unknown;"), (b"4711\n", "process 4711;"), (b"\xff7\n", "process \ufffd7;")):
         path.write_bytes(said)
-        with pytest.raises(StoreUnusableError, match=told):
+        with pytest.raises(StoreUnusableError, match=reported):
             StoreLock(path)
     held.release()
 

@@ -239,9 +239,9 @@ def test_an_entry_of_the_history_is_bounded_and_its_evidence_is_whole(store: Sto
     job.complete()
     evidence = tuple(Settlement(slot=slot, outcome=Outcome.LOST, evidence="CompleteAbort") for slot in range(1_000))
     job.write(LossRecorded(checkpoint=job.durable.base, participant=SINK.name, settlements=evidence))
-    told = store.history(JOB, 1)[0].detail
-    assert len(told) == MAX_DETAIL
-    assert told.startswith("slot 0: CompleteAbort; slot 1: CompleteAbort; ")
+    reported = store.history(JOB, 1)[0].detail
+    assert len(reported) == MAX_DETAIL
+    assert reported.startswith("slot 0: CompleteAbort; slot 1: CompleteAbort; ")
     details = store.checkpoint(JOB, CheckpointId(1))
     assert details is not None
     assert tuple(one.settlement for one in details.settlements) == evidence

@@ -295,8 +295,8 @@ def test_the_history_lists_events_newest_first(store: Store) -> None:
     job.settle()
     job.trigger()
     job.abort(AbortReason.EXPIRED, "no answer from sink within 4 s")
-    told = [(one.event, one.generation, one.checkpoint, one.verdict) for one in reversed(store.history(JOB, 10))]
-    assert told == [
+    reported = [(one.event, one.generation, one.checkpoint, one.verdict) for one in reversed(store.history(JOB, 10))]
+    assert reported == [
         ("GenerationGranted", 1, 0, None),
         ("StatusChanged", 1, 0, None),
         ("CheckpointCompleted", 1, 1, None),
@@ -321,8 +321,8 @@ def test_the_history_has_every_step_of_one_write(store: Store) -> None:
             steps.append((job.durable, [halted, halted]))
     store.apply(steps, at=LATER)
     for job in (one, other):
-        told = [entry.event for entry in store.history(job.durable.job, 10)]
-        assert told == ["JobHalted"] * 4 + ["StatusChanged", "GenerationGranted"]
+        reported = [entry.event for entry in store.history(job.durable.job, 10)]
+        assert reported == ["JobHalted"] * 4 + ["StatusChanged", "GenerationGranted"]
 
 
 def test_refused_calls_are_in_the_history_with_how_often(store: Store) -> None:
@@ -350,11 +350,11 @@ def test_after_a_restore_the_history_forks_visibly(store: Store, file: Path) -> 
     assert (fork.state, fork.decided_at, fork.detail) == (
         CheckpointState.SETTLED, LATER, "instead of 3: ann: bad input since noon"
     )  # fmt: skip
-    told = {one.event: one.detail for one in store.history(JOB, 100)}
-    assert told["CheckpointRestored"] == (
+    reported = {one.event: one.detail for one in store.history(JOB, 100)}
+    assert reported["CheckpointRestored"] == (
         "begins again after checkpoint 1 instead of checkpoint 3: ann: bad input since noon"
     )
-    assert told["RestoreRequested"] == "ann: bad input since noon"
+    assert reported["RestoreRequested"] == "ann: bad input since noon"
     assert store.completed(JOB, CheckpointId(4)).snapshots.keys() == snapshots(1).keys()
     assert store.completed(JOB, CheckpointId(4)).snapshots[SINK.name].committables == ()
     store.close()
