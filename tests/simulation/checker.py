@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, StreamLost
+from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, PermitTakeover, StreamLost
 from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointAmended,
@@ -271,7 +271,8 @@ class Checker:
                     Invariant.I13, f"the job has {event.reason.value}, and a commit of {identifier} does not show"
                 )
         of = getattr(event, "generation", generation)
-        if of != generation and answer.verdict is not Verdict.FENCED:
+        refused = Verdict.TOO_LATE if isinstance(event, PermitTakeover) else Verdict.FENCED
+        if of != generation and answer.verdict is not refused:
             what = f"{type(event).__name__} of generation {of}, now {generation}"
             self.fail(Invariant.I7, f"{what}, is answered {answer.verdict.value}")
 

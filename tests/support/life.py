@@ -109,10 +109,11 @@ class Life:
     def _answered(self, event: Event, answer: Answer) -> None:
         accepted = answer.verdict is Verdict.ACCEPTED
         generation = getattr(event, "generation", None)
-        if generation is not None and not isinstance(event, StreamLost | PermitTakeover):
+        if generation is not None and not isinstance(event, StreamLost):
             closed = isinstance(event, CloseJob) and generation == self.history.generation and not self._driven
             stale = generation != self.history.generation or not self._driven
-            if stale and not closed and answer.verdict is not Verdict.FENCED:
+            refused = Verdict.TOO_LATE if isinstance(event, PermitTakeover) else Verdict.FENCED
+            if stale and not closed and answer.verdict is not refused:
                 call = f"{type(event).__name__} of generation {generation}"
                 text = f"{call} is {answer.verdict}, now {self.history.generation}"
                 self._fail(Invariant.STALE, text)
