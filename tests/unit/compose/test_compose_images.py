@@ -29,7 +29,9 @@ def test_every_image_begins_with_one_that_is_pinned() -> None:
     for base in bases:
         assert re.fullmatch(r"[a-z]+:\d+\.\d+\.\d+-[\w-]+", base), base
     python = next(base for base in bases if base.startswith("python:"))
-    tested = re.search(r"^\| Python \| ([\d.]+) \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    tested = re.search(
+        r"^\| Python \| ([\d.]+) \|", (ROOT / "docs/reference/supported.md").read_text(), flags=re.MULTILINE
+    )
     assert tested is not None
     assert python.startswith(f"python:{tested[1]}.")
     assert python.endswith("bookworm"), "Debian's later releases have no Java 17"
