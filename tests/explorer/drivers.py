@@ -135,7 +135,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "settle" if call.who == "doubt" and fine:
             return d._replace(
                 phase=Phase.IDLE, report=0, report_of=0, outcome="", over=True
-            )  # the main thread is told to leave
+            )  # the main thread gets the request to leave
         case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
             return d._replace(report=0) if d.abort else GONE
         case "settle" if fine or verdict is Verdict.TOO_LATE:
@@ -156,7 +156,7 @@ def standing_in(reply: Reply) -> Driver | Violation:
     Both continue if a driver opens the job meanwhile. A restart ends them, and the coordinator takes the job again.
     """
     if reply.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
-        return Violation(Invariant.CONTRACT, f"the coordinator asks for an orphan and is told {reply.verdict.value}")
+        return Violation(Invariant.CONTRACT, f"the coordinator asks for an orphan and gets {reply.verdict.value}")
     base = 0 if reply.settled else reply.base
     return Driver(
         phase=Phase.STANDING_IN,
@@ -300,7 +300,7 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
     checkpoint, label = d.replay, f"writes checkpoint {d.replay} again"
     reported, d = d.replay_of, d._replace(replay=0, replay_of=0)
     if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != reported:
-        return Local("is told again to write what it has written", d, kafka)
+        return Local("gets the instruction to replay again", d, kafka)
     at = (d.answer if d.answered == checkpoint else d.at) - 1
     if d.answered > checkpoint:
         d = d._replace(answered=0, answer=0, work=d.work & ~(1 << d.answered))
@@ -339,7 +339,7 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
     if not d.work >> checkpoint & 1:
         report = checkpoint if checkpoint == d.settled else 0
         reported = d._replace(report=report, report_of=_handle(d, checkpoint)[1] if report else 0)
-        return Local(f"is told again to commit checkpoint {checkpoint}", reported, kafka)
+        return Local(f"gets the instruction to commit checkpoint {checkpoint} again", reported, kafka)
     if d.lost == checkpoint:
         return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
     d = d._replace(report=checkpoint, report_of=_handle(d, checkpoint)[1])
@@ -396,7 +396,7 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
     if d.answered and base == d.answered:
         d = d._replace(base=d.answered, at=d.answer)
     elif base != d.base:
-        text = f"checkpoint {checkpoint} is to build on {base}, whose positions nobody told its driver"
+        text = f"checkpoint {checkpoint} is to build on {base}, whose positions its driver never got"
         return Local("", d, kafka, violation=Violation(Invariant.RESTORED, text))
     elif d.answered and d.answered > base:
         undone = _abandon("", d, kafka, d.answered)

@@ -209,7 +209,7 @@ class Moves:
             if driver.phase not in (Phase.ABSENT, Phase.OPENING, Phase.FENCED, Phase.GONE) and not driver.stopping:
                 reported = self.drivers.number(driver._replace(stopping=1))
                 after = self._after(world, world.coordinator, slot, reported)
-                moves.append(Move(("driver", slot, "is told by a signal to stop"), after, _REQUEST, None))
+                moves.append(Move(("driver", slot, "gets a signal to stop"), after, _REQUEST, None))
         return moves
 
     def _losses(self, world: SmallWorld) -> list[Move]:

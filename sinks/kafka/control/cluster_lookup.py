@@ -18,6 +18,12 @@ class ClusterLookup:
     elsewhere: dict[int, str]
     """By slot, why no cluster matches: all clusters answered, and none has the id. No request about it was sent."""
 
+    def missing(self, handles: Iterable[KafkaCommittable]) -> dict[int, str]:
+        """Return why the cluster of each of these was not found, by slot; omits those on a cluster in ``found``."""
+        here = {handle.slot for _, group in self.found for handle in group}
+        unreached = "its cluster cannot be reached"
+        return {one.slot: self.elsewhere.get(one.slot, unreached) for one in handles if one.slot not in here}
+
 
 def reach(controls: Iterable[ControlPlane], handles: Sequence[KafkaCommittable]) -> ClusterLookup:
     """Ask the clusters for their ids. Clusters that do not answer are asked again in the caller's next call.

@@ -74,12 +74,10 @@ class KafkaCommitter(Committer):
         """
         handles = [KafkaCommittable.of(committable) for committable in committables]
         reached = reach(self._controls, handles)
-        missing = {handle.slot for handle in handles}
         for control, found in reached.found:
             abort_transactions(control, found, self._clock)
-            missing -= {handle.slot for handle in found}
-        if missing:
-            why = next(iter(reached.elsewhere.values()), "its cluster cannot be reached")
+        if missing := reached.missing(handles):
+            why = next(iter(missing.values()))
             raise ControlPlaneError(
                 f"The transactions of slots {sorted(missing)} could not be aborted: {why}. Nothing of them is visible; "
                 "the brokers abort them after their timeout. Check the bootstrap servers."
@@ -146,11 +144,10 @@ class KafkaCommitter(Committer):
         cannot be reached."""
         controls: Sequence[ControlPlane] = self._controls
         if beside:
-            reached = reach(controls, [KafkaCommittable.of(committable) for committable in beside])
-            missing = {committable.slot for committable in beside}
-            missing -= {handle.slot for _, found in reached.found for handle in found}
-            if missing:
-                why = next(iter(reached.elsewhere.values()), "its cluster cannot be reached")
+            handles = [KafkaCommittable.of(committable) for committable in beside]
+            reached = reach(controls, handles)
+            if missing := reached.missing(handles):
+                why = next(iter(missing.values()))
                 raise ControlPlaneError(
                     f"Whether readers see the commits of slots {sorted(missing)} is unknown: {why}. Nothing was "
                     "changed. Check the bootstrap servers."

@@ -29,8 +29,8 @@ from onceward.sinks.kafka.control.outcomes import (
     needs_log,
 )
 from onceward.sinks.kafka.control.parts import Parts, read_parts
-from onceward.sinks.kafka.control.receipts import read_receipts
-from onceward.sinks.kafka.control.transactions import Code, Transactions
+from onceward.sinks.kafka.control.receipts import NOT_READ, read_receipts
+from onceward.sinks.kafka.control.transactions import Code, State, Transactions
 
 __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 
@@ -88,10 +88,12 @@ class Settling:
         transactions = Transactions(control)
         torn: set[int] = set()
         views = transactions.describe(suspects)
-        receipts = read_receipts(control, {name: handle.token for name, handle in suspects.items()})
-        endings = read_endings(control, suspects.values())
+        # The log is costly to read. If the transaction has ended, EndTxn and the look after it show how.
+        still_open = {name: handle for name, handle in suspects.items() if views[name].state is State.ONGOING}
+        receipts = read_receipts(control, {name: handle.token for name, handle in still_open.items()})
+        endings = read_endings(control, still_open.values())
         for name, handle in suspects.items():
-            look = Look(end=None, view=views[name], receipt=receipts[name], log=endings[name])
+            look = Look(end=None, view=views[name], receipt=receipts.get(name, NOT_READ), log=endings.get(name))
             judgement = judge_torn(handle.transaction, look, parts[handle.slot].gone)
             if judgement is None:
                 continue

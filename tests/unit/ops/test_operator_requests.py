@@ -242,7 +242,7 @@ def test_a_request_stays_in_force_when_its_client_stops_waiting(running: Scripte
 def test_cancel_reaches_the_driver_and_may_be_repeated(running: ScriptedDriver, tmp_path: Path) -> None:
     first = onceward("cancel", "orders", "--state-dir", str(tmp_path))
     assert (first.returncode, "was cancelled" in first.stdout) == (0, True)
-    wait_until(lambda: Cancel() in running.reported, "the driver is told to cancel")
+    wait_until(lambda: Cancel() in running.reported, "the driver gets the request to cancel")
     again = onceward("cancel", "orders", "--state-dir", str(tmp_path))
     assert (again.returncode, "before" in again.stdout) == (0, True)
 

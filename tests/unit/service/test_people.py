@@ -131,7 +131,7 @@ def test_cancel_aborts_the_running_checkpoint_and_ends_the_job(
     wait_until(lambda: any(isinstance(one, Trigger) for one in reported), "the first checkpoint is triggered")
     assert people.cancel(name).verdict is Verdict.ACCEPTED
     assert people.cancel(name).verdict is Verdict.DUPLICATE
-    wait_until(lambda: Cancel() in reported, "the driver is told to cancel")
+    wait_until(lambda: Cancel() in reported, "the driver gets the request to cancel")
     session.close(CloseReason.CANCELLED)
     (row,) = people.checkpoints(name)
     assert (row.state, row.ran is not None) == (CheckpointState.ABORTED, True)

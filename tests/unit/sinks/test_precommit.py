@@ -266,7 +266,7 @@ def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the
 
 
 def opened_at(bench: Bench, node: int) -> Ids:
-    """Open a transaction at this broker, whoever else calls itself the coordinator."""
+    """Open a transaction at this broker, even if another one also calls itself the coordinator."""
     now = bench.transport.now()
     given = bench.cluster.handle(node, init_request(name(0), None, 60_000), now)
     ids = name(0), given.producer_id, given.producer_epoch
