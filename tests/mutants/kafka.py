@@ -17,7 +17,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.kafka.control.logs import Batch, Log
 from onceward.sinks.kafka.control.markers import Ending
-from onceward.sinks.kafka.control.outcomes import EndAnswer, Look, Proof
+from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
 from onceward.sinks.kafka.control.parts import Parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
@@ -76,6 +76,19 @@ NEW_STORES = Rivals(name="two new stores", copy=False)
 COPIES = Rivals(name="a copy of the store beside it", copy=True)
 TWINS = Rivals(name="two copies of one store", copy=True, together=True, every=4, chances=200)
 FORK = Fork()
+
+# -- parts
+
+
+def _unknown_has_ended(
+    judge: Callable[[Transaction, Look, Sequence[str]], Judgement | None],
+    transaction: Transaction,
+    look: Look,
+    gone: Sequence[str],
+) -> Judgement | None:
+    judged = judge(transaction, look, gone)
+    return None if judged is not None and judged.proof is Proof.NOTHING else judged
+
 
 # -- claims
 
@@ -388,6 +401,13 @@ PARTS = (
         hurts="its records in that partition never become visible, and the checkpoint counts as settled",
         breaks=wrapped(Settling._torn, lambda torn, self, control, handles, parts: set()),
         hunt=TOOLS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="the sink commits a transaction that lost a part because an outdated coordinator does not show it",
+        hurts="the coordinator in office commits the rest: a part of the slot is visible and cannot be replayed",
+        breaks=wrapped(outcomes.judge_torn, _unknown_has_ended),
+        hunt=FATES,
         caught_by=(Invariant.I1,),
     ),
     Mutant(

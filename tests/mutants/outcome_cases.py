@@ -119,6 +119,7 @@ class _Fate:
         for step in (*random.choice(_OPENINGS), *random.choices(list(steps), k=random.randint(0, 4))):
             done.append(step)
             steps[step]()
+        was_open = self._is_open()
         settlement = self._ask()
         self._bench.transport.cut = self._bench.transport.deaf = lambda _call: False
         self._bench.wait(10)
@@ -129,8 +130,18 @@ class _Fate:
                 return Invariant.I1, f"{how} it is called committed and is not: {settlement.evidence}"
             case Settlement(outcome=Outcome.LOST) if any(visible):
                 return Invariant.I13, f"{how} it is called lost and is committed: {settlement.evidence}"
+            case _ if was_open and self._torn and any(visible):
+                return Invariant.I1, f"{how} it is committed although a part of it was gone"
             case _:
                 return None
+
+    def _is_open(self) -> bool:
+        """Whether the coordinator in office would still commit ours."""
+        entry = self._bench.cluster.entry(self._ours[0])
+        return entry is not None and (entry.state.value, entry.producer_id, entry.epoch) == (
+            State.ONGOING.value,
+            *self._ours[1:],
+        )
 
     def _ask(self) -> Settlement | None:
         random, transport = self._random, self._bench.transport

@@ -110,6 +110,15 @@ class Judgement:
 
 
 _AGAIN = frozenset({-1, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 51, 52, 56, 72, 89})
+_ENDED = frozenset(
+    {
+        State.PREPARE_COMMIT,
+        State.PREPARE_ABORT,
+        State.PREPARE_EPOCH_FENCE,
+        State.COMPLETE_COMMIT,
+        State.COMPLETE_ABORT,
+    }
+)
 _NAMES = {
     -1: "UNKNOWN_SERVER_ERROR",
     0: "NONE",
@@ -168,24 +177,36 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
     return Judgement(proof=proof, evidence="; ".join(parts))
 
 
+def has_ended(transaction: Transaction, view: TransactionView) -> bool:
+    """Return whether the coordinator shows that ours has ended or is being ended. A deposed coordinator cannot show
+    that by mistake: it knows less than happened, never more."""
+    if view.code != CODE_NONE or view.producer_id != transaction.producer_id:
+        return False
+    at_ours = view.epoch == transaction.epoch
+    return view.epoch > transaction.epoch or (at_ours and view.state in _ENDED)
+
+
 def judge_torn(transaction: Transaction, look: Look, gone: Sequence[str]) -> Judgement | None:
-    """Return what partitions without their part (``gone``, as text) prove; None if EndTxn shows more: ours is not open,
-    or it was committed before. Until EndTxn version 5, a late request of its own producer reopens a committed
-    transaction under the same pair, without its records (KIP-890)."""
+    """Return what partitions without their part (``gone``, as text) prove; None if EndTxn can do no harm: ours has
+    ended, or it was committed before. Until EndTxn version 5, a late request of its own producer reopens a committed
+    transaction under the same pair, without its records (KIP-890).
+
+    NOTHING: the coordinator shows something else than ours. A deposed one shows what was there before.
+    """
     view = look.view
+    ending = Ending.UNKNOWN if look.log is None else look.log.ending
+    if has_ended(transaction, view) or look.receipt.state is ReceiptState.PRESENT or ending is Ending.COMMITTED:
+        return None
     if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
-    ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
-    if view.code != CODE_NONE or view.state is not State.ONGOING or not ours:
-        return None
-    ending = Ending.UNKNOWN if look.log is None else look.log.ending
-    if look.receipt.state is ReceiptState.PRESENT or ending is Ending.COMMITTED:
-        return None
     if ending is Ending.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence="a partition that lacks its part does not answer")
+    ours = f"ours (producer {transaction.producer_id}, epoch {transaction.epoch})"
+    missing = "; ".join(gone)
+    if _shown_by_coordinator(transaction, look) is not Proof.OPEN:
+        return Judgement(proof=Proof.NOTHING, evidence=f"{ours} is not known to have ended, but {missing}")
     evidence = (
-        f"ours (producer {transaction.producer_id}, epoch {transaction.epoch}) is open, but {'; '.join(gone)}: another "
-        "process ended it in single partitions, or records were truncated"
+        f"{ours} is open, but {missing}: another process ended it in single partitions, or records were truncated"
     )
     return Judgement(proof=Proof.TORN, evidence=evidence)
 

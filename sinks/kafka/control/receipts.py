@@ -14,7 +14,6 @@ from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
 
 __all__ = [
-    "NOT_READ",
     "OFFSETS_TOPIC",
     "RECEIPT_PARTITION",
     "RECEIPT_TOPIC",
@@ -92,9 +91,6 @@ def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = Tru
     }
     answers: dict[str, OffsetFetchResponse | NoAnswer] = control.send_located(CoordinatorKind.GROUP, requests)
     return {group: _offset(answer) for group, answer in answers.items()}
-
-
-NOT_READ = Receipt(state=ReceiptState.NO_ANSWER, detail="not read")
 
 
 def read_receipts(control: ControlPlane, tokens: Mapping[str, str]) -> dict[str, Receipt]:

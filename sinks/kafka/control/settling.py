@@ -24,13 +24,14 @@ from onceward.sinks.kafka.control.outcomes import (
     classify,
     conclude,
     describe_code,
+    has_ended,
     judge,
     judge_torn,
     needs_log,
 )
 from onceward.sinks.kafka.control.parts import Parts, read_parts
-from onceward.sinks.kafka.control.receipts import NOT_READ, read_receipts
-from onceward.sinks.kafka.control.transactions import Code, State, Transactions
+from onceward.sinks.kafka.control.receipts import read_receipts
+from onceward.sinks.kafka.control.transactions import Code, Transactions
 
 __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 
@@ -79,9 +80,9 @@ class Settling:
         return [self._settled[slot] for slot in sorted(self._settled)]
 
     def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
-        """Return the slots that must not be committed now: the transaction was never committed and is still open, but a
-        partition has lost its part. Once that is seen twice, the rest is aborted: then no record of the slot is
-        visible, and the whole slot can be written again."""
+        """Return the slots that must not be committed now: a partition has lost its part, and the transaction is not
+        known to have ended. Found open twice, it is aborted: then no record of the slot is visible, and the whole slot
+        can be written again. Found neither open nor ended twice, it is no longer there, and EndTxn is safe."""
         suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
         if not suspects:
             return set()
@@ -89,18 +90,21 @@ class Settling:
         torn: set[int] = set()
         views = transactions.describe(suspects)
         # The log is costly to read. If the transaction has ended, EndTxn and the look after it show how.
-        still_open = {name: handle for name, handle in suspects.items() if views[name].state is State.ONGOING}
-        receipts = read_receipts(control, {name: handle.token for name, handle in still_open.items()})
-        endings = read_endings(control, still_open.values())
-        for name, handle in suspects.items():
-            look = Look(end=None, view=views[name], receipt=receipts.get(name, NOT_READ), log=endings.get(name))
+        unclear = {name: one for name, one in suspects.items() if not has_ended(one.transaction, views[name])}
+        receipts = read_receipts(control, {name: handle.token for name, handle in unclear.items()})
+        endings = read_endings(control, unclear.values())
+        for name, handle in unclear.items():
+            look = Look(end=None, view=views[name], receipt=receipts[name], log=endings[name])
             judgement = judge_torn(handle.transaction, look, parts[handle.slot].gone)
             if judgement is None:
                 continue
-            torn.add(handle.slot)
             seen = self._judgements[handle.slot]
             seen.append(judgement)
-            if [judged.proof for judged in seen[-2:]] == [Proof.TORN] * 2 and not self._give_up():
+            twice = len(seen) >= 2 and seen[-2].proof is judgement.proof
+            if twice and judgement.proof is Proof.NOTHING:
+                continue
+            torn.add(handle.slot)
+            if twice and judgement.proof is Proof.TORN and not self._give_up():
                 code = transactions.end([handle.transaction], commit=False)[name]
                 if classify(code) is EndAnswer.DONE:
                     self._settle(handle.slot, Outcome.LOST, f"{judgement.evidence}; seen twice, the rest is aborted")

@@ -30,6 +30,7 @@ from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from tests.support.kafka_model import AddOffsets, Settings, SimControl
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
+from tests.support.kafka_model.transport import Call, DirectTransport
 
 OTHER = ("out", 1)
 JOB = JobName("orders")
@@ -53,6 +54,23 @@ def committer(bench: Bench, generation: int | None = 2) -> KafkaCommitter:
 
 def name(number: int, generation: int = 2) -> str:
     return f"orders.sink.{generation}.0123abcd.{number}"
+
+
+class OneIsOutdated(DirectTransport):
+    """For a second, a deposed coordinator gets every DescribeTransactions. The new one gets what any may answer."""
+
+    def __init__(self, outdated: int, current: int) -> None:
+        super().__init__()
+        self._outdated = outdated
+        self._current = current
+
+    def send(self, calls: Sequence[Call]) -> list[Any]:
+        return super().send([replace(call, node=self._node(call)) for call in calls])
+
+    def _node(self, call: Call) -> int:
+        if isinstance(call.request, DescribeTransactionsRequest) and self.now() < 1:
+            return self._outdated
+        return self._current if call.node is None else call.node
 
 
 def written(bench: Bench, number: int = 0) -> Ids:
@@ -215,6 +233,23 @@ def test_a_committed_transaction_that_a_late_request_reopened_is_committed(reada
     assert settlement.outcome is Outcome.COMMITTED
     ends = [call.request for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
     assert all(end.committed for end in ends)
+
+
+def test_an_outdated_coordinator_does_not_let_a_transaction_that_lost_a_part_be_committed() -> None:
+    """The deposed coordinator describes the transaction before ours, so ours seems to have ended. The coordinator that
+    gets EndTxn knows ours, and would commit the rest."""
+    bench = Bench(Settings(brokers=(1, 2, 3)))
+    bench.init(name(0))
+    former = bench.coordinator(key=name(0))
+    current = former % 3 + 1
+    bench.cluster.move_coordinator(CoordinatorKind.TRANSACTION, name(0), current, 0.0, stale_s=1.5)
+    bench.transport = OneIsOutdated(former, current)
+    bench.control = SimControl(bench.cluster, bench.transport)
+    ids = written(bench)
+    bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
+    settlement = committed(bench, ids)
+    assert settlement.outcome is Outcome.LOST
+    assert bench.visible(OUT) == bench.visible(OTHER) == []
 
 
 def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Bench) -> None:

@@ -242,19 +242,35 @@ def test_a_torn_transaction_is_no_outcome_as_long_as_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("transaction", [V5, V4])
-def test_a_transaction_is_torn_only_while_it_is_open_at_our_pair(transaction: Transaction) -> None:
+def test_a_transaction_that_lost_a_part_is_committed_only_once_ours_is_known_to_have_ended(
+    transaction: Transaction,
+) -> None:
+    """A deposed coordinator describes what was there before ours: an earlier epoch, another producer, nothing."""
     for state, pair in itertools.product(State, PAIRS):
         judgement = judge_torn(transaction, look(state, pair), ["out-1 holds no open part of it"])
-        if state is State.ONGOING and pair == (7, 3):
-            assert judgement is not None
-            assert judgement.proof is Proof.TORN
-            assert "out-1" in judgement.evidence
-        else:
+        later = pair in {(7, 4), (7, 5)}
+        if later or (pair == (7, 3) and state in {*ENDED, *BEING_ENDED}):
             assert judgement is None
+            continue
+        assert judgement is not None
+        assert judgement.proof is (Proof.TORN if state is State.ONGOING and pair == (7, 3) else Proof.NOTHING)
+        assert "out-1" in judgement.evidence
     unanswered = judge_torn(transaction, look(code=NoAnswer(why="gone")), ["out-1"])
     assert unanswered is not None
     assert unanswered.proof is Proof.AGAIN
-    assert judge_torn(transaction, look(code=53), ["out-1"]) is None
+    refused = judge_torn(transaction, look(code=53), ["out-1"])
+    assert refused is not None
+    assert refused.proof is Proof.NOTHING
+
+
+@pytest.mark.parametrize("transaction", [V5, V4])
+def test_a_transaction_that_lost_a_part_is_committed_if_receipt_or_log_show_that_it_was(
+    transaction: Transaction,
+) -> None:
+    committed = LogProof(ending=Ending.COMMITTED, detail="")
+    for state, pair in itertools.product(State, PAIRS):
+        assert judge_torn(transaction, look(state, pair, ReceiptState.PRESENT), ["out-1"]) is None
+        assert judge_torn(transaction, look(state, pair, log=committed), ["out-1"]) is None
 
 
 def test_nothing_proved_twice_is_in_doubt() -> None:
