@@ -5,7 +5,7 @@ These tests read the source, so new calls need no test of their own. `test_silen
 """
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,15 @@ NOTICED_S = 15.0
 """Seconds within which a silent peer must be noticed."""
 
 
-def calls(file: Path) -> Iterator[ast.Call]:
-    yield from (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """Every test reads the whole product, so a file is parsed once."""
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+@cache
+def calls(file: Path) -> list[ast.Call]:
+    return [node for node in nodes(file) if isinstance(node, ast.Call)]
 
 
 def where(file: Path, node: ast.Call) -> str:
@@ -151,7 +158,7 @@ def test_only_one_module_implements_backoff() -> None:
     users = {
         str(file.relative_to(ROOT))
         for file in PRODUCT
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes(file)
         if isinstance(node, ast.Import) and any(alias.name == "random" for alias in node.names)
     }
     assert users == {"coordinator/backoff.py", "coordinator/pipeline/pipeline.py", "coordinator/pipeline/restarts.py"}
