@@ -3,15 +3,16 @@ participants, floods, huge documents, unknown enum values."""
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message import Message
 
+from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, Session
+from onceward.coordinator.client.session import CoordinatorClient, Session, connect
 from onceward.coordinator.errors import CheckpointFailedError, ExitCode, RefusedError
 from onceward.coordinator.protocol.answers import Complete, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason
@@ -67,6 +68,18 @@ def running(client: CoordinatorClient, people: OperatorClient) -> Running:
     return Running(client, people, ONE_CHECKPOINT)
 
 
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[grpc.Channel, Running]]:
+    """A job that many tests share: each sends what must be refused, so the next finds the job as it was."""
+    with (
+        EmbeddedCoordinator(tmp_path_factory.mktemp("unharmed")) as coordinator,
+        connect(coordinator.address) as client,
+        OperatorClient(coordinator.address) as people,
+        open_channel(coordinator.address) as channel,
+    ):
+        yield channel, Running(client, people, ONE_CHECKPOINT)
+
+
 def send(channel: grpc.Channel, method: str, data: bytes) -> None:
     method_: Any = channel.stream_unary(method)  # without serializers: raw bytes
     pieces = [data[at : at + MAX_MESSAGE_BYTES] for at in range(0, len(data), MAX_MESSAGE_BYTES)]
@@ -106,7 +119,8 @@ HARMLESS = ("ListJobs", "ListLosses")
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
-def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, running: Running, method: str) -> None:
+def test_random_bytes_are_refused_and_change_nothing(unharmed: tuple[grpc.Channel, Running], method: str) -> None:
+    channel, running = unharmed
     chance = random.Random(method)
     before = running.stored()
     for size in [1, 2, 3, 10, 100, 1000, 100_000] * 5:
@@ -120,8 +134,9 @@ def test_random_bytes_are_refused_and_change_nothing(channel: grpc.Channel, runn
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
 def test_an_empty_request_is_refused_where_it_means_nothing(
-    channel: grpc.Channel, running: Running, method: str
+    unharmed: tuple[grpc.Channel, Running], method: str
 ) -> None:
+    channel, _ = unharmed
     expected = grpc.StatusCode.OK if method.endswith(HARMLESS) else grpc.StatusCode.INVALID_ARGUMENT
     assert call(channel, method, b"") is expected
 
@@ -287,8 +302,9 @@ MALFORMED: list[tuple[str, Message, str]] = [
 
 @pytest.mark.parametrize(("method", "request_", "named"), MALFORMED, ids=lambda value: str(value)[:30])
 def test_a_malformed_request_is_refused_with_the_fault(
-    channel: grpc.Channel, running: Running, method: str, request_: Message, named: str
+    unharmed: tuple[grpc.Channel, Running], method: str, request_: Message, named: str
 ) -> None:
+    channel, running = unharmed
     before = running.stored()
     status, detail = ask(channel, method, request_)
     assert status is grpc.StatusCode.INVALID_ARGUMENT, detail
@@ -299,7 +315,8 @@ def test_a_malformed_request_is_refused_with_the_fault(
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
-def test_an_unknown_job_is_not_found(channel: grpc.Channel, running: Running, method: str) -> None:
+def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], method: str) -> None:
+    channel, running = unharmed
     name = method.rpartition("/")[2]
     request: Message
     match name:
@@ -445,7 +462,6 @@ def test_a_document_that_is_no_json_is_refused_before_it_is_sent(running: Runnin
 def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
     tmp_path: Any, on: Callable[..., EmbeddedCoordinator]
 ) -> None:
-    from onceward.coordinator.client.calls import open_channel
     from onceward.coordinator.service.server import ServerOptions
 
     coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=20))
