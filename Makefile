@@ -5,6 +5,8 @@
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
 unexport ONCEWARD_VENV
+# Without it, each test worker compiles all tests again before it runs the first.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
