@@ -1,6 +1,6 @@
 #!/bin/sh
 # All quick checks. The fastest come first, and the first failure stops them; then the types are checked in parallel with
-# the tests, which would leave a core idle now and then. Property-based tests run a quarter of their examples.
+# the tests. Property-based tests run a quarter of their examples.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,9 @@ say 'types, beside unit and scenario tests'
 .venv/bin/mypy --no-error-summary >&2 &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
-.venv/bin/python -m pytest -q -n auto --hypothesis-profile=quick -m 'not slow and not kill' \
+# one worker more than cores: tests that wait for a lease or a process leave a core idle
+workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
+.venv/bin/python -m pytest -q -n "$workers" --hypothesis-profile=quick -m 'not slow and not kill' \
     tests/unit tests/scenarios tests/mutants tests/mutation tests/checker/test_mutated_histories.py && tests=0 || tests=$?
 wait "$types" || {
     say 'the types are wrong, as said above'
