@@ -1,6 +1,7 @@
 """Shared fixtures: names that no two tests share, and a real broker."""
 
 import itertools
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ settings.register_profile("onceward", deadline=None)
 # For `make check`, by --hypothesis-profile; `make test` runs all examples.
 settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("onceward")
+
+# The JVMs of tests live for seconds: in that time, compiling for a long run costs more than it saves.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 _RUN = secrets.token_hex(2)
 _COUNT = itertools.count(1)
