@@ -5,17 +5,7 @@ from typing import assert_never
 
 from onceward.coordinator.errors import FencedError, GenerationEndedError, HaltedError, OncewardError
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Cancel,
-    Complete,
-    Fail,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-)
+from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
 __all__ = ["GenerationFailedError", "Mailbox"]
@@ -40,13 +30,13 @@ class Mailbox:
         self._changed = runtime.condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt
-        self._trigger: Trigger | None = None
-        self._abort: Abort | None = None
+        self._trigger: answers.Trigger | None = None
+        self._abort: answers.Abort | None = None
         self._handled_abort = NO_CHECKPOINT
         self._carried_out = NO_CHECKPOINT
         self._running: CheckpointId | None = None
         self._hurried = NO_CHECKPOINT
-        self._replay: Replay | None = None
+        self._replay: answers.Replay | None = None
         self._completed = NO_CHECKPOINT
         self._stop = False
         self._cancelled = False
@@ -65,7 +55,7 @@ class Mailbox:
             )
         self._completed = checkpoint
 
-    def deliver(self, instruction: Instruction) -> None:
+    def deliver(self, instruction: answers.Instruction) -> None:
         """Handle one instruction; called by the watch thread."""
         try:
             self._require_newest(instruction)
@@ -73,20 +63,20 @@ class Mailbox:
             self.fail(error)
             return
         match instruction:
-            case Complete(checkpoint=checkpoint, amendment=amendment):
+            case answers.Complete(checkpoint=checkpoint, amendment=amendment):
                 self._on_complete(checkpoint, amendment)
-            case Trigger():
+            case answers.Trigger():
                 with self._changed:
                     if instruction.at_once:
                         self._hurried = instruction.checkpoint
                     if instruction.checkpoint != self._running:
                         self._trigger = instruction
                     self._changed.notify_all()
-            case Replay():
+            case answers.Replay():
                 with self._changed:
                     self._replay = instruction
                     self._changed.notify_all()
-            case Abort(checkpoint=checkpoint):
+            case answers.Abort(checkpoint=checkpoint):
                 with self._changed:
                     interrupt = self._running == checkpoint
                     if checkpoint > self._handled_abort:
@@ -96,24 +86,24 @@ class Mailbox:
                     self._changed.notify_all()
                 if interrupt:
                     self._on_interrupt()
-            case Stop():
+            case answers.Stop():
                 self.stop()
-            case Cancel():
+            case answers.Cancel():
                 with self._changed:
                     self._cancelled = True
                 self.stop()
-            case Fail(reason=reason):
+            case answers.Fail(reason=reason):
                 self.fail(GenerationFailedError(reason))
-            case Halt(reason=reason):
+            case answers.Halt(reason=reason):
                 self.fail(HaltedError(reason))
             case _:
                 assert_never(instruction)
 
-    def _require_newest(self, instruction: Instruction) -> None:
+    def _require_newest(self, instruction: answers.Instruction) -> None:
         match instruction:
-            case Trigger() | Abort():
+            case answers.Trigger() | answers.Abort():
                 self.advance(instruction.base)
-            case Complete() | Replay():
+            case answers.Complete() | answers.Replay():
                 self.advance(instruction.checkpoint)
             case _:
                 pass
@@ -167,7 +157,7 @@ class Mailbox:
         """Return the newest checkpoint whose abort the main thread has carried out."""
         return self._carried_out
 
-    def next(self, timeout: float) -> Trigger | Abort | Replay | None:
+    def next(self, timeout: float) -> answers.Trigger | answers.Abort | answers.Replay | None:
         """Return the next instruction, or None after ``timeout`` seconds. Raises an error that another thread
         reported."""
         with self._changed:

@@ -9,53 +9,15 @@ from dataclasses import replace
 from typing import assert_never
 
 from onceward.coordinator.protocol import (
+    answers,
     checkpoints,
+    events,
     generations,
     operator_requests,
     orphans,
     resolving,
     settling,
     wedged,
-)
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Answer,
-    Cancel,
-    Complete,
-    Fail,
-    Halt,
-    Instruction,
-    Note,
-    Ready,
-    Replay,
-    Stop,
-    Trigger,
-    Verdict,
-)
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    AcknowledgeLoss,
-    Amend,
-    CancelJob,
-    CloseJob,
-    Decline,
-    Event,
-    ForgetJob,
-    OpenJob,
-    PermitAdoption,
-    PermitTakeover,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    RequestRestore,
-    Resolve,
-    Settle,
-    SkipInput,
-    StopJob,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
 )
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.requests import Ending
@@ -77,15 +39,17 @@ _FOLLOW_UPS = (
 )
 
 
-def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
+def step(state: JobState, event: events.Event) -> tuple[JobState, answers.Ready]:
     """Apply one event to one job."""
     if state.durable.record_damaged:
         answer = generations.over_damage(state.durable, event)
-        return state, Ready(answer=answer, note=note_of(event, answer))
+        return state, answers.Ready(answer=answer, note=note_of(event, answer))
     state, ready = _handle(state, event)
-    if ready.answer.verdict is Verdict.ACCEPTED and isinstance(event, Acknowledge | Decline | Settle | Amend):
+    if ready.answer.verdict is answers.Verdict.ACCEPTED and isinstance(
+        event, events.Acknowledge | events.Decline | events.Settle | events.Amend
+    ):
         state = generations.record_contact(state, event)
-        if not isinstance(event, Settle):  # a separate thread sends these: no sign of the main loop
+        if not isinstance(event, events.Settle):  # a separate thread sends these: no sign of the main loop
             state = wedged.record_contact(state, event.now)
     facts: tuple[Fact, ...] = ready.facts
     for follow_up in _FOLLOW_UPS:
@@ -94,61 +58,61 @@ def step(state: JobState, event: Event) -> tuple[JobState, Ready]:
     return state, replace(ready, facts=facts, note=note_of(event, ready.answer))
 
 
-def _handle(state: JobState, event: Event) -> tuple[JobState, Ready]:
+def _handle(state: JobState, event: events.Event) -> tuple[JobState, answers.Ready]:
     match event:
-        case OpenJob():
+        case events.OpenJob():
             return generations.open_job(state, event)
-        case Watch():
+        case events.Watch():
             return generations.watch(state, event)
-        case StreamLost():
+        case events.StreamLost():
             return generations.stream_lost(state, event)
-        case Renew():
+        case events.Renew():
             return generations.renew(state, event)
-        case Acknowledge():
+        case events.Acknowledge():
             return checkpoints.acknowledge(state, event)
-        case Decline():
+        case events.Decline():
             return settling.decline_replay(state, event) or checkpoints.decline(state, event)
-        case Settle():
+        case events.Settle():
             return settling.settle(state, event)
-        case Amend():
+        case events.Amend():
             return settling.amend(state, event)
-        case CloseJob():
+        case events.CloseJob():
             return generations.close_job(state, event)
-        case RequestCheckpoint():
+        case events.RequestCheckpoint():
             return operator_requests.request_checkpoint(state, event)
-        case StopJob():
+        case events.StopJob():
             return operator_requests.stop(state, event)
-        case CancelJob():
+        case events.CancelJob():
             return operator_requests.cancel(state, event)
-        case RequestRestore():
+        case events.RequestRestore():
             return operator_requests.restore(state, event)
-        case PermitTakeover():
+        case events.PermitTakeover():
             return operator_requests.permit_takeover(state, event)
-        case PermitAdoption():
+        case events.PermitAdoption():
             return operator_requests.permit_adoption(state, event)
-        case ReleaseSavepoint():
+        case events.ReleaseSavepoint():
             return operator_requests.release(state, event)
-        case Resolve():
+        case events.Resolve():
             return resolving.resolve(state, event)
-        case SkipInput():
+        case events.SkipInput():
             return resolving.skip_input(state, event)
-        case AcknowledgeLoss():
+        case events.AcknowledgeLoss():
             return operator_requests.acknowledge_loss(state, event)
-        case ForgetJob():
+        case events.ForgetJob():
             return operator_requests.forget(state, event)
-        case TakeOrphan():
+        case events.TakeOrphan():
             return orphans.take(state, event)
-        case Tick():
-            return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
+        case events.Tick():
+            return state, answers.Ready(answer=answers.Answer(verdict=answers.Verdict.ACCEPTED))
         case _:
             assert_never(event)
 
 
-def note_of(event: Event, answer: Answer) -> Note | None:
+def note_of(event: events.Event, answer: answers.Answer) -> answers.Note | None:
     """A history note for a call that was not accepted. None for BUSY: waiting for a live driver is not worth a note."""
-    if answer.verdict in (Verdict.ACCEPTED, Verdict.BUSY):
+    if answer.verdict in (answers.Verdict.ACCEPTED, answers.Verdict.BUSY):
         return None
-    return Note(
+    return answers.Note(
         what=type(event).__name__,
         verdict=answer.verdict,
         generation=getattr(event, "generation", NO_GENERATION),
@@ -158,7 +122,7 @@ def note_of(event: Event, answer: Answer) -> Note | None:
     )
 
 
-def wanted(state: JobState) -> tuple[Instruction, ...]:
+def wanted(state: JobState) -> tuple[answers.Instruction, ...]:
     """Everything that the current driver should do or know now, in the order to do it.
 
     Level-triggered: sent in full whenever a driver connects; after every step only what is new.
@@ -166,31 +130,31 @@ def wanted(state: JobState) -> tuple[Instruction, ...]:
     durable = state.durable
     if not durable.driven or durable.unreadable:
         return ()
-    instructions: list[Instruction] = []
+    instructions: list[answers.Instruction] = []
     aborted, completed, pending = durable.instructed_abort, durable.completed, durable.pending
     if aborted is not None:
         instructions.append(
-            Abort(checkpoint=aborted.id, base=durable.base, reason=aborted.reason, detail=aborted.detail)
+            answers.Abort(checkpoint=aborted.id, base=durable.base, reason=aborted.reason, detail=aborted.detail)
         )
     if durable.status is JobStatus.HALTED:
-        return (*instructions, Halt(reason=durable.status_detail))
+        return (*instructions, answers.Halt(reason=durable.status_detail))
     if completed is not None and not completed.settled:
         if durable.replaying:
             instructions += (
-                Replay(checkpoint=completed.id, participant=name, slots=slots, amendment=completed.amendment)
+                answers.Replay(checkpoint=completed.id, participant=name, slots=slots, amendment=completed.amendment)
                 for name, slots in sorted(durable.replaying.items())
             )
         else:
-            instructions.append(Complete(checkpoint=completed.id, amendment=completed.amendment))
+            instructions.append(answers.Complete(checkpoint=completed.id, amendment=completed.amendment))
     if durable.status is JobStatus.RESTARTING:
-        instructions.append(Fail(reason=durable.status_detail))
+        instructions.append(answers.Fail(reason=durable.status_detail))
     elif pending is not None and not state.all_answered:
         at_once = bool(durable.open_requests)
-        instructions.append(Trigger(checkpoint=pending.id, base=pending.base, at_once=at_once))
+        instructions.append(answers.Trigger(checkpoint=pending.id, base=pending.base, at_once=at_once))
     if durable.ending is Ending.STOP:
-        instructions.append(Stop())
+        instructions.append(answers.Stop())
     elif durable.ending is Ending.CANCEL:
-        instructions.append(Cancel())
+        instructions.append(answers.Cancel())
     return tuple(instructions)
 
 

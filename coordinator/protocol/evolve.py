@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.durable import (
     AbortedCheckpoint,
     Durable,
@@ -12,34 +13,6 @@ from onceward.coordinator.protocol.durable import (
     Resolution,
     RestoreOrder,
     UndecidedCheckpoint,
-)
-from onceward.coordinator.protocol.facts import (
-    AdoptionPermitted,
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    EndingRequested,
-    Fact,
-    GenerationEnded,
-    GenerationFailed,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestEnded,
-    RequestQueued,
-    RestoreRequested,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
 )
 from onceward.coordinator.protocol.requests import MAX_KEPT, Request, RequestState
 from onceward.coordinator.protocol.status import JobStatus
@@ -59,10 +32,10 @@ MAX_HOLDERS = 8
 __all__ = ["evolve"]
 
 
-def evolve(durable: Durable, fact: Fact) -> Durable:
+def evolve(durable: Durable, fact: facts.Fact) -> Durable:
     """The durable state after ``fact``."""
     match fact:
-        case GenerationGranted():
+        case facts.GenerationGranted():
             return replace(
                 durable,
                 generation=fact.generation,
@@ -76,16 +49,16 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 takeover=NO_GENERATION,
                 adoption=durable.adoption if fact.driver == COORDINATOR else fact.adopted,
             )
-        case GenerationFailed():
+        case facts.GenerationFailed():
             return durable  # the resulting status change is a separate fact
-        case GenerationEnded():
+        case facts.GenerationEnded():
             return replace(durable, driver=None)
-        case StatusChanged():
+        case facts.StatusChanged():
             reached = fact.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
             ending = None if reached else durable.ending
             finished = durable.base if fact.status is JobStatus.FINISHED else durable.finished
             return replace(durable, status=fact.status, status_detail=fact.detail, ending=ending, finished=finished)
-        case CheckpointTriggered():
+        case facts.CheckpointTriggered():
             pending = UndecidedCheckpoint(id=fact.checkpoint, base=fact.base, kind=fact.kind, request=fact.request)
             requests = tuple(
                 replace(request, state=RequestState.RUNNING, checkpoint=fact.checkpoint)
@@ -95,44 +68,44 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             )
             # The driver claimed the job before it connected its stream, and without a stream nothing is triggered.
             return replace(durable, last_id=fact.checkpoint, pending=pending, requests=requests, adoption=None)
-        case CheckpointCompleted():
+        case facts.CheckpointCompleted():
             return _complete(durable, fact)
-        case CheckpointAborted():
+        case facts.CheckpointAborted():
             aborted = AbortedCheckpoint(
                 id=fact.checkpoint, generation=fact.generation, reason=fact.reason, detail=fact.detail
             )
             return replace(durable, pending=None, aborted=aborted, failures=durable.failures + fact.counted)
-        case CheckpointUnchanged():
+        case facts.CheckpointUnchanged():
             return replace(durable, pending=None, failures=0)
-        case CheckpointSettled():
+        case facts.CheckpointSettled():
             return replace(durable, completed=replace(_completed(durable), settled=True), outcomes={})
-        case LossRecorded():
+        case facts.LossRecorded():
             known = durable.replaying.get(fact.participant, frozenset())
             slots = known | {settlement.slot for settlement in fact.settlements}
             return replace(durable, replaying={**durable.replaying, fact.participant: slots})
-        case LossSkipped():
+        case facts.LossSkipped():
             return _skip(durable, fact)
-        case LossAcknowledged():
+        case facts.LossAcknowledged():
             heard = Loss(checkpoint=fact.checkpoint, participant=fact.participant, slots=fact.slots)
             return replace(durable, losses=_without(durable.losses, heard))
-        case CheckpointAmended():
+        case facts.CheckpointAmended():
             return _amend(durable, fact)
-        case JobHalted():
+        case facts.JobHalted():
             return _halt(durable, fact)
-        case RequestQueued():
+        case facts.RequestQueued():
             return replace(durable, requests=_bounded((*durable.requests, fact.request)))
-        case RequestEnded():
+        case facts.RequestEnded():
             requests = tuple(fact.request if one.id == fact.request.id else one for one in durable.requests)
             return replace(durable, requests=requests)
-        case EndingRequested():
+        case facts.EndingRequested():
             return replace(durable, ending=fact.ending)
-        case RestoreRequested():
+        case facts.RestoreRequested():
             return replace(durable, restore=RestoreOrder(source=fact.source, reason=fact.reason))
-        case TakeoverPermitted():
+        case facts.TakeoverPermitted():
             return replace(durable, takeover=fact.generation)
-        case AdoptionPermitted():
+        case facts.AdoptionPermitted():
             return replace(durable, adoption=fact.claim)
-        case CheckpointRestored():
+        case facts.CheckpointRestored():
             completed = CompletedCheckpoint(
                 id=fact.checkpoint,
                 base=fact.source,
@@ -152,9 +125,9 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 lost=False,
                 outcomes={},
             )
-        case SlotsResolved():
+        case facts.SlotsResolved():
             return _resolve(durable, fact)
-        case InputSkipped():
+        case facts.InputSkipped():
             moved = CompletedCheckpoint(
                 id=fact.checkpoint,
                 base=fact.base,
@@ -165,7 +138,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             )
             finished = fact.checkpoint if durable.finished == fact.base else durable.finished
             return replace(durable, last_id=fact.checkpoint, completed=moved, finished=finished)
-        case JobForgotten():
+        case facts.JobForgotten():
             return Durable(
                 job=durable.job,
                 store_id=durable.store_id,
@@ -174,7 +147,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
                 participants=durable.participants,  # their state at the brokers is still to be removed
                 last_id=durable.last_id,
             )
-        case SavepointReleased():
+        case facts.SavepointReleased():
             if durable.completed is None or durable.completed.id != fact.checkpoint:
                 return durable
             return replace(durable, completed=replace(durable.completed, kind=CheckpointKind.CHECKPOINT))
@@ -182,7 +155,7 @@ def evolve(durable: Durable, fact: Fact) -> Durable:
             assert_never(fact)
 
 
-def _with_holder(holders: Mapping[Generation, str], fact: GenerationGranted) -> Mapping[Generation, str]:
+def _with_holder(holders: Mapping[Generation, str], fact: facts.GenerationGranted) -> Mapping[Generation, str]:
     """The newest holders, with the new one. The coordinator is not recorded: its claims are not distinguished by
     holder."""
     newest = sorted(holders)[-MAX_HOLDERS + 1 :]
@@ -190,7 +163,7 @@ def _with_holder(holders: Mapping[Generation, str], fact: GenerationGranted) -> 
     return kept if fact.driver == COORDINATOR else {**kept, fact.generation: fact.driver}
 
 
-def _complete(durable: Durable, fact: CheckpointCompleted) -> Durable:
+def _complete(durable: Durable, fact: facts.CheckpointCompleted) -> Durable:
     pending = durable.pending
     assert pending is not None, "only what was triggered is completed"
     completed = CompletedCheckpoint(
@@ -204,7 +177,7 @@ def _complete(durable: Durable, fact: CheckpointCompleted) -> Durable:
     return replace(durable, pending=None, completed=completed, failures=0)
 
 
-def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
+def _amend(durable: Durable, fact: facts.CheckpointAmended) -> Durable:
     """Replace the lost committables by the new ones, sorted by slot."""
     completed = _completed(durable)
     snapshot = completed.snapshots[fact.participant]
@@ -219,7 +192,7 @@ def _amend(durable: Durable, fact: CheckpointAmended) -> Durable:
     return replace(durable, completed=amended, replaying=replaying)
 
 
-def _halt(durable: Durable, fact: JobHalted) -> Durable:
+def _halt(durable: Durable, fact: facts.JobHalted) -> Durable:
     found = {settlement.slot: settlement.outcome for settlement in fact.settlements}
     if not found:  # a declined replay: these slots are proved lost and cannot be written again
         found = dict.fromkeys(durable.replaying.get(fact.participant, ()), Outcome.LOST)
@@ -231,7 +204,7 @@ def _halt(durable: Durable, fact: JobHalted) -> Durable:
     return replace(durable, lost=durable.lost or lost, outcomes=outcomes)
 
 
-def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
+def _resolve(durable: Durable, fact: facts.SlotsResolved) -> Durable:
     """Remove the slots that the ruling settles."""
     completed = _completed(durable)
     snapshot = completed.snapshots[fact.participant]
@@ -254,7 +227,7 @@ def _resolve(durable: Durable, fact: SlotsResolved) -> Durable:
     )
 
 
-def _skip(durable: Durable, fact: LossSkipped) -> Durable:
+def _skip(durable: Durable, fact: facts.LossSkipped) -> Durable:
     """Remove the committables that are given up, and record the loss."""
     completed = _completed(durable)
     slots = frozenset(settlement.slot for settlement in fact.settlements)

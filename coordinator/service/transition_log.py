@@ -4,34 +4,7 @@ import logging
 from typing import assert_never
 
 from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.facts import (
-    AdoptionPermitted,
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    EndingRequested,
-    Fact,
-    GenerationEnded,
-    GenerationFailed,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestEnded,
-    RequestQueued,
-    RestoreRequested,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
-)
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
 
 __all__ = ["log_transition"]
@@ -39,7 +12,7 @@ __all__ = ["log_transition"]
 _log = logger("onceward.coordinator")
 
 
-def log_transition(job: JobName, generation: Generation, fact: Fact) -> None:
+def log_transition(job: JobName, generation: Generation, fact: facts.Fact) -> None:
     """Log ``job=... generation=... checkpoint=... event=...`` and the details of the fact."""
     level, fields = _fields(fact)
     if _log.isEnabledFor(level):
@@ -47,68 +20,68 @@ def log_transition(job: JobName, generation: Generation, fact: Fact) -> None:
         _log.log(level, "%s", " ".join(f"{key}={_quoted(value)}" for key, value in said.items()))
 
 
-def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
+def _fields(fact: facts.Fact) -> tuple[int, dict[str, object]]:
     match fact:
-        case GenerationGranted():
+        case facts.GenerationGranted():
             names = ",".join(participant.name for participant in fact.participants)
             return logging.INFO, {"event": "granted", "participants": names}
-        case GenerationFailed():
+        case facts.GenerationFailed():
             return logging.WARNING, {"event": "failed", "reason": fact.reason}
-        case GenerationEnded():
+        case facts.GenerationEnded():
             return logging.INFO, {"event": "ended", "detail": fact.detail}
-        case StatusChanged():
+        case facts.StatusChanged():
             return logging.INFO, {"event": "status", "status": fact.status.value, "because": fact.transition.value}
-        case JobHalted():
+        case facts.JobHalted():
             return logging.ERROR, {"checkpoint": fact.checkpoint, "event": "halted", "reason": fact.reason}
-        case LossRecorded():
+        case facts.LossRecorded():
             slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
             said = {"checkpoint": fact.checkpoint, "event": "lost", "participant": fact.participant}
             return logging.ERROR, {**said, "slots": slots}
-        case LossSkipped():
+        case facts.LossSkipped():
             slots = ",".join(str(settlement.slot) for settlement in fact.settlements)
             said = {"checkpoint": fact.checkpoint, "event": "given_up", "participant": fact.participant}
             return logging.ERROR, {**said, "slots": slots, "reason": fact.reason}
-        case LossAcknowledged():
+        case facts.LossAcknowledged():
             slots = ",".join(map(str, sorted(fact.slots)))
             said = {"checkpoint": fact.checkpoint, "event": "loss_acknowledged", "participant": fact.participant}
             return logging.WARNING, {**said, "slots": slots, "reason": fact.reason}
-        case SlotsResolved():
+        case facts.SlotsResolved():
             slots = ",".join(map(str, sorted(fact.slots)))
             said = {"checkpoint": fact.checkpoint, "event": "resolved", "participant": fact.participant, "slots": slots}
             return logging.WARNING, {**said, "ruling": fact.ruling.value, "forced": fact.forced, "reason": fact.reason}
-        case JobForgotten():
+        case facts.JobForgotten():
             return logging.WARNING, {"event": "forgotten", "reason": fact.reason}
-        case InputSkipped():
+        case facts.InputSkipped():
             said = {"checkpoint": fact.checkpoint, "event": "input_skipped", "participant": fact.participant}
             return logging.WARNING, {**said, "skipped": fact.skipped, "reason": fact.reason}
-        case RequestQueued():
+        case facts.RequestQueued():
             request = fact.request
             return logging.INFO, {"event": "requested", "kind": request.kind.value, "stop": request.stop}
-        case RequestEnded():
+        case facts.RequestEnded():
             state, detail = fact.request.state.value, fact.request.detail
             said = {"event": "request_ended", "state": state, "checkpoint": fact.request.checkpoint}
             return logging.INFO, {**said, "detail": detail} if detail else said
-        case EndingRequested():
+        case facts.EndingRequested():
             return logging.INFO, {"event": "ending_requested", "ending": fact.ending.value}
-        case RestoreRequested():
+        case facts.RestoreRequested():
             said = {"event": "restore_requested", "source": fact.source.id}
             return logging.WARNING, {**said, "reason": fact.reason}
-        case TakeoverPermitted():
+        case facts.TakeoverPermitted():
             said = {"event": "takeover_permitted", "from": fact.generation}
             return logging.WARNING, {**said, "reason": fact.reason}
-        case AdoptionPermitted():
+        case facts.AdoptionPermitted():
             claim = fact.claim
             said = {"event": "adoption_permitted", "claim": f"{claim.store_id}:{claim.generation}:{claim.completed}"}
             return logging.WARNING, {**said, "reason": fact.reason}
         case (
-            CheckpointTriggered()
-            | CheckpointCompleted()
-            | CheckpointAborted()
-            | CheckpointUnchanged()
-            | CheckpointSettled()
-            | CheckpointAmended()
-            | CheckpointRestored()
-            | SavepointReleased()
+            facts.CheckpointTriggered()
+            | facts.CheckpointCompleted()
+            | facts.CheckpointAborted()
+            | facts.CheckpointUnchanged()
+            | facts.CheckpointSettled()
+            | facts.CheckpointAmended()
+            | facts.CheckpointRestored()
+            | facts.SavepointReleased()
         ):
             level, event, said = _of_checkpoint(fact)
             return level, {"checkpoint": fact.checkpoint, "event": event, **said}
@@ -117,22 +90,22 @@ def _fields(fact: Fact) -> tuple[int, dict[str, object]]:
 
 
 def _of_checkpoint(
-    fact: CheckpointTriggered
-    | CheckpointCompleted
-    | CheckpointAborted
-    | CheckpointUnchanged
-    | CheckpointSettled
-    | CheckpointAmended
-    | CheckpointRestored
-    | SavepointReleased,
+    fact: facts.CheckpointTriggered
+    | facts.CheckpointCompleted
+    | facts.CheckpointAborted
+    | facts.CheckpointUnchanged
+    | facts.CheckpointSettled
+    | facts.CheckpointAmended
+    | facts.CheckpointRestored
+    | facts.SavepointReleased,
 ) -> tuple[int, str, dict[str, object]]:
     match fact:
-        case CheckpointTriggered():
+        case facts.CheckpointTriggered():
             said: dict[str, object] = {"base": fact.base}
             if fact.kind is not CheckpointKind.CHECKPOINT:
                 said["kind"] = fact.kind.value
             return logging.DEBUG, "triggered", said
-        case CheckpointCompleted():
+        case facts.CheckpointCompleted():
             parts = fact.snapshots.values()
             said = {
                 "records": sum(part.records for part in parts if part.positions is None),
@@ -140,19 +113,19 @@ def _of_checkpoint(
                 "settled": fact.settled,
             }
             return logging.INFO, "completed", said
-        case CheckpointAborted():
+        case facts.CheckpointAborted():
             return logging.WARNING, "aborted", {"reason": fact.reason.value, "detail": fact.detail}
-        case CheckpointUnchanged():
+        case facts.CheckpointUnchanged():
             return logging.DEBUG, "unchanged", {}
-        case CheckpointSettled():
+        case facts.CheckpointSettled():
             return logging.INFO, "settled", {}
-        case CheckpointAmended():
+        case facts.CheckpointAmended():
             said = {"participant": fact.participant, "amendment": fact.amendment, "slots": len(fact.slots)}
             return logging.WARNING, "amended", said
-        case CheckpointRestored():
+        case facts.CheckpointRestored():
             said = {"source": fact.source, "former": fact.former, "reason": fact.reason}
             return logging.WARNING, "restored", said
-        case SavepointReleased():
+        case facts.SavepointReleased():
             return logging.INFO, "released", {}
         case _:
             assert_never(fact)

@@ -2,35 +2,8 @@
 
 from typing import Any, assert_never
 
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.facts import (
-    AdoptionPermitted,
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    EndingRequested,
-    Fact,
-    GenerationEnded,
-    GenerationFailed,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestEnded,
-    RequestQueued,
-    RestoreRequested,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
-)
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.values import Claim, Generation
 
@@ -40,7 +13,7 @@ MAX_DETAIL = 1_000
 """Characters per entry. When a sink loses ten thousand slots, the stored evidence has the details, not the history."""
 
 
-def entry_of_fact(fact: Fact, generation: Generation) -> dict[str, Any] | None:
+def entry_of_fact(fact: facts.Fact, generation: Generation) -> dict[str, Any] | None:
     """The history row for a fact; None for facts that an idle job produces constantly.
 
     :param generation: the job's generation after the step.
@@ -65,65 +38,65 @@ def entry_of_note(note: Note, count: int) -> dict[str, Any]:
     )
 
 
-def _said(fact: Fact) -> dict[str, Any] | None:
+def _said(fact: facts.Fact) -> dict[str, Any] | None:
     match fact:
-        case CheckpointTriggered() | CheckpointUnchanged():
+        case facts.CheckpointTriggered() | facts.CheckpointUnchanged():
             return None
-        case GenerationGranted():
+        case facts.GenerationGranted():
             adopting = f", adopting {_claim(fact.adopted)}" if fact.adopted is not None else ""
             return {
                 "detail": f"to driver {fact.driver} with {', '.join(one.name for one in fact.participants)}{adopting}"
             }
-        case GenerationFailed():
+        case facts.GenerationFailed():
             return {"detail": fact.reason}
-        case GenerationEnded():
+        case facts.GenerationEnded():
             return {"detail": fact.detail}
-        case StatusChanged():
+        case facts.StatusChanged():
             return {"detail": ": ".join(filter(None, (fact.status.value, fact.transition.value, fact.detail)))}
-        case CheckpointCompleted():
+        case facts.CheckpointCompleted():
             slots = sum(len(snapshot.committables) for snapshot in fact.snapshots.values())
             return {"checkpoint": fact.checkpoint, "detail": f"{slots} committables"}
-        case CheckpointAborted():
+        case facts.CheckpointAborted():
             why = ": ".join(filter(None, (fact.reason.value, fact.detail)))
             return {"checkpoint": fact.checkpoint, "detail": f"{why}{', a counted failure' if fact.counted else ''}"}
-        case CheckpointSettled():
+        case facts.CheckpointSettled():
             return {"checkpoint": fact.checkpoint, "detail": ""}
-        case LossRecorded():
+        case facts.LossRecorded():
             lost = "; ".join(f"slot {one.slot}: {one.evidence}" for one in fact.settlements)
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": lost}
-        case LossSkipped():
+        case facts.LossSkipped():
             lost = "; ".join(f"slot {one.slot}: {one.evidence}" for one in fact.settlements)
             detail = f"given up ({fact.reason}): {lost}"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
-        case LossAcknowledged():
+        case facts.LossAcknowledged():
             detail = f"loss of slots {', '.join(map(str, sorted(fact.slots)))} acknowledged: {fact.reason}"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
-        case CheckpointAmended():
+        case facts.CheckpointAmended():
             again = f"amendment {fact.amendment}, slots {', '.join(map(str, sorted(fact.slots)))} written again"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": again}
-        case JobHalted():
+        case facts.JobHalted():
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": fact.reason}
-        case RequestQueued() | RequestEnded():
+        case facts.RequestQueued() | facts.RequestEnded():
             return {"checkpoint": fact.request.checkpoint, "detail": _request(fact.request)}
-        case EndingRequested():
+        case facts.EndingRequested():
             return {"detail": f"asked to {fact.ending.value}"}
-        case RestoreRequested():
+        case facts.RestoreRequested():
             return {"checkpoint": fact.source.id, "detail": fact.reason}
-        case TakeoverPermitted():
+        case facts.TakeoverPermitted():
             return {"detail": f"the next driver may replace the one of generation {fact.generation}: {fact.reason}"}
-        case AdoptionPermitted():
+        case facts.AdoptionPermitted():
             return {"detail": f"the next driver may adopt {_claim(fact.claim)}: {fact.reason}"}
-        case CheckpointRestored():
+        case facts.CheckpointRestored():
             left = f"checkpoint {fact.former}" if fact.former else "one that could not be read"
             detail = f"begins again after checkpoint {fact.source} instead of {left}: {fact.reason}"
             return {"checkpoint": fact.checkpoint, "detail": detail}
-        case SavepointReleased():
+        case facts.SavepointReleased():
             return {"checkpoint": fact.checkpoint, "detail": ""}
-        case SlotsResolved():
+        case facts.SlotsResolved():
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": _resolved(fact)}
-        case JobForgotten():
+        case facts.JobForgotten():
             return {"detail": fact.reason}
-        case InputSkipped():
+        case facts.InputSkipped():
             detail = f"without {fact.skipped}: {fact.reason}"
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": detail}
         case _:
@@ -134,7 +107,7 @@ def _claim(claim: Claim) -> str:
     return f"the claim of store {claim.store_id} (generation {claim.generation}, through checkpoint {claim.completed})"
 
 
-def _resolved(fact: SlotsResolved) -> str:
+def _resolved(fact: facts.SlotsResolved) -> str:
     forced = ", against the evidence" if fact.forced else ""
     slots = ", ".join(map(str, sorted(fact.slots)))
     seen = "; ".join(f"slot {one.slot} {one.outcome.value}: {one.evidence}" for one in fact.evidence)

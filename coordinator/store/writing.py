@@ -10,36 +10,9 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import (
-    AdoptionPermitted,
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    EndingRequested,
-    Fact,
-    GenerationEnded,
-    GenerationFailed,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestEnded,
-    RequestQueued,
-    RestoreRequested,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
-)
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
@@ -104,7 +77,7 @@ _SELECT_GENERATION = select(generations).where(_GENERATION)
 _INSERT_HISTORY = insert(history)
 
 
-def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: int) -> None:
+def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[facts.Fact]]], at: int) -> None:
     """Write each step's facts and the job's state after them, inside the caller's transaction.
 
     A statement costs more than a row. So rows of the same kind are written together for all steps, and each job's row
@@ -114,9 +87,9 @@ def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[
     """
     entries: list[dict[str, Any]] = []
     last: dict[JobName, FactWriter] = {}
-    for durable, facts in steps:
+    for durable, recorded in steps:
         last[durable.job] = writer = FactWriter(connection, durable, at)
-        entries += writer.write(facts)
+        entries += writer.write(recorded)
     _write_history(connection, entries)
     if last:
         connection.execute(_WRITE_JOB, [writer.job_row() for writer in last.values()])
@@ -131,11 +104,11 @@ class FactWriter:
         self._job = durable.job
         self._at = at
 
-    def write(self, facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    def write(self, recorded: Sequence[facts.Fact]) -> list[dict[str, Any]]:
         """Write checkpoints and generations; return the history entries."""
-        for fact in facts:
+        for fact in recorded:
             self._apply(fact)
-        said = (entry_of_fact(fact, self._after.generation) for fact in facts)
+        said = (entry_of_fact(fact, self._after.generation) for fact in recorded)
         return [{"job": self._job, "at": self._at, **entry} for entry in said if entry is not None]
 
     def job_row(self) -> dict[str, Any]:
@@ -162,14 +135,14 @@ class FactWriter:
         }
         return {**row, "checksum": checksum(jobs, row)}
 
-    def _apply(self, fact: Fact) -> None:
+    def _apply(self, fact: facts.Fact) -> None:
         """Write the fact's changes to checkpoints and generations."""
         match fact:
-            case GenerationGranted():
+            case facts.GenerationGranted():
                 self._write_generation(fact.generation, fact.driver, self._at, None, "")
-            case GenerationEnded():
+            case facts.GenerationEnded():
                 self._end_generation(fact)
-            case CheckpointTriggered():
+            case facts.CheckpointTriggered():
                 self._insert_checkpoint(
                     self._new_checkpoint(
                         fact.checkpoint,
@@ -181,7 +154,7 @@ class FactWriter:
                         waited=_microseconds(fact.waited_s),
                     )
                 )
-            case CheckpointCompleted():
+            case facts.CheckpointCompleted():
                 state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
                 self._change(
                     fact.checkpoint,
@@ -194,10 +167,10 @@ class FactWriter:
                     **_counts(fact.snapshots.values()),
                     **_sealed(fact.snapshots),
                 )
-            case CheckpointRestored():
+            case facts.CheckpointRestored():
                 instead = f"instead of {fact.former or 'one that could not be read'}: {fact.reason}"
                 self._insert_by_hand(fact, base=fact.source, kind=CheckpointKind.RESTORE, detail=instead)
-            case CheckpointAborted():
+            case facts.CheckpointAborted():
                 self._change(
                     fact.checkpoint,
                     state=CheckpointState.ABORTED.value,
@@ -206,49 +179,49 @@ class FactWriter:
                     decided_at=self._at,
                     ran=_microseconds(fact.ran_s),
                 )
-            case CheckpointUnchanged():
+            case facts.CheckpointUnchanged():
                 self._connection.execute(_DELETE_CHECKPOINT, {"j": self._job, "n": fact.checkpoint})
-            case CheckpointSettled():
+            case facts.CheckpointSettled():
                 self._change(
                     fact.checkpoint,
                     state=CheckpointState.SETTLED.value,
                     settled_at=self._at,
                     settled=_microseconds(fact.took_s),
                 )
-            case LossRecorded():
+            case facts.LossRecorded():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
-            case LossSkipped():
+            case facts.LossSkipped():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
                 self._record_losses(fact)
                 self._change(fact.checkpoint, **self._committables_now())
-            case LossAcknowledged():
+            case facts.LossAcknowledged():
                 self._acknowledge(fact)
-            case JobHalted():
+            case facts.JobHalted():
                 self._record_settlements(fact.checkpoint, fact.participant, fact.settlements)
-            case CheckpointAmended():
+            case facts.CheckpointAmended():
                 self._change(fact.checkpoint, amendment=fact.amendment, **self._committables_now())
-            case SavepointReleased():
+            case facts.SavepointReleased():
                 self._change(fact.checkpoint, kind=CheckpointKind.CHECKPOINT.value)
-            case SlotsResolved():
+            case facts.SlotsResolved():
                 # Proofs only: an earlier proof must not be overwritten. The history has evidence that proves nothing.
                 proofs = [one for one in fact.evidence if one.outcome is not Outcome.IN_DOUBT]
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
-            case JobForgotten():
+            case facts.JobForgotten():
                 for table in (checkpoints, settlements, losses, generations, history):
                     self._connection.execute(table.delete().where(table.c.job == self._job))
-            case InputSkipped():
+            case facts.InputSkipped():
                 without = f"without {fact.skipped}: {fact.reason}"
                 self._insert_by_hand(fact, base=fact.base, kind=CheckpointKind.SKIP, detail=without)
             case (
-                GenerationFailed()
-                | StatusChanged()
-                | RequestQueued()
-                | RequestEnded()
-                | EndingRequested()
-                | RestoreRequested()
-                | TakeoverPermitted()
-                | AdoptionPermitted()
+                facts.GenerationFailed()
+                | facts.StatusChanged()
+                | facts.RequestQueued()
+                | facts.RequestEnded()
+                | facts.EndingRequested()
+                | facts.RestoreRequested()
+                | facts.TakeoverPermitted()
+                | facts.AdoptionPermitted()
             ):
                 pass  # changes of the job only: its row and the history have them
             case _:
@@ -264,7 +237,12 @@ class FactWriter:
         return next((one.name for one in self._after.requests if one.id == request), "")
 
     def _insert_by_hand(
-        self, fact: CheckpointRestored | InputSkipped, *, base: CheckpointId, kind: CheckpointKind, detail: str
+        self,
+        fact: facts.CheckpointRestored | facts.InputSkipped,
+        *,
+        base: CheckpointId,
+        kind: CheckpointKind,
+        detail: str,
     ) -> None:
         """Insert a checkpoint that a person made: nothing ran for it, and nothing waits to be settled."""
         row = self._new_checkpoint(
@@ -375,7 +353,7 @@ class FactWriter:
         }
         self._connection.execute(_WRITE_GENERATION, {**row, "checksum": checksum(generations, row)})
 
-    def _end_generation(self, fact: GenerationEnded) -> None:
+    def _end_generation(self, fact: facts.GenerationEnded) -> None:
         key = {"j": self._job, "n": fact.generation}
         found = self._connection.execute(_SELECT_GENERATION, key).mappings().one_or_none()
         if found is None or unsealed(generations, found):
@@ -398,7 +376,7 @@ class FactWriter:
             }
             self._connection.execute(_WRITE_SETTLEMENT, {**row, "checksum": checksum(settlements, row)})
 
-    def _record_losses(self, fact: LossSkipped) -> None:
+    def _record_losses(self, fact: facts.LossSkipped) -> None:
         documents = {committable.slot: committable.document for committable in fact.committables}
         for settlement in fact.settlements:
             row: dict[str, Any] = {
@@ -416,7 +394,7 @@ class FactWriter:
             }
             self._connection.execute(_WRITE_LOSS, {**row, "checksum": checksum(losses, row)})
 
-    def _acknowledge(self, fact: LossAcknowledged) -> None:
+    def _acknowledge(self, fact: facts.LossAcknowledged) -> None:
         for slot in sorted(fact.slots):
             key = {"j": self._job, "n": fact.checkpoint, "p": fact.participant, "s": slot}
             found = self._connection.execute(_SELECT_LOSS, key).mappings().one_or_none()

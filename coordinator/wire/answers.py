@@ -3,19 +3,7 @@
 from datetime import timedelta
 from typing import assert_never
 
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Answer,
-    Cancel,
-    Complete,
-    Fail,
-    Grant,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-)
+from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
@@ -55,7 +43,7 @@ def _seconds(microseconds: int) -> float:
     return timedelta(microseconds=microseconds).total_seconds()
 
 
-def answer_to_wire(answer: Answer) -> pb.Answer:
+def answer_to_wire(answer: answers.Answer) -> pb.Answer:
     """Encode an answer without grant and request, which have their own fields."""
     return pb.Answer(
         verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
@@ -67,8 +55,10 @@ def answer_to_wire(answer: Answer) -> pb.Answer:
     )
 
 
-def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request: Request | None = None) -> Answer:
-    return Answer(
+def answer_from_wire(
+    message: pb.Answer, *, grant: answers.Grant | None = None, request: Request | None = None
+) -> answers.Answer:
+    return answers.Answer(
         verdict=VERDICT.from_wire(message.verdict),
         detail=message.detail,
         decision=DECISION.from_wire(message.decision) if message.HasField("decision") else None,
@@ -80,7 +70,7 @@ def answer_from_wire(message: pb.Answer, *, grant: Grant | None = None, request:
     )
 
 
-def grant_to_wire(grant: Grant) -> pb.Grant:
+def grant_to_wire(grant: answers.Grant) -> pb.Grant:
     return pb.Grant(
         store_id=grant.store_id,
         generation=grant.generation,
@@ -92,8 +82,8 @@ def grant_to_wire(grant: Grant) -> pb.Grant:
     )
 
 
-def grant_from_wire(message: pb.Grant) -> Grant:
-    return Grant(
+def grant_from_wire(message: pb.Grant) -> answers.Grant:
+    return answers.Grant(
         store_id=message.store_id,
         generation=as_generation(message.generation),
         completed=completed_from_wire(message.completed) if message.HasField("completed") else None,
@@ -104,15 +94,15 @@ def grant_from_wire(message: pb.Grant) -> Grant:
     )
 
 
-def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
+def instruction_to_wire(instruction: answers.Instruction) -> pb.Instruction:
     match instruction:
-        case Trigger():
+        case answers.Trigger():
             trigger = pb.Trigger(checkpoint=instruction.checkpoint, base=instruction.base, at_once=instruction.at_once)
             return pb.Instruction(trigger=trigger)
-        case Complete():
+        case answers.Complete():
             complete = pb.Complete(checkpoint=instruction.checkpoint, amendment=instruction.amendment)
             return pb.Instruction(complete=complete)
-        case Replay():
+        case answers.Replay():
             replay = pb.Replay(
                 checkpoint=instruction.checkpoint,
                 participant=instruction.participant,
@@ -120,7 +110,7 @@ def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
                 amendment=instruction.amendment,
             )
             return pb.Instruction(replay=replay)
-        case Abort():
+        case answers.Abort():
             abort = pb.Abort(
                 checkpoint=instruction.checkpoint,
                 base=instruction.base,
@@ -128,51 +118,51 @@ def instruction_to_wire(instruction: Instruction) -> pb.Instruction:
                 detail=instruction.detail[:MAX_TEXT],
             )
             return pb.Instruction(abort=abort)
-        case Stop():
+        case answers.Stop():
             return pb.Instruction(stop=pb.Stop())
-        case Cancel():
+        case answers.Cancel():
             return pb.Instruction(cancel=pb.Cancel())
-        case Fail():
+        case answers.Fail():
             return pb.Instruction(fail=pb.Fail(reason=instruction.reason[:MAX_TEXT]))
-        case Halt():
+        case answers.Halt():
             return pb.Instruction(halt=pb.Halt(reason=instruction.reason[:MAX_TEXT]))
         case _:
             assert_never(instruction)
 
 
-def instruction_from_wire(message: pb.Instruction) -> Instruction:
+def instruction_from_wire(message: pb.Instruction) -> answers.Instruction:
     match message.WhichOneof("content"):
         case "trigger":
             trigger = message.trigger
-            return Trigger(
+            return answers.Trigger(
                 checkpoint=as_checkpoint(trigger.checkpoint), base=as_base(trigger.base), at_once=trigger.at_once
             )
         case "complete":
             complete = message.complete
-            return Complete(
+            return answers.Complete(
                 checkpoint=as_checkpoint(complete.checkpoint), amendment=as_count(complete.amendment, "amendment")
             )
         case "replay":
-            return Replay(
+            return answers.Replay(
                 checkpoint=as_checkpoint(message.replay.checkpoint),
                 participant=as_participant(message.replay.participant),
                 slots=slots_from_wire(message.replay.slots),
                 amendment=as_count(message.replay.amendment, "amendment"),
             )
         case "abort":
-            return Abort(
+            return answers.Abort(
                 checkpoint=as_checkpoint(message.abort.checkpoint),
                 base=as_base(message.abort.base, "base"),
                 reason=ABORT_REASON.from_wire(message.abort.reason),
                 detail=message.abort.detail,
             )
         case "stop":
-            return Stop()
+            return answers.Stop()
         case "cancel":
-            return Cancel()
+            return answers.Cancel()
         case "fail":
-            return Fail(reason=message.fail.reason)
+            return answers.Fail(reason=message.fail.reason)
         case "halt":
-            return Halt(reason=message.halt.reason)
+            return answers.Halt(reason=message.halt.reason)
         case _:
             raise MalformedError("instruction: unknown; the coordinator speaks a newer protocol")

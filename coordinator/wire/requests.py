@@ -2,25 +2,7 @@
 
 from datetime import timedelta
 
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    AcknowledgeLoss,
-    Amend,
-    CancelJob,
-    CloseJob,
-    Decline,
-    ForgetJob,
-    OpenJob,
-    PermitAdoption,
-    PermitTakeover,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    Resolve,
-    Settle,
-    StopJob,
-    Watch,
-)
+from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.values import RequestId
 from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
@@ -72,12 +54,12 @@ __all__ = [
 _LISTED = 20
 
 
-def open_job(request: pb.OpenJobRequest, now: float) -> OpenJob:
+def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
     if not 2 <= len(request.participants) <= MAX_PARTICIPANTS:
         raise MalformedError(f"participants: {len(request.participants)}, must be 2 to {MAX_PARTICIPANTS}")
     if not request.HasField("settings"):
         raise MalformedError("settings: missing")
-    return OpenJob(
+    return events.OpenJob(
         now=now,
         driver=as_token(request.driver, "driver"),
         participants=tuple(participant_from_wire(participant) for participant in request.participants),
@@ -87,15 +69,17 @@ def open_job(request: pb.OpenJobRequest, now: float) -> OpenJob:
     )
 
 
-def watch(request: pb.WatchRequest, now: float) -> Watch:
-    return Watch(now=now, generation=as_generation(request.generation))
+def watch(request: pb.WatchRequest, now: float) -> events.Watch:
+    return events.Watch(now=now, generation=as_generation(request.generation))
 
 
-def renew(request: pb.RenewRequest, now: float) -> Renew:
-    return Renew(now=now, generation=as_generation(request.generation), aborted=as_base(request.aborted, "aborted"))
+def renew(request: pb.RenewRequest, now: float) -> events.Renew:
+    return events.Renew(
+        now=now, generation=as_generation(request.generation), aborted=as_base(request.aborted, "aborted")
+    )
 
 
-def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]:
+def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Acknowledge]:
     """Return one event for each acknowledgement; if one cannot be decoded, none has an effect."""
     if not 1 <= len(request.acknowledgements) <= MAX_PARTICIPANTS:
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
@@ -105,7 +89,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
     if request.HasField("good_for_us"):
         good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
     return [
-        Acknowledge(
+        events.Acknowledge(
             now=now,
             generation=as_generation(request.generation),
             checkpoint=as_checkpoint(request.checkpoint),
@@ -118,8 +102,8 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[Acknowledge]
     ]
 
 
-def decline(request: pb.DeclineRequest, now: float) -> Decline:
-    return Decline(
+def decline(request: pb.DeclineRequest, now: float) -> events.Decline:
+    return events.Decline(
         now=now,
         generation=as_generation(request.generation),
         checkpoint=as_checkpoint(request.checkpoint),
@@ -128,8 +112,8 @@ def decline(request: pb.DeclineRequest, now: float) -> Decline:
     )
 
 
-def settle(request: pb.SettleRequest, now: float) -> Settle:
-    return Settle(
+def settle(request: pb.SettleRequest, now: float) -> events.Settle:
+    return events.Settle(
         now=now,
         generation=as_generation(request.generation),
         checkpoint=as_checkpoint(request.checkpoint),
@@ -139,8 +123,8 @@ def settle(request: pb.SettleRequest, now: float) -> Settle:
     )
 
 
-def amend(request: pb.AmendRequest, now: float) -> Amend:
-    return Amend(
+def amend(request: pb.AmendRequest, now: float) -> events.Amend:
+    return events.Amend(
         now=now,
         generation=as_generation(request.generation),
         checkpoint=as_checkpoint(request.checkpoint),
@@ -151,8 +135,8 @@ def amend(request: pb.AmendRequest, now: float) -> Amend:
     )
 
 
-def close_job(request: pb.CloseJobRequest, now: float) -> CloseJob:
-    return CloseJob(
+def close_job(request: pb.CloseJobRequest, now: float) -> events.CloseJob:
+    return events.CloseJob(
         now=now,
         generation=as_generation(request.generation),
         reason=CLOSE_REASON.from_wire(request.reason),
@@ -168,10 +152,10 @@ def _back_within(microseconds: int) -> float:
     return seconds
 
 
-def request_checkpoint(request: operators.TriggerCheckpointRequest, now: float) -> RequestCheckpoint:
+def request_checkpoint(request: operators.TriggerCheckpointRequest, now: float) -> events.RequestCheckpoint:
     if len(request.name) > MAX_LABEL or not request.name.isprintable():
         raise MalformedError(f"name: must be at most {MAX_LABEL} printable characters")
-    return RequestCheckpoint(
+    return events.RequestCheckpoint(
         now=now,
         request=RequestId(as_token(request.request, "request")),
         kind=CHECKPOINT_KIND.from_wire(request.kind),
@@ -180,30 +164,32 @@ def request_checkpoint(request: operators.TriggerCheckpointRequest, now: float) 
     )
 
 
-def stop_job(_request: operators.StopJobRequest, now: float) -> StopJob:
-    return StopJob(now=now)
+def stop_job(_request: operators.StopJobRequest, now: float) -> events.StopJob:
+    return events.StopJob(now=now)
 
 
-def cancel_job(_request: operators.CancelJobRequest, now: float) -> CancelJob:
-    return CancelJob(now=now)
+def cancel_job(_request: operators.CancelJobRequest, now: float) -> events.CancelJob:
+    return events.CancelJob(now=now)
 
 
-def permit_takeover(request: operators.PermitTakeoverRequest, now: float) -> PermitTakeover:
-    return PermitTakeover(now=now, generation=as_generation(request.generation), reason=as_reason(request.reason))
+def permit_takeover(request: operators.PermitTakeoverRequest, now: float) -> events.PermitTakeover:
+    return events.PermitTakeover(
+        now=now, generation=as_generation(request.generation), reason=as_reason(request.reason)
+    )
 
 
-def permit_adoption(request: operators.PermitAdoptionRequest, now: float) -> PermitAdoption:
+def permit_adoption(request: operators.PermitAdoptionRequest, now: float) -> events.PermitAdoption:
     if not request.HasField("claim"):
         raise MalformedError("claim: missing")
-    return PermitAdoption(now=now, claim=claim_from_wire(request.claim), reason=as_reason(request.reason))
+    return events.PermitAdoption(now=now, claim=claim_from_wire(request.claim), reason=as_reason(request.reason))
 
 
-def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> ReleaseSavepoint:
-    return ReleaseSavepoint(now=now, checkpoint=as_checkpoint(request.checkpoint))
+def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> events.ReleaseSavepoint:
+    return events.ReleaseSavepoint(now=now, checkpoint=as_checkpoint(request.checkpoint))
 
 
-def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> Resolve:
-    return Resolve(
+def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> events.Resolve:
+    return events.Resolve(
         now=now,
         checkpoint=as_checkpoint(request.checkpoint),
         participant=as_participant(request.participant),
@@ -215,8 +201,8 @@ def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> Resolve
     )
 
 
-def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> AcknowledgeLoss:
-    return AcknowledgeLoss(
+def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> events.AcknowledgeLoss:
+    return events.AcknowledgeLoss(
         now=now,
         checkpoint=as_checkpoint(request.checkpoint),
         participant=as_participant(request.participant),
@@ -225,8 +211,8 @@ def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> A
     )
 
 
-def forget_job(request: operators.ForgetJobRequest, now: float) -> ForgetJob:
-    return ForgetJob(now=now, reason=as_reason(request.reason))
+def forget_job(request: operators.ForgetJobRequest, now: float) -> events.ForgetJob:
+    return events.ForgetJob(now=now, reason=as_reason(request.reason))
 
 
 def limit(number: int) -> int:

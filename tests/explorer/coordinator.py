@@ -13,20 +13,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from onceward.coordinator.protocol import core, evolve, orphans
+from onceward.coordinator.protocol import answers, core, evolve, orphans
 from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Cancel,
-    Complete,
-    Fail,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-    Verdict,
-)
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import (
     Acknowledge,
@@ -78,7 +66,7 @@ class Process(NamedTuple):
 class Reply(NamedTuple):
     """The part of an answer that a driver reads."""
 
-    verdict: Verdict
+    verdict: answers.Verdict
     decided: str | None
     generation: int
     """The generation granted, or the one whose driver is alive; 0 for none."""
@@ -251,22 +239,22 @@ class Coordinators:
         )
 
 
-def _words(instruction: Instruction) -> tuple[str, int, int]:
+def _words(instruction: answers.Instruction) -> tuple[str, int, int]:
     match instruction:
-        case Trigger():
+        case answers.Trigger():
             kind = "trigger at once" if instruction.at_once else "trigger"
             return kind, instruction.checkpoint, instruction.base
-        case Complete():
+        case answers.Complete():
             return "complete", instruction.checkpoint, instruction.amendment
-        case Abort():
+        case answers.Abort():
             return "abort", instruction.checkpoint, instruction.base
-        case Fail() | Halt():
+        case answers.Fail() | answers.Halt():
             return "fail", 0, 0
-        case Stop():
+        case answers.Stop():
             return "stop", 0, 0
-        case Cancel():
+        case answers.Cancel():
             return "cancel", 0, 0
-        case Replay():
+        case answers.Replay():
             return "replay", instruction.checkpoint, instruction.amendment
         case _:
             assert_never(instruction)

@@ -5,22 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, PermitTakeover, StreamLost
-from onceward.coordinator.protocol.facts import (
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointSettled,
-    CheckpointUnchanged,
-    Fact,
-    GenerationGranted,
-    JobHalted,
-    LossRecorded,
-    LossSkipped,
-    StatusChanged,
-)
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -109,31 +97,31 @@ class Checker:
 
     # -- what becomes durable
 
-    def fact(self, before: Durable, fact: Fact, after: Durable) -> None:
+    def fact(self, before: Durable, fact: facts.Fact, after: Durable) -> None:
         self.status = after.status
         self._facts, violation = self._facts.after(fact)
         if violation is not None:
             self.fail(_NAMES[violation.invariant], violation.text)
         match fact:
-            case GenerationGranted():
+            case facts.GenerationGranted():
                 self.generations += 1
-            case CheckpointCompleted():
+            case facts.CheckpointCompleted():
                 self._complete(before, fact)
-            case CheckpointAborted():
+            case facts.CheckpointAborted():
                 self.aborted += 1
-            case CheckpointUnchanged():
+            case facts.CheckpointUnchanged():
                 self.unchanged += 1
-            case CheckpointSettled():
+            case facts.CheckpointSettled():
                 self._settle(fact.checkpoint, by_coordinator=before.orphaned)
-            case JobHalted() | LossRecorded():
+            case facts.JobHalted() | facts.LossRecorded():
                 for one in fact.settlements:
                     if one.outcome is not Outcome.COMMITTED:
                         self._halt(one)
-            case CheckpointAmended():
+            case facts.CheckpointAmended():
                 self._amend(fact)
-            case LossSkipped():
+            case facts.LossSkipped():
                 self._give_up(fact)
-            case StatusChanged():
+            case facts.StatusChanged():
                 self._move(before, fact)
             case _:
                 pass
@@ -151,7 +139,7 @@ class Checker:
     def last_ends(self) -> list[int]:
         return self._history[-1].ends if self._history else [0] * len(self._topic.totals)
 
-    def _complete(self, before: Durable, fact: CheckpointCompleted) -> None:
+    def _complete(self, before: Durable, fact: facts.CheckpointCompleted) -> None:
         self.completed += 1
         number = fact.checkpoint
         if len(fact.snapshots) != self._participants:
@@ -186,7 +174,7 @@ class Checker:
         self._history.append(_Completed(id=number, ends=ends))
         self._expect(number, handles)
 
-    def _amend(self, fact: CheckpointAmended) -> None:
+    def _amend(self, fact: facts.CheckpointAmended) -> None:
         """Lost slots were written again: the new transactions count, the old ones are gone."""
         for identifier in [name for name, handle in self._unsettled.items() if handle.slot in fact.slots]:
             handle = self._unsettled.pop(identifier)
@@ -194,7 +182,7 @@ class Checker:
                 self.fail(Invariant.I2, f"{identifier} is written again, and was not lost")
         self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
 
-    def _give_up(self, fact: LossSkipped) -> None:
+    def _give_up(self, fact: facts.LossSkipped) -> None:
         """The sink's policy skips the loss: these records must never become visible, and are no longer expected."""
         for one in fact.settlements:
             self._halt(one)
@@ -222,7 +210,7 @@ class Checker:
             self._committed[key] = checkpoint
             self._unsettled[transaction.id] = handle
 
-    def _move(self, before: Durable, fact: StatusChanged) -> None:
+    def _move(self, before: Durable, fact: facts.StatusChanged) -> None:
         if fact.status not in (JobStatus.FINISHED, JobStatus.CANCELLED):
             return
         if self._unsettled:

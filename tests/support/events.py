@@ -16,32 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    AcknowledgeLoss,
-    Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
-    Event,
-    ForgetJob,
-    OpenJob,
-    PermitAdoption,
-    PermitTakeover,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    RequestRestore,
-    Resolve,
-    Settle,
-    SkipInput,
-    StopJob,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
-)
+from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -78,7 +53,7 @@ def event(
     newest: Generation,
     settings: CheckpointSettings,
     completed: Mapping[int, CompletedCheckpoint] = MappingProxyType({}),
-) -> Event:
+) -> events.Event:
     """The event that a command means. ``newest``: the generation that sends it, unless it names another one.
     ``completed``: what a ``restore`` may go back to."""
     command, generation = _generation(command, newest)
@@ -88,7 +63,7 @@ def event(
             policies = {"replaying": OnLost.REPLAY, "skipping": OnLost.SKIP}
             policy = next((policies[option] for option in options if option in policies), OnLost.HALT)
             sink = replace(SINK, on_lost=policy)
-            return OpenJob(
+            return events.OpenJob(
                 now=now,
                 driver=driver,
                 participants=(SOURCE, OTHER) if "without" in options else (SOURCE, sink),
@@ -97,14 +72,14 @@ def event(
                 instead_of=_instead_of(options, newest),
             )
         case ["watch"]:
-            return Watch(now=now, generation=generation)
+            return events.Watch(now=now, generation=generation)
         case ["lost"]:
-            return StreamLost(now=now, generation=generation)
+            return events.StreamLost(now=now, generation=generation)
         case ["renew", *options]:
             aborted = CheckpointId(int(_after(options, "aborted") or 0))
-            return Renew(now=now, generation=generation, aborted=aborted)
+            return events.Renew(now=now, generation=generation, aborted=aborted)
         case ["ack", checkpoint, who, "on", base, *content]:
-            return Acknowledge(
+            return events.Acknowledge(
                 now=now,
                 generation=generation,
                 checkpoint=CheckpointId(int(checkpoint)),
@@ -114,7 +89,7 @@ def event(
                 good_for_s=float(good) if (good := _after(content, "good")) is not None else None,
             )
         case ["decline", checkpoint, who]:
-            return Decline(
+            return events.Decline(
                 now=now,
                 generation=generation,
                 checkpoint=CheckpointId(int(checkpoint)),
@@ -122,7 +97,7 @@ def event(
                 reason="no",
             )
         case ["settle", checkpoint, who, *slots]:
-            return Settle(
+            return events.Settle(
                 now=now,
                 generation=generation,
                 checkpoint=CheckpointId(int(checkpoint)),
@@ -131,7 +106,7 @@ def event(
                 amendment=int(_after(slots, "amendment") or 0),
             )
         case ["amend", checkpoint, who, slots_written, *content]:
-            return Amend(
+            return events.Amend(
                 now=now,
                 generation=generation,
                 checkpoint=CheckpointId(int(checkpoint)),
@@ -141,7 +116,7 @@ def event(
                 committables=_committables(_after(content, "slots"), "again "),
             )
         case ["acknowledge", "loss", checkpoint, who, *slots]:
-            return AcknowledgeLoss(
+            return events.AcknowledgeLoss(
                 now=now,
                 checkpoint=CheckpointId(int(checkpoint)),
                 participant=ParticipantName(who),
@@ -150,10 +125,12 @@ def event(
             )
         case ["close", reason, *options]:
             back = float(_after(options, "back") or 0)
-            return CloseJob(now=now, generation=generation, reason=CloseReason(reason), back_within_s=back)
+            return events.CloseJob(
+                now=now, generation=generation, reason=events.CloseReason(reason), back_within_s=back
+            )
         case ["request", token, kind, *options]:
             names = [word for word in options if word != "stop"]
-            return RequestCheckpoint(
+            return events.RequestCheckpoint(
                 now=now,
                 request=RequestId(token),
                 kind=CheckpointKind(kind),
@@ -161,21 +138,21 @@ def event(
                 stop="stop" in options,
             )
         case ["stop"]:
-            return StopJob(now=now)
+            return events.StopJob(now=now)
         case ["cancel"]:
-            return CancelJob(now=now)
+            return events.CancelJob(now=now)
         case ["forget"]:
-            return ForgetJob(now=now, reason="somebody wants it")
+            return events.ForgetJob(now=now, reason="somebody wants it")
         case ["restore", checkpoint]:
-            return RequestRestore(now=now, source=completed[int(checkpoint)], reason="a person's reason")
+            return events.RequestRestore(now=now, source=completed[int(checkpoint)], reason="a person's reason")
         case ["permit", "takeover"]:
-            return PermitTakeover(now=now, generation=generation, reason="a person's reason")
+            return events.PermitTakeover(now=now, generation=generation, reason="a person's reason")
         case ["permit", "claim", *_] if (claim := _claim(words)) is not None:
-            return PermitAdoption(now=now, claim=claim, reason="a person's reason")
+            return events.PermitAdoption(now=now, claim=claim, reason="a person's reason")
         case ["release", checkpoint]:
-            return ReleaseSavepoint(now=now, checkpoint=CheckpointId(int(checkpoint)))
+            return events.ReleaseSavepoint(now=now, checkpoint=CheckpointId(int(checkpoint)))
         case ["resolve", checkpoint, who, slots_resolved, ruling, *options]:
-            return Resolve(
+            return events.Resolve(
                 now=now,
                 checkpoint=CheckpointId(int(checkpoint)),
                 participant=ParticipantName(who),
@@ -186,7 +163,7 @@ def event(
                 forced="forced" in options,
             )
         case ["skip", who, "of", checkpoint, "to", position]:
-            return SkipInput(
+            return events.SkipInput(
                 now=now,
                 base=CheckpointId(int(checkpoint)),
                 participant=ParticipantName(who),
@@ -196,9 +173,9 @@ def event(
             )
         case ["orphan", *options]:
             claim = _claim(options)
-            return TakeOrphan(now=now, claims=(claim,) if claim is not None else ())
+            return events.TakeOrphan(now=now, claims=(claim,) if claim is not None else ())
         case ["after", seconds]:
-            return Tick(now=now + float(seconds))
+            return events.Tick(now=now + float(seconds))
         case _:
             raise AssertionError(f"no such command: {command}")
 

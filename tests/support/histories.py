@@ -4,30 +4,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
-    Event,
-    OpenJob,
-    PermitAdoption,
-    PermitTakeover,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    RequestRestore,
-    Resolve,
-    Settle,
-    SkipInput,
-    StopJob,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
-)
+from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState
@@ -92,7 +69,7 @@ a_move = st.builds(
 moves = st.lists(a_move, max_size=60)
 
 
-def to_event(move: Move, state: JobState, now: float) -> Event:
+def to_event(move: Move, state: JobState, now: float) -> events.Event:
     """Return the event that the move means now. ``restart`` is no event; callers handle it themselves."""
     durable, choice = state.durable, move.choice
     generation = Generation(max(1, durable.generation + (move.off if choice % 3 == 0 else 0)))
@@ -105,7 +82,7 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
             claim = Claim(
                 store_id="other" if choice == 10 else durable.store_id, generation=Generation(3), completed=pending
             )
-            return OpenJob(
+            return events.OpenJob(
                 now=now,
                 driver=f"driver-{choice % 3}",
                 participants=(SOURCE, REPLAYING if choice % 2 else SINK),
@@ -114,24 +91,24 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
                 instead_of=Generation(max(0, durable.generation - choice // 4)) if choice % 4 == 0 else NO_GENERATION,
             )
         case "takeover":
-            return PermitTakeover(now=now, generation=generation, reason="Ada")
+            return events.PermitTakeover(now=now, generation=generation, reason="Ada")
         case "adopt":
             store_id = "other" if choice % 2 else durable.store_id
             claim = Claim(store_id=store_id, generation=Generation(3), completed=pending)
-            return PermitAdoption(now=now, claim=claim, reason="Ada")
+            return events.PermitAdoption(now=now, claim=claim, reason="Ada")
         case "watch":
-            return Watch(now=now, generation=generation)
+            return events.Watch(now=now, generation=generation)
         case "ack":
             return _acknowledge(now, generation, checkpoint, CheckpointId(max(0, state.base + move.off)), choice)
         case "decline":
-            return Decline(
+            return events.Decline(
                 now=now, generation=generation, checkpoint=checkpoint, participant=SINK.name, reason=f"reason {choice}"
             )
         case "settle":
             done = durable.completed.id if durable.completed is not None else checkpoint
             outcome = {10: Outcome.IN_DOUBT, 11: Outcome.LOST}.get(choice, Outcome.COMMITTED)
             slots = range(3) if choice % 2 else (choice % 3,)
-            return Settle(
+            return events.Settle(
                 now=now,
                 generation=generation,
                 checkpoint=CheckpointId(max(1, done + move.off)),
@@ -142,40 +119,44 @@ def to_event(move: Move, state: JobState, now: float) -> Event:
         case "amend":
             return _amend(now, generation, state, choice)
         case "renew":
-            return Renew(now=now, generation=generation)
+            return events.Renew(now=now, generation=generation)
         case "lost":
-            return StreamLost(now=now, generation=generation)
+            return events.StreamLost(now=now, generation=generation)
         case "close":
-            return CloseJob(now=now, generation=generation, reason=list(CloseReason)[choice % 5], detail=f"{choice}")
+            return events.CloseJob(
+                now=now, generation=generation, reason=list(events.CloseReason)[choice % 5], detail=f"{choice}"
+            )
         case "request":
             kind = CheckpointKind.SAVEPOINT if choice % 2 else CheckpointKind.CHECKPOINT
-            return RequestCheckpoint(now=now, request=RequestId(f"r{choice}"), kind=kind, stop=choice in (5, 6))
+            return events.RequestCheckpoint(now=now, request=RequestId(f"r{choice}"), kind=kind, stop=choice in (5, 6))
         case "stop":
-            return StopJob(now=now)
+            return events.StopJob(now=now)
         case "cancel":
-            return CancelJob(now=now)
+            return events.CancelJob(now=now)
         case "restore":
-            return RequestRestore(now=now, source=_older(state, choice), reason="a wish")
+            return events.RequestRestore(now=now, source=_older(state, choice), reason="a wish")
         case "release":
-            return ReleaseSavepoint(now=now, checkpoint=pending)
+            return events.ReleaseSavepoint(now=now, checkpoint=pending)
         case "resolve":
             return _resolve(now, state, choice)
         case "skip":
             at = Document(kind="test", version=1, body={"at": 100 + choice})
             base = CheckpointId(max(0, state.base + move.off))
-            return SkipInput(now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada")
+            return events.SkipInput(
+                now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada"
+            )
         case "orphan":
             claim = Claim(
                 store_id="other" if choice == 5 else durable.store_id, generation=generation, completed=checkpoint
             )
-            return TakeOrphan(now=now, claims=(claim,) if choice > 8 else ())
+            return events.TakeOrphan(now=now, claims=(claim,) if choice > 8 else ())
         case _:
-            return Tick(now=now)
+            return events.Tick(now=now)
 
 
 def _acknowledge(
     now: float, generation: Generation, checkpoint: CheckpointId, base: CheckpointId, choice: int
-) -> Acknowledge:
+) -> events.Acknowledge:
     unchanged = choice >= 10
     if choice % 2:
         document = Document(kind="test", version=1, body={"at": choice if choice > 8 else 1})
@@ -185,7 +166,7 @@ def _acknowledge(
         slots = () if unchanged or choice == 0 else range(3)
         committables = tuple(Committable(slot=slot, document=document) for slot in slots)
         participant, snapshot = SINK, Snapshot(committables=committables, records=3, bytes=300, unchanged=unchanged)
-    return Acknowledge(
+    return events.Acknowledge(
         now=now,
         generation=generation,
         checkpoint=checkpoint,
@@ -208,11 +189,11 @@ def _older(state: JobState, choice: int) -> CompletedCheckpoint:
     )
 
 
-def _resolve(now: float, state: JobState, choice: int) -> Resolve:
+def _resolve(now: float, state: JobState, choice: int) -> events.Resolve:
     """Return a ruling, mostly about unresolved slots."""
     unresolved = sorted(state.durable.unresolved.get(SINK.name, {choice % 3: Outcome.LOST}))
     outcome = list(Outcome)[choice % 3]
-    return Resolve(
+    return events.Resolve(
         now=now,
         checkpoint=CheckpointId(max(1, state.base)),
         participant=SINK.name,
@@ -224,12 +205,12 @@ def _resolve(now: float, state: JobState, choice: int) -> Resolve:
     )
 
 
-def _amend(now: float, generation: Generation, state: JobState, choice: int) -> Amend:
+def _amend(now: float, generation: Generation, state: JobState, choice: int) -> events.Amend:
     completed = state.durable.completed
     lost = sorted(state.durable.replaying.get(SINK.name, frozenset({choice % 3})))
     slots = frozenset(lost if choice % 3 else lost[:1])
     document = Document(kind="test", version=1, body={"again": choice % 2})
-    return Amend(
+    return events.Amend(
         now=now,
         generation=generation,
         checkpoint=CheckpointId(max(1, state.base)),
@@ -240,14 +221,14 @@ def _amend(now: float, generation: Generation, state: JobState, choice: int) -> 
     )
 
 
-def _sensible(now: float, state: JobState, choice: int) -> Event:
+def _sensible(now: float, state: JobState, choice: int) -> events.Event:
     """Return the next event of a healthy driver."""
     durable, generation = state.durable, state.durable.generation
     if durable.driver is None and choice in (3, 4):
-        return TakeOrphan(now=now + 4)
+        return events.TakeOrphan(now=now + 4)
     if not durable.orphaned and (durable.driver is None or state.session is None):
         sink = REPLAYING if choice % 2 else SINK
-        return OpenJob(
+        return events.OpenJob(
             now=now,
             driver=f"d{generation}",
             participants=(SOURCE, sink),
@@ -256,13 +237,13 @@ def _sensible(now: float, state: JobState, choice: int) -> Event:
             instead_of=generation,
         )
     if state.session is not None and state.session.stream_lost_at is not None:
-        return Watch(now=now, generation=generation)
+        return events.Watch(now=now, generation=generation)
     completed = durable.completed
     if completed is not None and not completed.settled and choice % 3:
         if durable.replaying and not durable.orphaned:
             return _amend(now, generation, state, 4)
         outcome = {10: Outcome.LOST, 11: Outcome.LOST, 8: Outcome.IN_DOUBT}.get(choice, Outcome.COMMITTED)
-        return Settle(
+        return events.Settle(
             now=now,
             generation=generation,
             checkpoint=completed.id,
@@ -277,4 +258,4 @@ def _sensible(now: float, state: JobState, choice: int) -> Event:
         source = SOURCE.name not in state.pending.answers
         what = (11 if choice == 11 else 1) if source else (10 if choice == 10 else 2)
         return _acknowledge(now, generation, durable.pending.id, durable.base, what)
-    return Tick(now=now)
+    return events.Tick(now=now)

@@ -8,42 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from onceward.coordinator.protocol import events, facts
 from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
 from onceward.coordinator.protocol.core import wanted
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    Amend,
-    CancelJob,
-    CloseJob,
-    Event,
-    OpenJob,
-    PermitTakeover,
-    Settle,
-    StopJob,
-    StreamLost,
-)
 from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.facts import (
-    AdoptionPermitted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    EndingRequested,
-    Fact,
-    GenerationEnded,
-    GenerationGranted,
-    InputSkipped,
-    JobHalted,
-    LossSkipped,
-    RequestEnded,
-    RestoreRequested,
-    SlotsResolved,
-    StatusChanged,
-)
 from onceward.coordinator.protocol.requests import RequestState
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
@@ -88,7 +57,7 @@ class Life:
         self._agrees(state)
         return self._found
 
-    def stepped(self, before: JobState, event: Event, ready: Ready, after: JobState) -> Violation | None:
+    def stepped(self, before: JobState, event: events.Event, ready: Ready, after: JobState) -> Violation | None:
         self._found = None
         self._answered(event, ready.answer)
         for fact in ready.facts:
@@ -106,35 +75,35 @@ class Life:
 
     # -- calls
 
-    def _answered(self, event: Event, answer: Answer) -> None:
+    def _answered(self, event: events.Event, answer: Answer) -> None:
         accepted = answer.verdict is Verdict.ACCEPTED
         generation = getattr(event, "generation", None)
-        if generation is not None and not isinstance(event, StreamLost):
-            closed = isinstance(event, CloseJob) and generation == self.history.generation and not self._driven
+        if generation is not None and not isinstance(event, events.StreamLost):
+            closed = isinstance(event, events.CloseJob) and generation == self.history.generation and not self._driven
             stale = generation != self.history.generation or not self._driven
-            refused = Verdict.TOO_LATE if isinstance(event, PermitTakeover) else Verdict.FENCED
+            refused = Verdict.TOO_LATE if isinstance(event, events.PermitTakeover) else Verdict.FENCED
             if stale and not closed and answer.verdict is not refused:
                 call = f"{type(event).__name__} of generation {generation}"
                 text = f"{call} is {answer.verdict}, now {self.history.generation}"
                 self._fail(Invariant.STALE, text)
         match event:
-            case OpenJob() if accepted:
+            case events.OpenJob() if accepted:
                 self._opened(event)
-            case Acknowledge() if accepted:
+            case events.Acknowledge() if accepted:
                 self._acknowledged(event)
-            case Settle(participant=sink, settlements=settlements) if accepted:
+            case events.Settle(participant=sink, settlements=settlements) if accepted:
                 if event.amendment != self._amendment or event.checkpoint != self.history.last:
                     text = f"outcomes of {event.checkpoint} (amendment {event.amendment}) count for {self.history.last}"
                     self._fail(Invariant.SETTLED, text)
                 proved = {(sink, one.slot) for one in settlements if one.outcome is Outcome.COMMITTED}
                 self._proved |= proved - self.history.lost
-            case Amend(participant=sink, slots=slots) if accepted:
+            case events.Amend(participant=sink, slots=slots) if accepted:
                 if not {(sink, slot) for slot in slots} <= self.history.lost:
                     self._fail(Invariant.TILES, f"slots {sorted(slots)} of {sink} are written again and not lost")
             case _:
                 pass
 
-    def _opened(self, event: OpenJob) -> None:
+    def _opened(self, event: events.OpenJob) -> None:
         if self._gone:
             self._fail(Invariant.TILES, "a job goes on although records of it are lost")
         claim = event.claim
@@ -150,7 +119,7 @@ class Life:
         if claim.store_id != "this" or claim.generation > self.history.generation:
             self._fail(OperatorInvariant.CLAIMED, f"this store and {claim.store_id} both write")
 
-    def _acknowledged(self, event: Acknowledge) -> None:
+    def _acknowledged(self, event: events.Acknowledge) -> None:
         if event.checkpoint != self.history.undecided:
             text = f"an answer to checkpoint {event.checkpoint} counts for {self.history.undecided}"
             self._fail(Invariant.EVERYBODY, text)
@@ -164,54 +133,54 @@ class Life:
 
     # -- facts
 
-    def _see(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
+    def _see(self, fact: facts.Fact, event: events.Event, together: Iterable[facts.Fact]) -> None:
         former = self.history
         self.history, violation = former.after(fact)
         if violation is not None:
             self._fail(*violation)
         match fact:
-            case GenerationGranted():
+            case facts.GenerationGranted():
                 self._driven = True
-            case GenerationEnded():
+            case facts.GenerationEnded():
                 self._driven = False
-            case AdoptionPermitted():
+            case facts.AdoptionPermitted():
                 self._adoptable = fact.claim
-            case CheckpointTriggered():
+            case facts.CheckpointTriggered():
                 self._answers, self._adoptable = {}, None
-            case CheckpointCompleted():
+            case facts.CheckpointCompleted():
                 if not self._everybody or fact.snapshots != self._answers:
                     text = f"checkpoint {fact.checkpoint} is completed with something else than all answers"
                     self._fail(Invariant.EVERYBODY, text)
                 self._snapshots, self._amendment, self._proved = dict(fact.snapshots), 0, set()
-            case CheckpointUnchanged():
+            case facts.CheckpointUnchanged():
                 if not self._everybody or not all(one.unchanged for one in self._answers.values()):
                     self._fail(Invariant.TILES, f"checkpoint {fact.checkpoint} is forgotten, and something was new")
-            case CheckpointSettled():
+            case facts.CheckpointSettled():
                 left = {
                     (name, one.slot) for name, snapshot in self._snapshots.items() for one in snapshot.committables
                 } - self._proved
                 if left:
                     text = f"checkpoint {fact.checkpoint} is called settled without {sorted(left)}"
                     self._fail(Invariant.SETTLED, text)
-            case CheckpointRestored():
+            case facts.CheckpointRestored():
                 if _positions(fact.snapshots) != self._ordered:
                     text = f"checkpoint {fact.checkpoint} has other positions than were ordered"
                     self._fail(Invariant.RESTORED, text)
                 self._snapshots, self._amendment = dict(fact.snapshots), 0
-            case InputSkipped():
+            case facts.InputSkipped():
                 self._snapshots, self._amendment = dict(fact.snapshots), 0
-            case RestoreRequested():
+            case facts.RestoreRequested():
                 self._ordered = _positions(fact.source.snapshots)
-            case CheckpointAmended():
+            case facts.CheckpointAmended():
                 self._proved -= {(fact.participant, slot) for slot in fact.slots}
                 self._amendment = fact.amendment
                 self._replace(fact.participant, fact.slots, fact.committables)
-            case LossSkipped():
+            case facts.LossSkipped():
                 self._replace(fact.participant, {one.slot for one in fact.settlements})
-            case SlotsResolved():
+            case facts.SlotsResolved():
                 self._gone = False
                 self._replace(fact.participant, fact.settled)
-            case JobHalted():
+            case facts.JobHalted():
                 self._gone |= any(one.outcome is Outcome.LOST for one in fact.settlements)
             case _:
                 self._see_request(fact, event, together)
@@ -225,22 +194,25 @@ class Life:
         kept = [one for one in self._snapshots[sink].committables if one.slot not in slots]
         self._snapshots[sink] = replace(self._snapshots[sink], committables=(*kept, *again))
 
-    def _see_request(self, fact: Fact, event: Event, together: Iterable[Fact]) -> None:
+    def _see_request(self, fact: facts.Fact, event: events.Event, together: Iterable[facts.Fact]) -> None:
         match fact:
-            case RequestEnded(request=request) if request.state is RequestState.COMPLETED:
+            case facts.RequestEnded(request=request) if request.state is RequestState.COMPLETED:
                 if request.kind is CheckpointKind.SAVEPOINT and not any(
-                    isinstance(one, CheckpointCompleted) and one.checkpoint == request.checkpoint for one in together
+                    isinstance(one, facts.CheckpointCompleted) and one.checkpoint == request.checkpoint
+                    for one in together
                 ):
                     self._fail(
                         OperatorInvariant.REQUESTS, f"savepoint {request.checkpoint} is reported completed and is not"
                     )
-            case EndingRequested() if not isinstance(event, StopJob | CancelJob):
+            case facts.EndingRequested() if not isinstance(event, events.StopJob | events.CancelJob):
                 if not any(
-                    isinstance(one, RequestEnded) and one.request.stop and one.request.state is RequestState.COMPLETED
+                    isinstance(one, facts.RequestEnded)
+                    and one.request.stop
+                    and one.request.state is RequestState.COMPLETED
                     for one in together
                 ):
                     self._fail(OperatorInvariant.REQUESTS, "the job ends although its last savepoint failed")
-            case StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED) if not self.history.settled:
+            case facts.StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED) if not self.history.settled:
                 self._fail(
                     OperatorInvariant.ENDING, f"the job is {fact.status} while {self.history.last} is not settled"
                 )
@@ -304,7 +276,7 @@ def _positions(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Participan
     return {name: one.positions for name, one in snapshots.items() if one.positions is not None}
 
 
-def _evolved(durable: Durable, facts: Iterable[Fact]) -> Durable:
-    for fact in facts:
+def _evolved(durable: Durable, recorded: Iterable[facts.Fact]) -> Durable:
+    for fact in recorded:
         durable = evolve(durable, fact)
     return durable

@@ -7,21 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from onceward.coordinator.protocol.facts import (
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    Fact,
-    GenerationGranted,
-    InputSkipped,
-    LossRecorded,
-    LossSkipped,
-    SlotsResolved,
-)
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.values import ParticipantName
 
 __all__ = ["History", "Invariant", "Violation"]
@@ -66,10 +52,10 @@ class History:
     lost: frozenset[tuple[ParticipantName, int]] = frozenset()
     """Sinks and slots of the last completed checkpoint that are recorded as lost."""
 
-    def after(self, fact: Fact) -> tuple[Self, Violation | None]:
+    def after(self, fact: facts.Fact) -> tuple[Self, Violation | None]:
         """The history with one more fact, and the first rule that the fact breaks."""
         match fact:
-            case GenerationGranted(generation=generation):
+            case facts.GenerationGranted(generation=generation):
                 return replace(self, generation=generation, burnt=max(self.burnt, fact.first_id)), _broken(
                     (generation > self.generation, Invariant.STALE, f"{generation} granted after {self.generation}"),
                     (
@@ -78,48 +64,49 @@ class History:
                         f"{self.undecided} is undecided under a new generation",
                     ),
                 )
-            case CheckpointTriggered(checkpoint=checkpoint):
+            case facts.CheckpointTriggered(checkpoint=checkpoint):
                 return replace(self, burnt=checkpoint, undecided=checkpoint), _broken(
                     *self._takes(checkpoint, fact.base),
                     (not self.lost, Invariant.IN_ORDER, f"{checkpoint} runs before lost records are written again"),
                     (fact.generation == self.generation, Invariant.STALE, f"{checkpoint} is of {fact.generation}"),
                 )
-            case CheckpointCompleted(checkpoint=checkpoint):
+            case facts.CheckpointCompleted(checkpoint=checkpoint):
                 data = any(snapshot.committables for snapshot in fact.snapshots.values())
                 return replace(self, undecided=0, last=checkpoint, settled=fact.settled), _broken(
                     self._decides(checkpoint),
                     (self.settled, Invariant.IN_ORDER, f"{checkpoint} is completed, {self.last} is not settled"),
                     (fact.settled is not data, Invariant.SETTLED, f"{checkpoint} completes as settled: {fact.settled}"),
                 )
-            case CheckpointAborted(checkpoint=checkpoint) | CheckpointUnchanged(checkpoint=checkpoint):
+            case facts.CheckpointAborted(checkpoint=checkpoint) | facts.CheckpointUnchanged(checkpoint=checkpoint):
                 return replace(self, undecided=0), _broken(self._decides(checkpoint))
-            case CheckpointSettled(checkpoint=checkpoint):
+            case facts.CheckpointSettled(checkpoint=checkpoint):
                 return replace(self, settled=True), _broken(
                     self._waits(checkpoint),
                     (not self.lost, Invariant.SETTLED, f"{checkpoint} is settled, and {sorted(self.lost)} are lost"),
                 )
-            case LossRecorded(checkpoint=checkpoint):
+            case facts.LossRecorded(checkpoint=checkpoint):
                 lost = self.lost | {(fact.participant, one.slot) for one in fact.settlements}
                 return replace(self, lost=lost), _broken(
                     self._waits(checkpoint),
                     (not self.undecided, Invariant.IN_ORDER, f"{self.undecided} runs while {checkpoint} is replayed"),
                 )
-            case CheckpointAmended(checkpoint=checkpoint):
+            case facts.CheckpointAmended(checkpoint=checkpoint):
                 again = {(fact.participant, slot) for slot in fact.slots}
                 return replace(self, lost=self.lost - again), _broken(
                     self._waits(checkpoint),
                     (again <= self.lost, Invariant.TILES, f"{sorted(again)} are written again, and were not lost"),
                 )
-            case LossSkipped(checkpoint=checkpoint):
+            case facts.LossSkipped(checkpoint=checkpoint):
                 skipped = {(fact.participant, one.slot) for one in fact.settlements}
                 return replace(self, lost=self.lost - skipped), _broken(
                     (checkpoint == self.last, Invariant.TILES, f"a loss of {checkpoint} is given up after {self.last}")
                 )
-            case SlotsResolved(checkpoint=checkpoint):
+            case facts.SlotsResolved(checkpoint=checkpoint):
                 resolved = {(fact.participant, slot) for slot in fact.slots | fact.settled}
                 return replace(self, lost=self.lost - resolved), _broken(self._waits(checkpoint))
             case (
-                CheckpointRestored(checkpoint=checkpoint, former=base) | InputSkipped(checkpoint=checkpoint, base=base)
+                facts.CheckpointRestored(checkpoint=checkpoint, former=base)
+                | facts.InputSkipped(checkpoint=checkpoint, base=base)
             ):
                 return replace(self, burnt=checkpoint, last=checkpoint), _broken(
                     *self._takes(checkpoint, base),

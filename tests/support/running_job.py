@@ -17,25 +17,10 @@ from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.core import step, wanted
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
-    Event,
-    OpenJob,
-    Renew,
-    Settle,
-    StreamLost,
-    TakeOrphan,
-    Tick,
-    Watch,
-)
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
@@ -73,7 +58,7 @@ class Coordinator:
     state: JobState = field(default_factory=lambda: JobState(durable=Durable(job=JOB, store_id="store-a")))
     now: float = 0.0
     sink: Participant = SINK
-    answered: Callable[[Event, Answer], None] = nothing
+    answered: Callable[[events.Event, Answer], None] = nothing
     """Called after the core has answered. If it raises, the driver gets that error instead of the answer."""
     hears: Callable[[Instruction], bool] = lambda _: True
     """Whether an instruction reaches the driver."""
@@ -82,7 +67,7 @@ class Coordinator:
     _deliver: Callable[[Instruction], None] | None = None
     _one: threading.RLock = field(default_factory=threading.RLock)
 
-    def tell(self, event: Event) -> Answer:
+    def tell(self, event: events.Event) -> Answer:
         """Process one event of any sender, then send the wanted instructions to the driver."""
         with self._one:
             self.state, ready = step(self.state, event)
@@ -104,18 +89,18 @@ class Coordinator:
         """Let time-outs expire. The driver gets their instructions only after the next event."""
         with self._one:
             self.now += seconds
-            self.state, _ = step(self.state, Tick(now=self.now))
+            self.state, _ = step(self.state, events.Tick(now=self.now))
 
     def restart(self) -> None:
         """Restart the coordinator: it forgets everything that is not durable."""
         with self._one:
             self.state = restart(self.state.durable, self.now)
-            self.state, _ = step(self.state, Watch(now=self.now, generation=self.generation))
+            self.state, _ = step(self.state, events.Watch(now=self.now, generation=self.generation))
 
     def give_up(self) -> None:
         """Declare the driver dead: its stream is gone and it stays silent for a lease."""
         with self._one:
-            self.state, _ = step(self.state, StreamLost(now=self.now, generation=self.generation))
+            self.state, _ = step(self.state, events.StreamLost(now=self.now, generation=self.generation))
             self.pass_time(SETTINGS.seconds("lease"))
         assert self.state.durable.driver is None
 
@@ -124,12 +109,12 @@ class Coordinator:
         self.give_up()
         with self._one:
             self.pass_time(SETTINGS.seconds("orphan_grace"))
-            self.state, _ = step(self.state, TakeOrphan(now=self.now))
+            self.state, _ = step(self.state, events.TakeOrphan(now=self.now))
         assert self.state.durable.orphaned
 
     def replace_it(self) -> None:
         """Let another driver take the job over."""
-        event = OpenJob(
+        event = events.OpenJob(
             now=self.now,
             driver="another",
             participants=(SOURCE, self.sink),
@@ -143,7 +128,7 @@ class Coordinator:
     def cancel(self) -> None:
         """Cancel the job, as an operator does."""
         with self._one:
-            self.state, _ = step(self.state, CancelJob(now=self.now))
+            self.state, _ = step(self.state, events.CancelJob(now=self.now))
 
     def hang_up(self) -> None:
         """Send the driver nothing any more."""
@@ -172,7 +157,7 @@ class Coordinator:
     ) -> "Coordinator":
         self.driver = driver
         self.asked_to_open = {"claim": claim, "takeover": options["takeover"]}
-        event = OpenJob(
+        event = events.OpenJob(
             now=self.now,
             driver=driver,
             participants=(SOURCE, self.sink),
@@ -191,7 +176,7 @@ class Coordinator:
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         self._deliver = deliver
-        self.tell(Watch(now=self.now, generation=self.generation))
+        self.tell(events.Watch(now=self.now, generation=self.generation))
 
     def acknowledge(
         self,
@@ -203,7 +188,7 @@ class Coordinator:
     ) -> tuple[Answer, ...]:
         return tuple(
             self.tell(
-                Acknowledge(
+                events.Acknowledge(
                     now=self.now,
                     generation=self.grant.generation,
                     checkpoint=checkpoint,
@@ -218,7 +203,7 @@ class Coordinator:
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
         return self.tell(
-            Decline(
+            events.Decline(
                 now=self.now,
                 generation=self.grant.generation,
                 checkpoint=checkpoint,
@@ -236,7 +221,7 @@ class Coordinator:
         amendment: int = 0,
     ) -> Answer:
         return self.tell(
-            Settle(
+            events.Settle(
                 now=self.now,
                 generation=self.grant.generation,
                 checkpoint=checkpoint,
@@ -255,7 +240,7 @@ class Coordinator:
         committables: tuple[Committable, ...],
     ) -> Answer:
         return self.tell(
-            Amend(
+            events.Amend(
                 now=self.now,
                 generation=self.grant.generation,
                 checkpoint=checkpoint,
@@ -266,11 +251,11 @@ class Coordinator:
             )
         )
 
-    def close(self, reason: CloseReason, detail: str = "") -> None:
-        self.tell(CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
+    def close(self, reason: events.CloseReason, detail: str = "") -> None:
+        self.tell(events.CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
 
     def renew(self) -> None:
-        self.tell(Renew(now=self.now, generation=self.grant.generation))
+        self.tell(events.Renew(now=self.now, generation=self.grant.generation))
 
     def let_go(self) -> None:
         self.hang_up()

@@ -14,19 +14,7 @@ from typing import IO, assert_never
 
 from onceward.coordinator.client.session import CoordinatorClient, Session
 from onceward.coordinator.errors import OncewardError
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Cancel,
-    Complete,
-    Decision,
-    Fail,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-    Verdict,
-)
+from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -160,8 +148,8 @@ class ScriptedDriver:
         self.runs: list[CheckpointId] = []
         self.committed: list[CheckpointId] = []
         self.aborted: list[CheckpointId] = []
-        self.decisions: dict[CheckpointId, Decision] = {}
-        self.reported: list[Instruction] = []
+        self.decisions: dict[CheckpointId, answers.Decision] = {}
+        self.reported: list[answers.Instruction] = []
         """Other instructions, such as a stop. The test carries them out."""
         self.session: Session = client.open_job(
             job,
@@ -173,7 +161,7 @@ class ScriptedDriver:
             on_error=self.errors.put,
         )
         self.session.report_aborted(lambda: max(self.aborted, default=NO_CHECKPOINT))
-        self._instructions: queue.Queue[Instruction | None] = queue.Queue()
+        self._instructions: queue.Queue[answers.Instruction | None] = queue.Queue()
         self._answers: dict[CheckpointId, tuple[CheckpointId, Snapshot, Snapshot]] = {}
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -198,9 +186,9 @@ class ScriptedDriver:
         except OncewardError as error:
             self.errors.put(error)
 
-    def _follow(self, instruction: Instruction) -> None:
+    def _follow(self, instruction: answers.Instruction) -> None:
         match instruction:
-            case Trigger(checkpoint=checkpoint, base=base):
+            case answers.Trigger(checkpoint=checkpoint, base=base):
                 for earlier in [known for known in self._answers if base < known < checkpoint]:
                     self._abort(earlier)  # the base shows it
                 if checkpoint in self.decisions:
@@ -209,15 +197,15 @@ class ScriptedDriver:
                     self.runs.append(checkpoint)
                     self._answers[checkpoint] = (base, positions(int(checkpoint)), slots(int(checkpoint)))
                 self._acknowledge(checkpoint)
-            case Complete(checkpoint=checkpoint, amendment=amendment):
-                self._decided(checkpoint, Decision.COMPLETED)
+            case answers.Complete(checkpoint=checkpoint, amendment=amendment):
+                self._decided(checkpoint, answers.Decision.COMPLETED)
                 if checkpoint not in self.committed:
                     self.committed.append(checkpoint)
                 proved = [Settlement(slot=slot, outcome=Outcome.COMMITTED, evidence="test") for slot in range(2)]
                 self.session.settle(checkpoint, SINK.name, proved, amendment=amendment)
-            case Abort(checkpoint=checkpoint):
+            case answers.Abort(checkpoint=checkpoint):
                 self._abort(checkpoint)
-            case Stop() | Cancel() | Fail() | Halt() | Replay():
+            case answers.Stop() | answers.Cancel() | answers.Fail() | answers.Halt() | answers.Replay():
                 if instruction not in self.reported:
                     self.reported.append(instruction)
             case _:
@@ -226,17 +214,20 @@ class ScriptedDriver:
     def _acknowledge(self, checkpoint: CheckpointId) -> None:
         base, source, sink = self._answers[checkpoint]
         for answer in self.session.acknowledge(checkpoint, base, {SOURCE.name: source, SINK.name: sink}):
-            if answer.verdict in (Verdict.TOO_LATE, Verdict.EXPIRED) and answer.decision is Decision.ABORTED:
+            if (
+                answer.verdict in (answers.Verdict.TOO_LATE, answers.Verdict.EXPIRED)
+                and answer.decision is answers.Decision.ABORTED
+            ):
                 self._abort(checkpoint)
                 return
-            assert answer.verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE), answer
+            assert answer.verdict in (answers.Verdict.ACCEPTED, answers.Verdict.DUPLICATE), answer
 
     def _abort(self, checkpoint: CheckpointId) -> None:
-        self._decided(checkpoint, Decision.ABORTED)
+        self._decided(checkpoint, answers.Decision.ABORTED)
         self._answers.pop(checkpoint, None)
         if checkpoint not in self.aborted:
             self.aborted.append(checkpoint)
 
-    def _decided(self, checkpoint: CheckpointId, decision: Decision) -> None:
+    def _decided(self, checkpoint: CheckpointId, decision: answers.Decision) -> None:
         before = self.decisions.setdefault(checkpoint, decision)
         assert before is decision, f"checkpoint {checkpoint} was {before} and is now {decision}"

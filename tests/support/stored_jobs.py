@@ -7,25 +7,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event, ReleaseSavepoint, RequestRestore
 from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.facts import (
-    AbortReason,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    Fact,
-    GenerationEnded,
-    GenerationGranted,
-    JobHalted,
-    LossSkipped,
-    RequestQueued,
-    RestoreRequested,
-    StatusChanged,
-)
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState
@@ -62,27 +47,29 @@ class StoredJob:
         self._store = store
         self.durable = known or Durable(job=name, store_id=store.store_id)
 
-    def write(self, *facts: Fact, at: datetime = AT) -> None:
+    def write(self, *recorded: facts.Fact, at: datetime = AT) -> None:
         durable = self.durable
-        for fact in facts:
+        for fact in recorded:
             durable = evolve(durable, fact)
-        self._store.apply([(durable, facts)], at=at)
+        self._store.apply([(durable, recorded)], at=at)
         self.durable = durable
 
     def open(self, driver: str = "d1", *, at: datetime = AT) -> None:
         """Begin the next generation."""
-        granted = GenerationGranted(
+        granted = facts.GenerationGranted(
             generation=Generation(self.durable.generation + 1),
             driver=driver,
             participants=(SOURCE, SINK),
             settings=CheckpointSettings(),
             first_id=self.durable.last_id,
         )
-        self.write(granted, StatusChanged(transition=Transition.OPENED, status=JobStatus.RUNNING, detail=""), at=at)
+        self.write(
+            granted, facts.StatusChanged(transition=Transition.OPENED, status=JobStatus.RUNNING, detail=""), at=at
+        )
 
     def end(self, *, at: datetime = AT) -> None:
-        ended = GenerationEnded(generation=self.durable.generation, detail="it left")
-        left = StatusChanged(transition=Transition.LEFT, status=JobStatus.SUSPENDED, detail="")
+        ended = facts.GenerationEnded(generation=self.durable.generation, detail="it left")
+        left = facts.StatusChanged(transition=Transition.LEFT, status=JobStatus.SUSPENDED, detail="")
         self.write(ended, left, at=at)
 
     def trigger(self, *, kind: CheckpointKind = CheckpointKind.CHECKPOINT, name: str = "", waited: float = 0.0) -> None:
@@ -90,9 +77,9 @@ class StoredJob:
         request = None
         if name:
             request = RequestId(f"wish-{number}")
-            self.write(RequestQueued(request=Request(id=request, kind=kind, name=name)))
+            self.write(facts.RequestQueued(request=Request(id=request, kind=kind, name=name)))
         self.write(
-            CheckpointTriggered(
+            facts.CheckpointTriggered(
                 checkpoint=number,
                 base=self.durable.base,
                 generation=self.durable.generation,
@@ -104,16 +91,16 @@ class StoredJob:
 
     def complete(self, *, settled: bool = False, ran: float = 0.0, decided: float = 0.0, at: datetime = AT) -> None:
         number = self.durable.last_id
-        completed = CheckpointCompleted(
+        completed = facts.CheckpointCompleted(
             checkpoint=number, snapshots=snapshots(number), settled=settled, ran_s=ran, decided_s=decided
         )
         self.write(completed, at=at)
 
     def settle(self, *, took: float = 0.0, at: datetime = AT) -> None:
-        self.write(CheckpointSettled(checkpoint=self.durable.base, took_s=took), at=at)
+        self.write(facts.CheckpointSettled(checkpoint=self.durable.base, took_s=took), at=at)
 
-    def abort(self, reason: AbortReason, detail: str = "", *, ran: float = 0.0, at: datetime = AT) -> None:
-        aborted = CheckpointAborted(
+    def abort(self, reason: facts.AbortReason, detail: str = "", *, ran: float = 0.0, at: datetime = AT) -> None:
+        aborted = facts.CheckpointAborted(
             checkpoint=self.durable.last_id,
             generation=self.durable.generation,
             reason=reason,
@@ -137,7 +124,7 @@ class StoredJob:
         assert self.durable.completed is not None
         committables = self.durable.completed.snapshots[SINK.name].committables
         slots = {one.slot for one in lost}
-        skipped = LossSkipped(
+        skipped = facts.LossSkipped(
             checkpoint=self.durable.base,
             participant=SINK.name,
             settlements=lost,
@@ -147,21 +134,23 @@ class StoredJob:
         self.write(skipped, at=at)
 
     def halt(self, *settlements: Settlement) -> None:
-        halted = JobHalted(
+        halted = facts.JobHalted(
             checkpoint=self.durable.base, participant=SINK.name, settlements=settlements, reason="it is lost"
         )
-        self.write(halted, StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost"))
+        self.write(
+            halted, facts.StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost")
+        )
 
     def order_restore(self, source: int, reason: str = "ann: bad input") -> None:
         found = self._store.completed(self.durable.job, CheckpointId(source))
-        self.write(RestoreRequested(source=found, reason=reason))
+        self.write(facts.RestoreRequested(source=found, reason=reason))
 
     def restore(self, *, at: datetime = AT) -> None:
         """Begin the next generation with the ordered restore."""
         order = self.durable.restore
         assert order is not None
         self.open(at=at)
-        restored = CheckpointRestored(
+        restored = facts.CheckpointRestored(
             checkpoint=CheckpointId(self.durable.last_id + 1),
             source=order.source.id,
             former=self.durable.base,

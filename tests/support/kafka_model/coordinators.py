@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from tests.support.kafka_model.answers import (
-    Code,
-    Coded,
-    Ended,
-    Initialised,
-    ListedTransaction,
-    ListedTransactions,
-    TopicPartitions,
-    TransactionDescription,
-    TransactionDescriptions,
-)
+from tests.support.kafka_model import answers
 from tests.support.kafka_model.endings import Endings
 from tests.support.kafka_model.placement import Shard, shard_of
 from tests.support.kafka_model.settings import OFFSETS_TOPIC, AddOffsets, AddPartitions, Partition
@@ -37,49 +27,51 @@ class TransactionCoordinators:
 
     # -- requests
 
-    def end(self, node: int, request: Any, now: float) -> Ended:
+    def end(self, node: int, request: Any, now: float) -> answers.Ended:
         """EndTxnRequest, at the version it is pinned to."""
         version = int(request._max_version)
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, Code):
-            return Ended(error_code=found)
+        if isinstance(found, answers.Code):
+            return answers.Ended(error_code=found)
         shard, entry, leads = found
         if entry is None:
-            return Ended(error_code=Code.INVALID_PRODUCER_ID_MAPPING)
+            return answers.Ended(error_code=answers.Code.INVALID_PRODUCER_ID_MAPPING)
         commit = bool(request.committed)
         decided = end(entry, request.producer_id, request.producer_epoch, commit=commit, version=version)
-        if isinstance(decided, Code):
-            if decided is Code.PRODUCER_FENCED and version < 2:
-                decided = Code.INVALID_PRODUCER_EPOCH
-            known = version >= 5 and decided is Code.NONE
-            return Ended(
+        if isinstance(decided, answers.Code):
+            if decided is answers.Code.PRODUCER_FENCED and version < 2:
+                decided = answers.Code.INVALID_PRODUCER_EPOCH
+            known = version >= 5 and decided is answers.Code.NONE
+            return answers.Ended(
                 error_code=decided,
                 producer_id=entry.producer_id if known else -1,
                 producer_epoch=entry.epoch if known else -1,
             )
         if not leads:
-            return Ended(error_code=Code.NOT_COORDINATOR)
+            return answers.Ended(error_code=answers.Code.NOT_COORDINATOR)
         raises = version >= 5
         following = self._state.next_producer_id() if raises and entry.exhausted else -1
         entry.prepare(commit=decided is Change.COMMIT, raises=raises, next_producer_id=following, now=now)
         self._endings.send_markers(shard, entry, now)
         if not raises:
-            return Ended(error_code=Code.NONE)
-        return Ended(error_code=Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
+            return answers.Ended(error_code=answers.Code.NONE)
+        return answers.Ended(error_code=answers.Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
 
-    def initialise(self, node: int, request: Any, now: float) -> Initialised:
+    def initialise(self, node: int, request: Any, now: float) -> answers.Initialised:
         """InitProducerIdRequest."""
         if not request.transactional_id:
-            return Initialised(error_code=Code.NONE, producer_id=self._state.next_producer_id(), producer_epoch=0)
+            return answers.Initialised(
+                error_code=answers.Code.NONE, producer_id=self._state.next_producer_id(), producer_epoch=0
+            )
         if not 0 < request.transaction_timeout_ms <= self._state.settings.max_timeout_ms:
-            return Initialised(error_code=Code.INVALID_TRANSACTION_TIMEOUT)
+            return answers.Initialised(error_code=answers.Code.INVALID_TRANSACTION_TIMEOUT)
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, Code):
-            return Initialised(error_code=found)
+        if isinstance(found, answers.Code):
+            return answers.Initialised(error_code=found)
         shard, entry, leads = found
         if entry is None:
             if not leads:
-                return Initialised(error_code=Code.NOT_COORDINATOR)
+                return answers.Initialised(error_code=answers.Code.NOT_COORDINATOR)
             entry = shard.table[request.transactional_id] = Entry(
                 id=request.transactional_id,
                 producer_id=self._state.next_producer_id(),
@@ -88,13 +80,13 @@ class TransactionCoordinators:
             )
         expected = (request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
         decided = initialise(entry, expected)
-        if isinstance(decided, Code):
-            return Initialised(error_code=decided)
+        if isinstance(decided, answers.Code):
+            return answers.Initialised(error_code=decided)
         if not leads:
-            return Initialised(error_code=Code.NOT_COORDINATOR)
+            return answers.Initialised(error_code=answers.Code.NOT_COORDINATOR)
         if decided is Change.FENCE:
             self._endings.fence(shard, entry, now)
-            return Initialised(error_code=Code.CONCURRENT_TRANSACTIONS)
+            return answers.Initialised(error_code=answers.Code.CONCURRENT_TRANSACTIONS)
         entry.begin_anew(
             rotate_to=self._state.next_producer_id() if decided is Change.ROTATE else None,
             expected_epoch=None if expected is None else expected[1],
@@ -102,31 +94,33 @@ class TransactionCoordinators:
             timeout_ms=request.transaction_timeout_ms,
             now=now,
         )
-        return Initialised(error_code=Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
+        return answers.Initialised(
+            error_code=answers.Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch
+        )
 
-    def add_partitions(self, node: int, request: AddPartitions, now: float) -> Coded:
-        return Coded(error_code=self._enlist(node, request, request.partitions, now))
+    def add_partitions(self, node: int, request: AddPartitions, now: float) -> answers.Coded:
+        return answers.Coded(error_code=self._enlist(node, request, request.partitions, now))
 
-    def add_offsets(self, node: int, request: AddOffsets, now: float) -> Coded:
+    def add_offsets(self, node: int, request: AddOffsets, now: float) -> answers.Coded:
         number = shard_of(request.group_id, len(self._state.groups))
-        return Coded(error_code=self._enlist(node, request, [(OFFSETS_TOPIC, number)], now))
+        return answers.Coded(error_code=self._enlist(node, request, [(OFFSETS_TOPIC, number)], now))
 
-    def describe(self, node: int, request: Any, now: float) -> TransactionDescriptions:
+    def describe(self, node: int, request: Any, now: float) -> answers.TransactionDescriptions:
         """DescribeTransactionsRequest."""
-        return TransactionDescriptions(
+        return answers.TransactionDescriptions(
             transaction_states=[self._described(name, node, now) for name in request.transactional_ids]
         )
 
-    def list(self, node: int, request: Any, now: float) -> ListedTransactions:
+    def list(self, node: int, request: Any, now: float) -> answers.ListedTransactions:
         """ListTransactionsRequest: the ids that `node` coordinates."""
         filters = set(request.state_filters)
         pattern = _pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
-        listed: list[ListedTransaction] = []
+        listed: list[answers.ListedTransaction] = []
         for shard in self._state.transactions:
             served = shard.serve(node, now)
-            if served is Code.COORDINATOR_LOAD_IN_PROGRESS:
-                return ListedTransactions(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
-            if isinstance(served, Code):
+            if served is answers.Code.COORDINATOR_LOAD_IN_PROGRESS:
+                return answers.ListedTransactions(error_code=answers.Code.COORDINATOR_LOAD_IN_PROGRESS)
+            if isinstance(served, answers.Code):
                 continue
             for entry in list(served[0].values()):
                 if (filters and entry.state.value not in filters) or self._expired(entry, now):
@@ -136,52 +130,54 @@ class TransactionCoordinators:
                 if request.producer_id_filters and entry.producer_id not in request.producer_id_filters:
                     continue
                 listed.append(
-                    ListedTransaction(
+                    answers.ListedTransaction(
                         transactional_id=entry.id,
                         producer_id=entry.producer_id,
                         transaction_state=entry.state.value,
                     )
                 )
-        return ListedTransactions(
-            error_code=Code.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
+        return answers.ListedTransactions(
+            error_code=answers.Code.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
         )
 
     # -- called by brokers that append
 
-    def enlisted(self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float) -> Code:
+    def enlisted(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float
+    ) -> answers.Code:
         """Whether a batch for `partition` may be appended: NONE when the transaction is open and enlists it."""
         shard = self._state.transaction_shard(transactional_id)
         if not shard.ready(now):
-            return Code.NOT_ENOUGH_REPLICAS
+            return answers.Code.NOT_ENOUGH_REPLICAS
         entry = self._live(shard.table, transactional_id, now)
         if entry is None or entry.producer_id != producer_id:
-            return Code.INVALID_PRODUCER_ID_MAPPING
+            return answers.Code.INVALID_PRODUCER_ID_MAPPING
         if entry.epoch != epoch:
-            return Code.INVALID_PRODUCER_EPOCH
+            return answers.Code.INVALID_PRODUCER_EPOCH
         if entry.state in PREPARED:
-            return Code.NOT_ENOUGH_REPLICAS
-        return Code.NONE if partition in entry.partitions else Code.INVALID_TXN_STATE
+            return answers.Code.NOT_ENOUGH_REPLICAS
+        return answers.Code.NONE if partition in entry.partitions else answers.Code.INVALID_TXN_STATE
 
     def enlist_implicitly(
         self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float
-    ) -> Code:
+    ) -> answers.Code:
         """Enlist `partition` for a batch that is about to be appended (transaction version 2)."""
         request = AddPartitions(
             transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, partitions=[partition]
         )
         code = self._enlist(self._state.transaction_shard(transactional_id).leader, request, [partition], now)
-        if code is Code.PRODUCER_FENCED:
-            return Code.INVALID_PRODUCER_EPOCH
-        return Code.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_AWAY else code
+        if code is answers.Code.PRODUCER_FENCED:
+            return answers.Code.INVALID_PRODUCER_EPOCH
+        return answers.Code.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_AWAY else code
 
     # -- inside
 
     def _entry(
         self, transactional_id: str, node: int, now: float
-    ) -> tuple[Shard[TransactionTable], Entry | None, bool] | Code:
+    ) -> tuple[Shard[TransactionTable], Entry | None, bool] | answers.Code:
         shard = self._state.transaction_shard(transactional_id)
         served = shard.serve(node, now)
-        if isinstance(served, Code):
+        if isinstance(served, answers.Code):
             return served
         table, leads = served
         return shard, self._live(table, transactional_id, now), leads
@@ -203,43 +199,45 @@ class TransactionCoordinators:
 
     def _enlist(
         self, node: int, request: AddPartitions | AddOffsets, partitions: Sequence[Partition], now: float
-    ) -> Code:
+    ) -> answers.Code:
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, Code):
+        if isinstance(found, answers.Code):
             return found
         shard, entry, leads = found
         if entry is None:
-            return Code.INVALID_PRODUCER_ID_MAPPING
+            return answers.Code.INVALID_PRODUCER_ID_MAPPING
         refused = entry.refuses(request.producer_id, request.producer_epoch)
-        if refused is not Code.NONE:
+        if refused is not answers.Code.NONE:
             return refused
         if entry.state is State.ONGOING and entry.partitions.issuperset(partitions):
-            return Code.NONE
+            return answers.Code.NONE
         if not leads:
-            return Code.NOT_COORDINATOR
+            return answers.Code.NOT_COORDINATOR
         if entry.enlist(partitions, now):
             self._endings.watch(shard, entry)
-        return Code.NONE
+        return answers.Code.NONE
 
-    def _described(self, name: str, node: int, now: float) -> TransactionDescription:
+    def _described(self, name: str, node: int, now: float) -> answers.TransactionDescription:
         found = self._entry(name, node, now)
-        if isinstance(found, Code):
-            return TransactionDescription(error_code=found, transactional_id=name)
+        if isinstance(found, answers.Code):
+            return answers.TransactionDescription(error_code=found, transactional_id=name)
         entry = found[1]
         if entry is None:
-            return TransactionDescription(error_code=Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name)
+            return answers.TransactionDescription(
+                error_code=answers.Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name
+            )
         topics: dict[str, list[int]] = {}
         for topic, number in sorted(entry.partitions):
             topics.setdefault(topic, []).append(number)
-        return TransactionDescription(
-            error_code=Code.NONE,
+        return answers.TransactionDescription(
+            error_code=answers.Code.NONE,
             transactional_id=name,
             transaction_state=entry.state.value,
             transaction_timeout_ms=entry.timeout_ms,
             transaction_start_time_ms=round(entry.started * 1000) if entry.started >= 0 else -1,
             producer_id=entry.producer_id,
             producer_epoch=entry.epoch,
-            topics=[TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
+            topics=[answers.TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()],
         )
 
 
@@ -248,4 +246,8 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-_COORDINATOR_AWAY = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
+_COORDINATOR_AWAY = (
+    answers.Code.COORDINATOR_LOAD_IN_PROGRESS,
+    answers.Code.COORDINATOR_NOT_AVAILABLE,
+    answers.Code.NOT_COORDINATOR,
+)

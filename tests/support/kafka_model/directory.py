@@ -4,22 +4,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, CoordinatorKind
-from tests.support.kafka_model.answers import (
-    Broker,
-    Code,
-    ConfigEntry,
-    ConfigResult,
-    Configs,
-    Coordinator,
-    Coordinators,
-    Feature,
-    Metadata,
-    PartitionFacts,
-    TopicCode,
-    TopicFacts,
-    TopicsCreated,
-    Versions,
-)
+from tests.support.kafka_model import answers
 from tests.support.kafka_model.placement import NOBODY, Shard
 from tests.support.kafka_model.state import ClusterState
 
@@ -35,7 +20,7 @@ class Directory:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
 
-    def find(self, node: int, request: Any, now: float) -> Coordinators:
+    def find(self, node: int, request: Any, now: float) -> answers.Coordinators:
         found = []
         for key in request.coordinator_keys:
             shard: Shard[Any]
@@ -44,49 +29,49 @@ class Directory:
             else:
                 shard = self._state.group_shard(key)
             leader = shard.leader_according_to(node, now)
-            code = Code.COORDINATOR_NOT_AVAILABLE if leader == NOBODY else Code.NONE
-            found.append(Coordinator(key=key, node_id=leader, error_code=code))
-        return Coordinators(coordinators=found)
+            code = answers.Code.COORDINATOR_NOT_AVAILABLE if leader == NOBODY else answers.Code.NONE
+            found.append(answers.Coordinator(key=key, node_id=leader, error_code=code))
+        return answers.Coordinators(coordinators=found)
 
-    def metadata(self, _node: int, request: Any, _now: float) -> Metadata:
+    def metadata(self, _node: int, request: Any, _now: float) -> answers.Metadata:
         if request.topics is None:
             names = list(self._state.topics)
         else:
             names = [str(topic.name) for topic in request.topics]
-        return Metadata(
+        return answers.Metadata(
             cluster_id=self._state.settings.cluster_id,
-            brokers=[Broker(node_id=node) for node in self._state.alive],
+            brokers=[answers.Broker(node_id=node) for node in self._state.alive],
             topics=[self._topic(name) for name in names],
         )
 
-    def _topic(self, name: str) -> TopicFacts:
+    def _topic(self, name: str) -> answers.TopicFacts:
         if name == TRANSACTIONS_TOPIC:
             leaders = [
-                PartitionFacts(partition_index=shard.number, leader_id=shard.leader, replica_nodes=())
+                answers.PartitionFacts(partition_index=shard.number, leader_id=shard.leader, replica_nodes=())
                 for shard in self._state.transactions
             ]
-            return TopicFacts(name=name, error_code=Code.NONE, partitions=leaders)
+            return answers.TopicFacts(name=name, error_code=answers.Code.NONE, partitions=leaders)
         logs = self._state.topics.get(name)
         if logs is None:
-            return TopicFacts(name=name, error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.TopicFacts(name=name, error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
         replicas = self._state.settings.brokers[:3]
-        return TopicFacts(
+        return answers.TopicFacts(
             name=name,
-            error_code=Code.NONE,
+            error_code=answers.Code.NONE,
             topic_id=uuid5(NAMESPACE_OID, name),
             partitions=[
-                PartitionFacts(partition_index=number, leader_id=log.leader, replica_nodes=replicas)
+                answers.PartitionFacts(partition_index=number, leader_id=log.leader, replica_nodes=replicas)
                 for number, log in enumerate(logs)
             ],
             authorized_operations=_ALL_RIGHTS,
         )
 
-    def versions(self, _node: int, _request: Any, _now: float) -> Versions:
+    def versions(self, _node: int, _request: Any, _now: float) -> answers.Versions:
         level = self._state.settings.transaction_version
-        features = [Feature(name="transaction.version", max_version_level=level)] if level else []
-        return Versions(error_code=Code.NONE, finalized_features=features)
+        features = [answers.Feature(name="transaction.version", max_version_level=level)] if level else []
+        return answers.Versions(error_code=answers.Code.NONE, finalized_features=features)
 
-    def configs(self, _node: int, request: Any, _now: float) -> Configs:
+    def configs(self, _node: int, request: Any, _now: float) -> answers.Configs:
         replicas = min(3, len(self._state.settings.brokers))
         of_broker = {
             "offsets.retention.minutes": str(self._state.settings.offsets_retention_minutes),
@@ -100,12 +85,12 @@ class Directory:
             "unclean.leader.election.enable": "false",
         }
         kinds = {_BROKER: of_broker, _TOPIC: of_topic}
-        return Configs(
+        return answers.Configs(
             results=[
-                ConfigResult(
-                    error_code=Code.NONE,
+                answers.ConfigResult(
+                    error_code=answers.Code.NONE,
                     configs=[
-                        ConfigEntry(name=key, value=kinds[resource.resource_type][key])
+                        answers.ConfigEntry(name=key, value=kinds[resource.resource_type][key])
                         for key in resource.configuration_keys
                     ],
                 )
@@ -113,12 +98,12 @@ class Directory:
             ]
         )
 
-    def create(self, _node: int, request: Any, _now: float) -> TopicsCreated:
+    def create(self, _node: int, request: Any, _now: float) -> answers.TopicsCreated:
         codes = []
         for topic in request.topics:
             known = topic.name in self._state.topics
             if not known:
                 self._state.create_topic(str(topic.name), int(topic.num_partitions))
-            code = Code.TOPIC_ALREADY_EXISTS if known else Code.NONE
-            codes.append(TopicCode(name=str(topic.name), error_code=code))
-        return TopicsCreated(topics=codes)
+            code = answers.Code.TOPIC_ALREADY_EXISTS if known else answers.Code.NONE
+            codes.append(answers.TopicCode(name=str(topic.name), error_code=code))
+        return answers.TopicsCreated(topics=codes)

@@ -3,22 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.kafka_model.answers import (
-    Code,
-    Coded,
-    DeletedGroup,
-    DeletedGroups,
-    GroupOffsets,
-    Groups,
-    ListedGroup,
-    OffsetsCommitted,
-    OffsetsFetched,
-    OffsetTopic,
-    PartitionCode,
-    PartitionOffset,
-    Produced,
-    TopicCode,
-)
+from tests.support.kafka_model import answers
 from tests.support.kafka_model.coordinators import TransactionCoordinators
 from tests.support.kafka_model.placement import shard_of
 from tests.support.kafka_model.settings import OFFSETS_TOPIC, CommitOffsets, Offset, Produce
@@ -38,49 +23,49 @@ class Storage:
         self._coordinators = coordinators
         self.listeners: list[Appended] = []
 
-    def produce(self, node: int, request: Produce, now: float) -> Produced:
+    def produce(self, node: int, request: Produce, now: float) -> answers.Produced:
         log = self._state.log(request.partition)
         if log is None:
-            return Produced(error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.Produced(error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
         if log.leader != node:
-            return Produced(error_code=Code.NOT_LEADER_OR_FOLLOWER)
+            return answers.Produced(error_code=answers.Code.NOT_LEADER_OR_FOLLOWER)
         name, producer, epoch = request.transactional_id, request.producer_id, request.producer_epoch
         if name is not None and not log.in_transaction(producer, epoch):
             log.verifies(producer, epoch, request.sequence)
             check = self._coordinators.enlist_implicitly if request.implicit else self._coordinators.enlisted
             refused = check(name, producer, epoch, request.partition, now)
-            if refused is not Code.NONE:
-                return Produced(error_code=refused)
+            if refused is not answers.Code.NONE:
+                return answers.Produced(error_code=refused)
         end = log.high_watermark
         code, offset = log.append(request, now)
-        if code is Code.NONE and offset == end:
+        if code is answers.Code.NONE and offset == end:
             for listener in self.listeners:
                 listener(request, offset, now)
-        return Produced(error_code=code, base_offset=offset)
+        return answers.Produced(error_code=code, base_offset=offset)
 
-    def commit_in_transaction(self, node: int, request: CommitOffsets, now: float) -> Coded:
+    def commit_in_transaction(self, node: int, request: CommitOffsets, now: float) -> answers.Coded:
         """TxnOffsetCommit."""
         served = self._state.group_shard(request.group_id).serve(node, now)
-        if isinstance(served, Code):
-            return Coded(error_code=served)
+        if isinstance(served, answers.Code):
+            return answers.Coded(error_code=served)
         groups, leads = served
         if any(self._state.log(partition) is None for partition in request.offsets):
-            return Coded(error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.Coded(error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
         name, producer, epoch = request.transactional_id, request.producer_id, request.producer_epoch
         if not groups.in_transaction(producer, epoch):
             partition = (OFFSETS_TOPIC, shard_of(request.group_id, len(self._state.groups)))
             check = self._coordinators.enlist_implicitly if request.implicit else self._coordinators.enlisted
             refused = check(name, producer, epoch, partition, now)
-            if refused is Code.NOT_ENOUGH_REPLICAS:
-                refused = Code.COORDINATOR_LOAD_IN_PROGRESS
-            if refused is not Code.NONE:
-                return Coded(error_code=refused)
+            if refused is answers.Code.NOT_ENOUGH_REPLICAS:
+                refused = answers.Code.COORDINATOR_LOAD_IN_PROGRESS
+            if refused is not answers.Code.NONE:
+                return answers.Coded(error_code=refused)
         if not leads:
-            return Coded(error_code=Code.NOT_COORDINATOR)
+            return answers.Coded(error_code=answers.Code.NOT_COORDINATOR)
         groups.commit_in_transaction(request.group_id, request.offsets, producer, epoch, now)
-        return Coded(error_code=Code.NONE)
+        return answers.Coded(error_code=answers.Code.NONE)
 
-    def txn_offset_commit(self, node: int, request: Any, now: float) -> OffsetsCommitted:
+    def txn_offset_commit(self, node: int, request: Any, now: float) -> answers.OffsetsCommitted:
         """TxnOffsetCommitRequest as the product sends it, up to version 4."""
         offsets = {
             (str(topic.name), int(partition.partition_index)): Offset(
@@ -97,12 +82,12 @@ class Storage:
             offsets=offsets,
         )
         code = self.commit_in_transaction(node, commit, now).error_code
-        return OffsetsCommitted(
+        return answers.OffsetsCommitted(
             topics=[
-                TopicCode(
+                answers.TopicCode(
                     name=str(topic.name),
                     partitions=[
-                        PartitionCode(partition_index=int(partition.partition_index), error_code=code)
+                        answers.PartitionCode(partition_index=int(partition.partition_index), error_code=code)
                         for partition in topic.partitions
                     ],
                 )
@@ -110,55 +95,63 @@ class Storage:
             ]
         )
 
-    def commit(self, node: int, request: Any, now: float) -> OffsetsCommitted:
+    def commit(self, node: int, request: Any, now: float) -> answers.OffsetsCommitted:
         """OffsetCommitRequest, of a group without members."""
         served = self._state.group_shard(request.group_id).serve(node, now)
-        refused = served if isinstance(served, Code) else Code.NONE if served[1] else Code.NOT_COORDINATOR
+        refused = (
+            served
+            if isinstance(served, answers.Code)
+            else answers.Code.NONE
+            if served[1]
+            else answers.Code.NOT_COORDINATOR
+        )
         topics = []
         for topic in request.topics:
             codes = []
             for partition in topic.partitions:
                 where = (str(topic.name), int(partition.partition_index))
                 code = refused
-                if code is Code.NONE and self._state.log(where) is None:
-                    code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                if code is Code.NONE and not isinstance(served, Code):
+                if code is answers.Code.NONE and self._state.log(where) is None:
+                    code = answers.Code.UNKNOWN_TOPIC_OR_PARTITION
+                if code is answers.Code.NONE and not isinstance(served, answers.Code):
                     offset = Offset(
                         offset=int(partition.committed_offset), metadata=str(partition.committed_metadata or "")
                     )
                     served[0].commit(str(request.group_id), {where: offset}, now)
-                codes.append(PartitionCode(partition_index=where[1], error_code=code))
-            topics.append(TopicCode(name=str(topic.name), partitions=codes))
-        return OffsetsCommitted(topics=topics)
+                codes.append(answers.PartitionCode(partition_index=where[1], error_code=code))
+            topics.append(answers.TopicCode(name=str(topic.name), partitions=codes))
+        return answers.OffsetsCommitted(topics=topics)
 
-    def fetch(self, node: int, request: Any, now: float) -> OffsetsFetched:
+    def fetch(self, node: int, request: Any, now: float) -> answers.OffsetsFetched:
         """OffsetFetchRequest from version 8."""
-        return OffsetsFetched(
+        return answers.OffsetsFetched(
             groups=[self._fetched(node, group, bool(request.require_stable), now) for group in request.groups]
         )
 
-    def list_groups(self, node: int, _request: Any, now: float) -> Groups:
+    def list_groups(self, node: int, _request: Any, now: float) -> answers.Groups:
         """ListGroupsRequest: the groups that `node` coordinates."""
         found: list[str] = []
         for shard in self._state.groups:
             served = shard.serve(node, now)
-            if served is Code.COORDINATOR_LOAD_IN_PROGRESS:
-                return Groups(error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
-            if not isinstance(served, Code):
+            if served is answers.Code.COORDINATOR_LOAD_IN_PROGRESS:
+                return answers.Groups(error_code=answers.Code.COORDINATOR_LOAD_IN_PROGRESS)
+            if not isinstance(served, answers.Code):
                 found += served[0].names()
-        return Groups(error_code=Code.NONE, groups=[ListedGroup(group_id=name) for name in found])
+        return answers.Groups(
+            error_code=answers.Code.NONE, groups=[answers.ListedGroup(group_id=name) for name in found]
+        )
 
-    def delete_groups(self, node: int, request: Any, now: float) -> DeletedGroups:
+    def delete_groups(self, node: int, request: Any, now: float) -> answers.DeletedGroups:
         """DeleteGroupsRequest."""
         results = []
         for group in request.groups_names:
             served = self._state.group_shard(group).serve(node, now)
-            if isinstance(served, Code):
+            if isinstance(served, answers.Code):
                 code = served
             else:
-                code = served[0].delete(group) if served[1] else Code.NOT_COORDINATOR
-            results.append(DeletedGroup(group_id=group, error_code=code))
-        return DeletedGroups(results=results)
+                code = served[0].delete(group) if served[1] else answers.Code.NOT_COORDINATOR
+            results.append(answers.DeletedGroup(group_id=group, error_code=code))
+        return answers.DeletedGroups(results=results)
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's records and offsets."""
@@ -166,18 +159,18 @@ class Storage:
         for shard in self._state.groups:
             shard.table.delete_topic(topic)
 
-    def _fetched(self, node: int, group: Any, stable: bool, now: float) -> GroupOffsets:
+    def _fetched(self, node: int, group: Any, stable: bool, now: float) -> answers.GroupOffsets:
         served = self._state.group_shard(group.group_id).serve(node, now)
-        if isinstance(served, Code):
-            return GroupOffsets(group_id=group.group_id, error_code=served)
+        if isinstance(served, answers.Code):
+            return answers.GroupOffsets(group_id=group.group_id, error_code=served)
         settings = self._state.settings
         last_scan = now - now % settings.offsets_scan_s
         expired_before = last_scan - settings.offsets_retention_minutes * 60
-        return GroupOffsets(
+        return answers.GroupOffsets(
             group_id=group.group_id,
-            error_code=Code.NONE,
+            error_code=answers.Code.NONE,
             topics=[
-                OffsetTopic(
+                answers.OffsetTopic(
                     name=topic.name,
                     partitions=[
                         _partition(
@@ -192,10 +185,10 @@ class Storage:
         )
 
 
-def _partition(number: int, found: Offset | Code | None) -> PartitionOffset:
+def _partition(number: int, found: Offset | answers.Code | None) -> answers.PartitionOffset:
     if isinstance(found, Offset):
-        return PartitionOffset(
-            partition_index=number, committed_offset=found.offset, metadata=found.metadata, error_code=Code.NONE
+        return answers.PartitionOffset(
+            partition_index=number, committed_offset=found.offset, metadata=found.metadata, error_code=answers.Code.NONE
         )
-    code = Code.NONE if found is None else found
-    return PartitionOffset(partition_index=number, committed_offset=-1, metadata="", error_code=code)
+    code = answers.Code.NONE if found is None else found
+    return answers.PartitionOffset(partition_index=number, committed_offset=-1, metadata="", error_code=code)

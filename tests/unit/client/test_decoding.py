@@ -7,27 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.events import (
-    Acknowledge,
-    AcknowledgeLoss,
-    Amend,
-    CancelJob,
-    CloseJob,
-    CloseReason,
-    Decline,
-    ForgetJob,
-    OpenJob,
-    PermitAdoption,
-    PermitTakeover,
-    ReleaseSavepoint,
-    Renew,
-    RequestCheckpoint,
-    Resolve,
-    Settle,
-    StopJob,
-    Watch,
-)
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -96,7 +77,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             claim=claim_to_wire(CLAIM),
             instead_of=2,
         ),
-        OpenJob(
+        events.OpenJob(
             now=NOW,
             driver="d1",
             participants=MEMBERS,
@@ -105,10 +86,10 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             instead_of=Generation(2),
         ),
     ),
-    requests.watch: (pb.WatchRequest(generation=3), Watch(now=NOW, generation=GENERATION)),
+    requests.watch: (pb.WatchRequest(generation=3), events.Watch(now=NOW, generation=GENERATION)),
     requests.renew: (
         pb.RenewRequest(generation=3, aborted=7),
-        Renew(now=NOW, generation=GENERATION, aborted=CHECKPOINT),
+        events.Renew(now=NOW, generation=GENERATION, aborted=CHECKPOINT),
     ),
     requests.acknowledge: (
         pb.AcknowledgeRequest(
@@ -122,7 +103,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             good_for_us=1_500_000,
         ),
         [
-            Acknowledge(
+            events.Acknowledge(
                 now=NOW,
                 generation=GENERATION,
                 checkpoint=CHECKPOINT,
@@ -136,7 +117,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.decline: (
         pb.DeclineRequest(generation=3, checkpoint=7, participant="sink", reason="no"),
-        Decline(now=NOW, generation=GENERATION, checkpoint=CHECKPOINT, participant=SINK, reason="no"),
+        events.Decline(now=NOW, generation=GENERATION, checkpoint=CHECKPOINT, participant=SINK, reason="no"),
     ),
     requests.settle: (
         pb.SettleRequest(
@@ -146,7 +127,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             settlements=[settlement_to_wire(SETTLEMENT)],
             amendment=1,
         ),
-        Settle(
+        events.Settle(
             now=NOW,
             generation=GENERATION,
             checkpoint=CHECKPOINT,
@@ -164,7 +145,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             slots=[2, 4],
             committables=[committable_to_wire(COMMITTABLE)],
         ),
-        Amend(
+        events.Amend(
             now=NOW,
             generation=GENERATION,
             checkpoint=CHECKPOINT,
@@ -176,25 +157,29 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.close_job: (
         pb.CloseJobRequest(generation=3, reason=pb.CLOSE_REASON_HALTED, detail="why", back_within_us=2_500_000),
-        CloseJob(now=NOW, generation=GENERATION, reason=CloseReason.HALTED, detail="why", back_within_s=2.5),
+        events.CloseJob(
+            now=NOW, generation=GENERATION, reason=events.CloseReason.HALTED, detail="why", back_within_s=2.5
+        ),
     ),
     requests.request_checkpoint: (
         people.TriggerCheckpointRequest(request="r", kind=pb.CHECKPOINT_KIND_SAVEPOINT, name="before", stop=True),
-        RequestCheckpoint(now=NOW, request=RequestId("r"), kind=CheckpointKind.SAVEPOINT, name="before", stop=True),
+        events.RequestCheckpoint(
+            now=NOW, request=RequestId("r"), kind=CheckpointKind.SAVEPOINT, name="before", stop=True
+        ),
     ),
-    requests.stop_job: (people.StopJobRequest(), StopJob(now=NOW)),
-    requests.cancel_job: (people.CancelJobRequest(), CancelJob(now=NOW)),
+    requests.stop_job: (people.StopJobRequest(), events.StopJob(now=NOW)),
+    requests.cancel_job: (people.CancelJobRequest(), events.CancelJob(now=NOW)),
     requests.permit_takeover: (
         people.PermitTakeoverRequest(generation=3, reason="it hangs"),
-        PermitTakeover(now=NOW, generation=GENERATION, reason="it hangs"),
+        events.PermitTakeover(now=NOW, generation=GENERATION, reason="it hangs"),
     ),
     requests.permit_adoption: (
         people.PermitAdoptionRequest(claim=claim_to_wire(CLAIM), reason="it is gone"),
-        PermitAdoption(now=NOW, claim=CLAIM, reason="it is gone"),
+        events.PermitAdoption(now=NOW, claim=CLAIM, reason="it is gone"),
     ),
     requests.delete_savepoint: (
         people.DeleteSavepointRequest(checkpoint=7),
-        ReleaseSavepoint(now=NOW, checkpoint=CHECKPOINT),
+        events.ReleaseSavepoint(now=NOW, checkpoint=CHECKPOINT),
     ),
     requests.resolve_slots: (
         people.ResolveSlotsRequest(
@@ -206,7 +191,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             evidence=[settlement_to_wire(SETTLEMENT)],
             forced=True,
         ),
-        Resolve(
+        events.Resolve(
             now=NOW,
             checkpoint=CHECKPOINT,
             participant=SINK,
@@ -219,9 +204,9 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.acknowledge_loss: (
         people.AcknowledgeLossRequest(checkpoint=7, participant="sink", slots=[2], reason="I know"),
-        AcknowledgeLoss(now=NOW, checkpoint=CHECKPOINT, participant=SINK, slots=frozenset({2}), reason="I know"),
+        events.AcknowledgeLoss(now=NOW, checkpoint=CHECKPOINT, participant=SINK, slots=frozenset({2}), reason="I know"),
     ),
-    requests.forget_job: (people.ForgetJobRequest(reason="it is over"), ForgetJob(now=NOW, reason="it is over")),
+    requests.forget_job: (people.ForgetJobRequest(reason="it is over"), events.ForgetJob(now=NOW, reason="it is over")),
 }
 
 
@@ -345,7 +330,7 @@ def test_a_request_that_means_nothing_is_refused_with_the_name_of_its_field(
 
 def test_optional_fields_may_be_omitted() -> None:
     opening = changed(REQUESTS[requests.open_job][0], claim=None, instead_of=None)
-    assert isinstance(event := requests.open_job(opening, NOW), OpenJob)  # type: ignore[arg-type]
+    assert isinstance(event := requests.open_job(opening, NOW), events.OpenJob)  # type: ignore[arg-type]
     assert (event.claim, event.instead_of) == (None, 0)
     first = changed(REQUESTS[requests.acknowledge][0], good_for_us=None, base=None)
     assert [(one.good_for_s, one.base) for one in requests.acknowledge(first, NOW)] == [(None, 0)] * 2  # type: ignore[arg-type]

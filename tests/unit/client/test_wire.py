@@ -10,21 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Answer,
-    Cancel,
-    Complete,
-    Decision,
-    Fail,
-    Grant,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-    Verdict,
-)
+from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.requests import Request, RequestState
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -94,14 +80,16 @@ ids = st.integers(1, 2**53 - 1).map(CheckpointId)
 names = st.sampled_from([ParticipantName(name) for name in ("source", "sink", "sink-2")])
 slots = st.frozensets(counts, min_size=1, max_size=4)
 instructions = st.one_of(
-    st.builds(Trigger, checkpoint=ids, base=ids, at_once=st.booleans()),
-    st.builds(Complete, checkpoint=ids, amendment=counts),
-    st.builds(Replay, checkpoint=ids, participant=names, slots=slots, amendment=counts),
-    st.builds(Cancel),
-    st.builds(Abort, checkpoint=ids, base=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)),
-    st.builds(Stop),
-    st.builds(Fail, reason=st.text(max_size=50)),
-    st.builds(Halt, reason=st.text(max_size=50)),
+    st.builds(answers.Trigger, checkpoint=ids, base=ids, at_once=st.booleans()),
+    st.builds(answers.Complete, checkpoint=ids, amendment=counts),
+    st.builds(answers.Replay, checkpoint=ids, participant=names, slots=slots, amendment=counts),
+    st.builds(answers.Cancel),
+    st.builds(
+        answers.Abort, checkpoint=ids, base=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)
+    ),
+    st.builds(answers.Stop),
+    st.builds(answers.Fail, reason=st.text(max_size=50)),
+    st.builds(answers.Halt, reason=st.text(max_size=50)),
 )
 
 
@@ -113,29 +101,29 @@ def test_snapshots_come_out_as_they_went_in(snapshot: Snapshot) -> None:
 
 
 @given(instructions)
-def test_instructions_come_out_as_they_went_in(instruction: Instruction) -> None:
+def test_instructions_come_out_as_they_went_in(instruction: answers.Instruction) -> None:
     assert instruction_from_wire(instruction_to_wire(instruction)) == instruction
 
 
 @given(
     st.builds(
-        Answer,
-        verdict=st.sampled_from(Verdict),
+        answers.Answer,
+        verdict=st.sampled_from(answers.Verdict),
         detail=st.text(max_size=50),
-        decision=st.none() | st.sampled_from(Decision),
+        decision=st.none() | st.sampled_from(answers.Decision),
         retry_after_s=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
         may_return=st.booleans(),
         generation=st.integers(0, 99).map(Generation),
     )
 )
-def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
+def test_answers_come_out_as_they_went_in(answer: answers.Answer) -> None:
     decoded = answer_from_wire(answer_to_wire(answer))
     assert math.isclose(decoded.retry_after_s, answer.retry_after_s)
     assert replace(decoded, retry_after_s=answer.retry_after_s) == answer
 
 
 def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
-    grant = Grant(
+    grant = answers.Grant(
         store_id="s",
         generation=Generation(2),
         completed=None,
@@ -145,7 +133,7 @@ def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
         new_run=False,
     )
     request = Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT)
-    answer = answer_to_wire(Answer(verdict=Verdict.ACCEPTED))
+    answer = answer_to_wire(answers.Answer(verdict=answers.Verdict.ACCEPTED))
     assert answer_from_wire(answer, grant=grant).grant == grant
     assert answer_from_wire(answer, request=request).request == request
 
@@ -203,7 +191,7 @@ completed = st.builds(
 
 @given(
     st.builds(
-        Grant,
+        answers.Grant,
         store_id=st.just("s"),
         generation=ids.map(Generation),
         completed=st.none() | completed,
@@ -213,7 +201,7 @@ completed = st.builds(
         new_run=st.booleans(),
     )
 )
-def test_grants_come_out_as_they_went_in(grant: Grant) -> None:
+def test_grants_come_out_as_they_went_in(grant: answers.Grant) -> None:
     assert grant_from_wire(pb.Grant.FromString(grant_to_wire(grant).SerializeToString())) == grant
 
 

@@ -5,17 +5,7 @@ import pytest
 
 from onceward.coordinator.errors import FencedError, GenerationEndedError, HaltedError
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
-from onceward.coordinator.protocol.answers import (
-    Abort,
-    Cancel,
-    Complete,
-    Fail,
-    Halt,
-    Instruction,
-    Replay,
-    Stop,
-    Trigger,
-)
+from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.values import CheckpointId, ParticipantName
 
@@ -32,18 +22,18 @@ class Driver:
         self.interrupts += 1
 
 
-def trigger(checkpoint: int) -> Trigger:
-    return Trigger(checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1))
+def trigger(checkpoint: int) -> answers.Trigger:
+    return answers.Trigger(checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1))
 
 
-def replay(checkpoint: int) -> Replay:
-    return Replay(
+def replay(checkpoint: int) -> answers.Replay:
+    return answers.Replay(
         checkpoint=CheckpointId(checkpoint), participant=ParticipantName("sink"), slots=frozenset({0}), amendment=0
     )
 
 
-def abort(checkpoint: int) -> Abort:
-    return Abort(
+def abort(checkpoint: int) -> answers.Abort:
+    return answers.Abort(
         checkpoint=CheckpointId(checkpoint), base=CheckpointId(checkpoint - 1), reason=AbortReason.EXPIRED, detail=""
     )
 
@@ -57,7 +47,9 @@ def test_a_trigger_wakes_the_main_thread() -> None:
 
 
 @pytest.mark.parametrize("wakes", [trigger(4), abort(4), replay(3)], ids=lambda one: type(one).__name__)
-def test_new_work_wakes_the_main_thread_and_finished_work_does_not(wakes: Trigger | Abort | Replay) -> None:
+def test_new_work_wakes_the_main_thread_and_finished_work_does_not(
+    wakes: answers.Trigger | answers.Abort | answers.Replay,
+) -> None:
     driver = Driver()
     driver.mailbox.deliver(abort(3))
     driver.mailbox.next(0)
@@ -89,8 +81,10 @@ def test_the_trigger_of_the_checkpoint_that_runs_is_not_kept_for_later() -> None
 @pytest.mark.parametrize("aborted", [2, 3, 4])
 def test_an_abort_ends_every_trigger_up_to_its_checkpoint_and_none_after_it(aborted: int) -> None:
     driver = Driver()
-    driver.mailbox.deliver(Trigger(checkpoint=CheckpointId(3), base=CheckpointId(1)))
-    end = Abort(checkpoint=CheckpointId(aborted), base=CheckpointId(1), reason=AbortReason.EXPIRED, detail="too late")
+    driver.mailbox.deliver(answers.Trigger(checkpoint=CheckpointId(3), base=CheckpointId(1)))
+    end = answers.Abort(
+        checkpoint=CheckpointId(aborted), base=CheckpointId(1), reason=AbortReason.EXPIRED, detail="too late"
+    )
     driver.mailbox.deliver(end)
     assert driver.mailbox.next(0) == end
     assert (driver.mailbox.next(0) is None) is (aborted >= 3)
@@ -117,10 +111,10 @@ def test_a_requested_checkpoint_is_known_by_its_number() -> None:
 def test_a_cancelled_job_stops_too() -> None:
     driver = Driver()
     assert not driver.mailbox.cancelled
-    driver.mailbox.deliver(Stop())
+    driver.mailbox.deliver(answers.Stop())
     assert not driver.mailbox.cancelled
     driver = Driver()
-    driver.mailbox.deliver(Cancel())
+    driver.mailbox.deliver(answers.Cancel())
     assert driver.mailbox.cancelled
     assert driver.mailbox.stopping
 
@@ -177,25 +171,25 @@ def test_only_the_running_checkpoint_is_interrupted() -> None:
 
 def test_a_completion_goes_to_the_settler_while_the_main_thread_is_busy() -> None:
     driver = Driver()
-    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(2), amendment=1))
+    driver.mailbox.deliver(answers.Complete(checkpoint=CheckpointId(2), amendment=1))
     assert driver.completed == [(2, 1)]
 
 
 @pytest.mark.parametrize(
     "older",
     [
-        Trigger(checkpoint=CheckpointId(9), base=CheckpointId(4)),
-        Abort(checkpoint=CheckpointId(9), base=CheckpointId(4), reason=AbortReason.EXPIRED, detail=""),
-        Complete(checkpoint=CheckpointId(4), amendment=0),
+        answers.Trigger(checkpoint=CheckpointId(9), base=CheckpointId(4)),
+        answers.Abort(checkpoint=CheckpointId(9), base=CheckpointId(4), reason=AbortReason.EXPIRED, detail=""),
+        answers.Complete(checkpoint=CheckpointId(4), amendment=0),
         replay(4),
     ],
     ids=lambda instruction: type(instruction).__name__,
 )
-def test_a_coordinator_with_an_older_state_is_not_followed(older: Instruction) -> None:
+def test_a_coordinator_with_an_older_state_is_not_followed(older: answers.Instruction) -> None:
     driver = Driver()
     driver.mailbox.advance(CheckpointId(3))
-    driver.mailbox.deliver(Complete(checkpoint=CheckpointId(4), amendment=0))
-    driver.mailbox.deliver(Trigger(checkpoint=CheckpointId(6), base=CheckpointId(5)))
+    driver.mailbox.deliver(answers.Complete(checkpoint=CheckpointId(4), amendment=0))
+    driver.mailbox.deliver(answers.Trigger(checkpoint=CheckpointId(6), base=CheckpointId(5)))
     driver.mailbox.deliver(older)
     with pytest.raises(HaltedError, match="an older copy"):
         driver.mailbox.next(0)
@@ -206,7 +200,7 @@ def test_the_first_error_wins_and_interrupts() -> None:
     driver = Driver()
     driver.mailbox.running(CheckpointId(1))
     driver.mailbox.fail(FencedError("newer generation"))
-    driver.mailbox.deliver(Fail(reason="later"))
+    driver.mailbox.deliver(answers.Fail(reason="later"))
     assert driver.interrupts == 2
     with pytest.raises(FencedError):
         driver.mailbox.next(0)
@@ -214,8 +208,8 @@ def test_the_first_error_wins_and_interrupts() -> None:
 
 def test_failing_and_halting_are_different_ends() -> None:
     failed, halted = Driver(), Driver()
-    failed.mailbox.deliver(Fail(reason="too many"))
-    halted.mailbox.deliver(Halt(reason="lost"))
+    failed.mailbox.deliver(answers.Fail(reason="too many"))
+    halted.mailbox.deliver(answers.Halt(reason="lost"))
     with pytest.raises(GenerationFailedError, match="too many"):
         failed.mailbox.next(0)
     with pytest.raises(HaltedError, match="lost"):
@@ -224,7 +218,7 @@ def test_failing_and_halting_are_different_ends() -> None:
 
 def test_a_stop_ends_a_wait() -> None:
     driver = Driver()
-    threading.Timer(0.01, driver.mailbox.deliver, [Stop()]).start()
+    threading.Timer(0.01, driver.mailbox.deliver, [answers.Stop()]).start()
     assert driver.mailbox.wait(lambda: driver.mailbox.stopping, 30)
 
 
@@ -242,7 +236,7 @@ def test_an_abort_counts_as_done_when_the_main_thread_takes_its_next_instruction
 def test_that_the_generation_is_over_matters_more_than_why_it_failed() -> None:
     for over in (GenerationEndedError("nobody has the job"), FencedError("a newer generation owns the job")):
         driver = Driver()
-        driver.mailbox.deliver(Fail(reason="too many failures"))
+        driver.mailbox.deliver(answers.Fail(reason="too many failures"))
         driver.mailbox.fail(over)
         driver.mailbox.fail(GenerationFailedError("later"))
         with pytest.raises(type(over)):
@@ -251,7 +245,7 @@ def test_that_the_generation_is_over_matters_more_than_why_it_failed() -> None:
 
 def test_a_halted_driver_leaves_halted_even_when_its_generation_was_ended_meanwhile() -> None:
     driver = Driver()
-    driver.mailbox.deliver(Halt(reason="a person must decide"))
+    driver.mailbox.deliver(answers.Halt(reason="a person must decide"))
     driver.mailbox.fail(FencedError("the job is halted"))
     with pytest.raises(HaltedError):
         driver.mailbox.next(0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.durable import (
     AbortedCheckpoint,
     Durable,
@@ -14,28 +15,6 @@ from onceward.coordinator.protocol.durable import (
     UndecidedCheckpoint,
 )
 from onceward.coordinator.protocol.evolve import MAX_HOLDERS, evolve
-from onceward.coordinator.protocol.facts import (
-    AbortReason,
-    AdoptionPermitted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    Fact,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestQueued,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
-)
 from onceward.coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus, Transition
@@ -111,7 +90,9 @@ FULL = Durable(
     completed=COMPLETED,
     finished=CheckpointId(4),
     pending=UndecidedCheckpoint(id=TEN, base=NINE, kind=CheckpointKind.SAVEPOINT, request=RequestId("r2")),
-    aborted=AbortedCheckpoint(id=CheckpointId(7), generation=Generation(2), reason=AbortReason.EXPIRED, detail="late"),
+    aborted=AbortedCheckpoint(
+        id=CheckpointId(7), generation=Generation(2), reason=facts.AbortReason.EXPIRED, detail="late"
+    ),
     failures=2,
     ending=Ending.STOP,
     requests=ASKED,
@@ -127,7 +108,7 @@ FULL = Durable(
         Loss(checkpoint=NINE, participant=SINK, slots=frozenset({2})),
     ),
 )
-GRANTED = GenerationGranted(
+GRANTED = facts.GenerationGranted(
     generation=Generation(4), driver="d4", participants=MEMBERS[:2], settings=CheckpointSettings(), first_id=TEN
 )
 NEW = {SOURCE: Snapshot(positions=document("here"))}
@@ -138,8 +119,8 @@ def with_slots(name: ParticipantName, *slots: Committable, amendment: int = 1) -
     return replace(COMPLETED, snapshots=snapshots, amendment=amendment)
 
 
-def resolved(*slots: int, settled: tuple[int, ...]) -> SlotsResolved:
-    return SlotsResolved(
+def resolved(*slots: int, settled: tuple[int, ...]) -> facts.SlotsResolved:
+    return facts.SlotsResolved(
         checkpoint=NINE,
         participant=SINK,
         slots=frozenset(slots),
@@ -151,7 +132,7 @@ def resolved(*slots: int, settled: tuple[int, ...]) -> SlotsResolved:
     )
 
 
-CHANGES: list[tuple[Fact, dict[str, Any]]] = [
+CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
     (
         GRANTED,
         {
@@ -170,18 +151,18 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         replace(GRANTED, driver=COORDINATOR, participants=MEMBERS, settings=FULL.settings),
         {"generation": 4, "driver": COORDINATOR, "failures": 0, "takeover": 0},
     ),
-    (TakeoverPermitted(generation=Generation(4), reason="so"), {"takeover": 4}),
-    (AdoptionPermitted(claim=NEWER, reason="so"), {"adoption": NEWER}),
+    (facts.TakeoverPermitted(generation=Generation(4), reason="so"), {"takeover": 4}),
+    (facts.AdoptionPermitted(claim=NEWER, reason="so"), {"adoption": NEWER}),
     (
-        StatusChanged(transition=Transition.FINISHED, status=JobStatus.FINISHED, detail=""),
+        facts.StatusChanged(transition=Transition.FINISHED, status=JobStatus.FINISHED, detail=""),
         {"status": JobStatus.FINISHED, "status_detail": "", "ending": None, "finished": NINE},
     ),
     (
-        StatusChanged(transition=Transition.CANCELLED, status=JobStatus.CANCELLED, detail="so"),
+        facts.StatusChanged(transition=Transition.CANCELLED, status=JobStatus.CANCELLED, detail="so"),
         {"status": JobStatus.CANCELLED, "status_detail": "so", "ending": None},
     ),
     (
-        CheckpointTriggered(
+        facts.CheckpointTriggered(
             checkpoint=CheckpointId(11),
             base=NINE,
             generation=Generation(3),
@@ -197,7 +178,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran_s=0.0, decided_s=0.0),
+        facts.CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran_s=0.0, decided_s=0.0),
         {
             "pending": None,
             "failures": 0,
@@ -212,15 +193,17 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointSettled(checkpoint=NINE, took_s=0.0),
+        facts.CheckpointSettled(checkpoint=NINE, took_s=0.0),
         {"completed": replace(COMPLETED, settled=True), "outcomes": {}},
     ),
     (
-        LossRecorded(checkpoint=NINE, participant=SINK, settlements=settlements(_2=LOST)),
+        facts.LossRecorded(checkpoint=NINE, participant=SINK, settlements=settlements(_2=LOST)),
         {"replaying": {SINK: frozenset({0, 1, 2}), OTHER: frozenset({1})}},
     ),
     (
-        LossSkipped(checkpoint=NINE, participant=SINK, settlements=settlements(_0=LOST), committables=(), reason="so"),
+        facts.LossSkipped(
+            checkpoint=NINE, participant=SINK, settlements=settlements(_0=LOST), committables=(), reason="so"
+        ),
         {
             "completed": with_slots(SINK, *committables(1, 2)),
             "replaying": {SINK: frozenset({1}), OTHER: frozenset({1})},
@@ -229,7 +212,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        LossSkipped(
+        facts.LossSkipped(
             checkpoint=NINE, participant=OTHER, settlements=settlements(_0=LOST, _1=DOUBT), committables=(), reason="so"
         ),
         {
@@ -240,15 +223,15 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        LossAcknowledged(checkpoint=CheckpointId(5), participant=SINK, slots=frozenset({1}), reason="so"),
+        facts.LossAcknowledged(checkpoint=CheckpointId(5), participant=SINK, slots=frozenset({1}), reason="so"),
         {"losses": (replace(FULL.losses[0], slots=frozenset({2})), FULL.losses[1])},
     ),
     (
-        LossAcknowledged(checkpoint=NINE, participant=SINK, slots=frozenset({2}), reason="so"),
+        facts.LossAcknowledged(checkpoint=NINE, participant=SINK, slots=frozenset({2}), reason="so"),
         {"losses": FULL.losses[:1]},
     ),
     (
-        CheckpointAmended(
+        facts.CheckpointAmended(
             checkpoint=NINE,
             participant=SINK,
             amendment=2,
@@ -261,16 +244,20 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointAmended(checkpoint=NINE, participant=SINK, amendment=2, slots=frozenset({0, 1}), committables=()),
+        facts.CheckpointAmended(
+            checkpoint=NINE, participant=SINK, amendment=2, slots=frozenset({0, 1}), committables=()
+        ),
         {"completed": with_slots(SINK, *committables(2), amendment=2), "replaying": {OTHER: frozenset({1})}},
     ),
     # A proved loss stays lost; a slot in doubt takes the outcome that was found.
     (
-        JobHalted(checkpoint=NINE, participant=SINK, settlements=settlements(_0=DOUBT, _1=COMMITTED), reason="why"),
+        facts.JobHalted(
+            checkpoint=NINE, participant=SINK, settlements=settlements(_0=DOUBT, _1=COMMITTED), reason="why"
+        ),
         {"outcomes": {SINK: {0: LOST, 1: COMMITTED, 2: COMMITTED}, OTHER: FULL.outcomes[OTHER]}},
     ),
     (
-        JobHalted(checkpoint=NINE, participant=OTHER, settlements=(), reason="why"),
+        facts.JobHalted(checkpoint=NINE, participant=OTHER, settlements=(), reason="why"),
         {"outcomes": {SINK: FULL.outcomes[SINK], OTHER: {0: LOST, 1: LOST}}},
     ),
     (
@@ -294,7 +281,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        CheckpointRestored(
+        facts.CheckpointRestored(
             checkpoint=CheckpointId(11),
             source=CheckpointId(6),
             former=NINE,
@@ -319,7 +306,7 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
         },
     ),
     (
-        InputSkipped(
+        facts.InputSkipped(
             checkpoint=CheckpointId(11),
             base=NINE,
             generation=Generation(3),
@@ -340,20 +327,20 @@ CHANGES: list[tuple[Fact, dict[str, Any]]] = [
             ),
         },
     ),
-    (SavepointReleased(checkpoint=NINE), {"completed": replace(COMPLETED, kind=CheckpointKind.CHECKPOINT)}),
-    (SavepointReleased(checkpoint=CheckpointId(6)), {}),
+    (facts.SavepointReleased(checkpoint=NINE), {"completed": replace(COMPLETED, kind=CheckpointKind.CHECKPOINT)}),
+    (facts.SavepointReleased(checkpoint=CheckpointId(6)), {}),
 ]
 
 
 @pytest.mark.parametrize(("fact", "changes"), CHANGES, ids=lambda value: type(value).__name__)
-def test_a_fact_changes_what_it_says_and_nothing_else(fact: Fact, changes: dict[str, Any]) -> None:
+def test_a_fact_changes_what_it_says_and_nothing_else(fact: facts.Fact, changes: dict[str, Any]) -> None:
     assert evolve(FULL, fact) == replace(FULL, **changes)
 
 
 def test_a_restore_makes_a_job_readable_and_a_run_that_had_finished_stays_finished_when_input_is_skipped() -> None:
-    restored = next(fact for fact, _ in CHANGES if isinstance(fact, CheckpointRestored))
+    restored = next(fact for fact, _ in CHANGES if isinstance(fact, facts.CheckpointRestored))
     assert evolve(replace(FULL, completed=None, unreadable="damaged"), restored).unreadable == ""
-    skipped = next(fact for fact, _ in CHANGES if isinstance(fact, InputSkipped))
+    skipped = next(fact for fact, _ in CHANGES if isinstance(fact, facts.InputSkipped))
     assert evolve(replace(FULL, finished=NINE), skipped).finished == 11
 
 
@@ -369,14 +356,14 @@ def test_the_last_slot_that_is_decided_about_makes_the_job_free() -> None:
 
 def test_a_job_halts_without_outcomes_where_nothing_is_known_of_its_slots() -> None:
     bare = replace(FULL, replaying={}, outcomes={}, lost=False)
-    halted = JobHalted(checkpoint=NINE, participant=SINK, settlements=(), reason="why")
+    halted = facts.JobHalted(checkpoint=NINE, participant=SINK, settlements=(), reason="why")
     assert evolve(bare, halted) == bare
     assert evolve(bare, replace(halted, settlements=settlements(_1=LOST))).lost
     assert not evolve(bare, replace(halted, settlements=settlements(_1=DOUBT))).lost
 
 
 def test_of_a_forgotten_job_its_name_its_ids_and_who_took_part_stay() -> None:
-    assert evolve(FULL, JobForgotten(reason="so")) == Durable(
+    assert evolve(FULL, facts.JobForgotten(reason="so")) == Durable(
         job=FULL.job,
         store_id=FULL.store_id,
         status=FULL.status,
@@ -394,10 +381,10 @@ def test_of_requests_only_ended_ones_are_dropped_and_the_oldest_first() -> None:
     waiting = request(99, RequestState.QUEUED)
     durable = replace(FULL, requests=(waiting,))
     for one in ended:
-        durable = evolve(durable, RequestQueued(request=one))
+        durable = evolve(durable, facts.RequestQueued(request=one))
     assert durable.requests == (waiting, *ended[-MAX_KEPT + 1 :])
     few = replace(FULL, requests=tuple(ended[: MAX_KEPT - 1]))
-    assert evolve(few, RequestQueued(request=waiting)).requests == (*few.requests, waiting)
+    assert evolve(few, facts.RequestQueued(request=waiting)).requests == (*few.requests, waiting)
 
 
 def test_the_drivers_of_the_newest_generations_are_remembered() -> None:

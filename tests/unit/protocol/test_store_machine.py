@@ -19,26 +19,10 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
 from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Grant, Ready, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import (
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointCompleted,
-    CheckpointRestored,
-    CheckpointSettled,
-    CheckpointTriggered,
-    CheckpointUnchanged,
-    Fact,
-    GenerationEnded,
-    GenerationGranted,
-    InputSkipped,
-    LossSkipped,
-    RequestQueued,
-    SavepointReleased,
-    SlotsResolved,
-)
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
     CheckpointKind,
@@ -85,20 +69,20 @@ class Chronicle:
         self.reported: list[tuple[str, int]] = []
         self.names: dict[str, str] = {}
 
-    def see(self, fact: Fact) -> None:
+    def see(self, fact: facts.Fact) -> None:
         number = int(getattr(fact, "checkpoint", 0))
         self.history, violation = self.history.after(fact)
         assert violation is None
         match fact:
-            case GenerationGranted():
+            case facts.GenerationGranted():
                 self.generations[fact.generation] = fact.driver, False
-            case GenerationEnded():
+            case facts.GenerationEnded():
                 driver, ended = self.generations[fact.generation]
                 assert not ended
                 self.generations[fact.generation] = driver, True
-            case RequestQueued():
+            case facts.RequestQueued():
                 self.names[fact.request.id] = fact.request.name
-            case CheckpointTriggered():
+            case facts.CheckpointTriggered():
                 self.rows[number] = Row(
                     base=fact.base,
                     generation=fact.generation,
@@ -106,24 +90,24 @@ class Chronicle:
                     name=self.names.get(fact.request or "", ""),
                     state=CheckpointState.TRIGGERED,
                 )
-            case CheckpointCompleted():
+            case facts.CheckpointCompleted():
                 state = CheckpointState.SETTLED if fact.settled else CheckpointState.COMPLETED
                 self._decide(number, state=state, committables=_committables(fact.snapshots.values()))
                 self.positions = dict(fact.snapshots)
-            case CheckpointAborted():
+            case facts.CheckpointAborted():
                 self._decide(number, state=CheckpointState.ABORTED, reason=fact.reason.name)
-            case CheckpointUnchanged():
+            case facts.CheckpointUnchanged():
                 del self.rows[number]
-            case CheckpointSettled():
+            case facts.CheckpointSettled():
                 self.rows[number] = replace(self.rows[number], state=CheckpointState.SETTLED)
-            case CheckpointAmended():
+            case facts.CheckpointAmended():
                 former = self.positions[fact.participant].committables
                 kept = [one for one in former if one.slot not in fact.slots]
                 again = tuple(sorted((*kept, *fact.committables), key=lambda one: one.slot))
                 self.positions[fact.participant] = replace(self.positions[fact.participant], committables=again)
                 count = _committables(self.positions.values())
                 self.rows[number] = replace(self.rows[number], amendment=fact.amendment, committables=count)
-            case CheckpointRestored():
+            case facts.CheckpointRestored():
                 self.rows[number] = Row(
                     base=fact.source,
                     generation=fact.generation,
@@ -132,11 +116,11 @@ class Chronicle:
                     state=CheckpointState.SETTLED,
                 )
                 self.positions = dict(fact.snapshots)
-            case LossSkipped():
+            case facts.LossSkipped():
                 self._without(number, fact.participant, frozenset(one.slot for one in fact.settlements))
-            case SlotsResolved():
+            case facts.SlotsResolved():
                 self._without(number, fact.participant, fact.settled)
-            case InputSkipped():
+            case facts.InputSkipped():
                 before = {name: snapshot.positions for name, snapshot in self.positions.items()}
                 moved = {name for name, snapshot in fact.snapshots.items() if snapshot.positions != before[name]}
                 assert moved <= {fact.participant}
@@ -148,11 +132,11 @@ class Chronicle:
                     state=CheckpointState.SETTLED,
                 )
                 self.positions = dict(fact.snapshots)
-            case SavepointReleased():
+            case facts.SavepointReleased():
                 self.rows[number] = replace(self.rows[number], kind=CheckpointKind.CHECKPOINT)
             case _:
                 pass
-        if not isinstance(fact, CheckpointTriggered | CheckpointUnchanged):
+        if not isinstance(fact, facts.CheckpointTriggered | facts.CheckpointUnchanged):
             self.reported.append((type(fact).__name__, _subject(fact)))
 
     def _without(self, number: int, sink: ParticipantName, slots: frozenset[int]) -> None:
@@ -176,7 +160,7 @@ def _committables(snapshots: object) -> int:
     return sum(len(snapshot.committables) for snapshot in snapshots)
 
 
-def _subject(fact: Fact) -> int:
+def _subject(fact: facts.Fact) -> int:
     """Return the checkpoint that the history names for this fact."""
     source = getattr(fact, "source", None) if type(fact).__name__ == "RestoreRequested" else None
     request = getattr(fact, "request", None) if type(fact).__name__.startswith("Request") else None
@@ -310,7 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.state = state
         for fact in ready.facts:
             self.chronicle.see(fact)
-            if isinstance(fact, CheckpointTriggered):
+            if isinstance(fact, facts.CheckpointTriggered):
                 assert 0 <= fact.waited_s <= self.now - BEGINNING, "it cannot have waited longer than there is a job"
         if ready.note is not None and self.chronicle.history.generation:
             self.chronicle.reported.append((ready.note.what, ready.note.checkpoint))
@@ -367,4 +351,4 @@ def test_after_a_restart_a_checkpoint_has_waited_since_then_at_most() -> None:
     state, _ = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING))
     state = restart(state.durable, BEGINNING + 100)
     _, ready = step(state, to_event(Move("go", 0.0, 0, 0), state, BEGINNING + 101))
-    assert [fact.waited_s for fact in ready.facts if isinstance(fact, CheckpointTriggered)] == [1.0]
+    assert [fact.waited_s for fact in ready.facts if isinstance(fact, facts.CheckpointTriggered)] == [1.0]

@@ -4,29 +4,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol.facts import (
-    AbortReason,
-    AdoptionPermitted,
-    CheckpointAborted,
-    CheckpointAmended,
-    CheckpointRestored,
-    CheckpointSettled,
-    Fact,
-    GenerationFailed,
-    GenerationGranted,
-    InputSkipped,
-    JobForgotten,
-    JobHalted,
-    LossAcknowledged,
-    LossRecorded,
-    LossSkipped,
-    RequestEnded,
-    RequestQueued,
-    SavepointReleased,
-    SlotsResolved,
-    StatusChanged,
-    TakeoverPermitted,
-)
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.requests import Request, RequestState, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus, Transition
@@ -51,15 +29,15 @@ LOST = (
 )
 
 
-def entry(fact: Fact) -> dict[str, Any]:
+def entry(fact: facts.Fact) -> dict[str, Any]:
     reported = entry_of_fact(fact, CURRENT)
     assert reported is not None
     assert (reported["event"], reported["verdict"], reported["count"]) == (type(fact).__name__, None, 1)
     return reported
 
 
-def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -> SlotsResolved:
-    return SlotsResolved(
+def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -> facts.SlotsResolved:
+    return facts.SlotsResolved(
         checkpoint=FIVE,
         participant=SINK.name,
         slots=frozenset({3, 1}),
@@ -71,8 +49,8 @@ def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -
     )
 
 
-def granted(adopted: Claim | None) -> GenerationGranted:
-    return GenerationGranted(
+def granted(adopted: Claim | None) -> facts.GenerationGranted:
+    return facts.GenerationGranted(
         generation=Generation(7),
         driver="d1",
         participants=(SOURCE, SINK),
@@ -82,8 +60,8 @@ def granted(adopted: Claim | None) -> GenerationGranted:
     )
 
 
-def restored(former: int) -> CheckpointRestored:
-    return CheckpointRestored(
+def restored(former: int) -> facts.CheckpointRestored:
+    return facts.CheckpointRestored(
         checkpoint=FIVE,
         source=CheckpointId(2),
         former=CheckpointId(former),
@@ -93,9 +71,14 @@ def restored(former: int) -> CheckpointRestored:
     )
 
 
-def aborted(*, counted: bool) -> CheckpointAborted:
-    return CheckpointAborted(
-        checkpoint=FIVE, generation=Generation(7), reason=AbortReason.DECLINED, detail="no", counted=counted, ran_s=1.0
+def aborted(*, counted: bool) -> facts.CheckpointAborted:
+    return facts.CheckpointAborted(
+        checkpoint=FIVE,
+        generation=Generation(7),
+        reason=facts.AbortReason.DECLINED,
+        detail="no",
+        counted=counted,
+        ran_s=1.0,
     )
 
 
@@ -112,28 +95,30 @@ def aborted(*, counted: bool) -> CheckpointAborted:
             "slots 1, 3 count as given_up, against the evidence: ann: test data. Seen: no broker was asked",
         ),
         (
-            LossRecorded(checkpoint=FIVE, participant=SINK.name, settlements=LOST),
+            facts.LossRecorded(checkpoint=FIVE, participant=SINK.name, settlements=LOST),
             "slot 1: CompleteAbort; slot 3: no answer",
         ),
         (
-            LossSkipped(
+            facts.LossSkipped(
                 checkpoint=FIVE, participant=SINK.name, settlements=LOST, committables=(), reason="on_lost=skip"
             ),
             "given up (on_lost=skip): slot 1: CompleteAbort; slot 3: no answer",
         ),
         (
-            LossAcknowledged(checkpoint=FIVE, participant=SINK.name, slots=frozenset({3, 1}), reason="ann: known"),
+            facts.LossAcknowledged(
+                checkpoint=FIVE, participant=SINK.name, slots=frozenset({3, 1}), reason="ann: known"
+            ),
             "loss of slots 1, 3 acknowledged: ann: known",
         ),
         (
-            CheckpointAmended(
+            facts.CheckpointAmended(
                 checkpoint=FIVE, participant=SINK.name, amendment=2, slots=frozenset({3, 1}), committables=()
             ),
             "amendment 2, slots 1, 3 written again",
         ),
-        (JobHalted(checkpoint=FIVE, participant=SINK.name, settlements=(), reason="it is lost"), "it is lost"),
+        (facts.JobHalted(checkpoint=FIVE, participant=SINK.name, settlements=(), reason="it is lost"), "it is lost"),
         (
-            InputSkipped(
+            facts.InputSkipped(
                 checkpoint=FIVE,
                 base=CheckpointId(4),
                 generation=Generation(7),
@@ -146,7 +131,7 @@ def aborted(*, counted: bool) -> CheckpointAborted:
         ),
     ],
 )
-def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, detail: str) -> None:
+def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: facts.Fact, detail: str) -> None:
     reported = entry(fact)
     assert (reported["checkpoint"], reported["participant"], reported["detail"]) == (5, SINK.name, detail)
 
@@ -154,14 +139,14 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, det
 @pytest.mark.parametrize(
     ("fact", "checkpoint", "detail"),
     [
-        (GenerationFailed(generation=Generation(7), reason="too many failures"), 0, "too many failures"),
+        (facts.GenerationFailed(generation=Generation(7), reason="too many failures"), 0, "too many failures"),
         (
-            TakeoverPermitted(generation=Generation(7), reason="ann: it hangs"),
+            facts.TakeoverPermitted(generation=Generation(7), reason="ann: it hangs"),
             0,
             "the next driver may replace the one of generation 7: ann: it hangs",
         ),
         (
-            AdoptionPermitted(claim=FORMER, reason="ann: its disk is gone"),
+            facts.AdoptionPermitted(claim=FORMER, reason="ann: its disk is gone"),
             0,
             "the next driver may adopt the claim of store former (generation 4, through checkpoint 17): "
             "ann: its disk is gone",
@@ -172,26 +157,26 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: Fact, det
             0,
             "to driver d1 with source, sink, adopting the claim of store former (generation 4, through checkpoint 17)",
         ),
-        (JobForgotten(reason="ann: over"), 0, "ann: over"),
+        (facts.JobForgotten(reason="ann: over"), 0, "ann: over"),
         (
-            StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost"),
+            facts.StatusChanged(transition=Transition.HALTED, status=JobStatus.HALTED, detail="it is lost"),
             0,
             "halted: a person must decide: it is lost",
         ),
         (
-            StatusChanged(transition=Transition.LEFT, status=JobStatus.SUSPENDED, detail=""),
+            facts.StatusChanged(transition=Transition.LEFT, status=JobStatus.SUSPENDED, detail=""),
             0,
             "suspended: the driver left",
         ),
         (aborted(counted=True), 5, "a participant declined it: no, a counted failure"),
         (aborted(counted=False), 5, "a participant declined it: no"),
-        (CheckpointSettled(checkpoint=FIVE, took_s=1.0), 5, ""),
-        (SavepointReleased(checkpoint=FIVE), 5, ""),
+        (facts.CheckpointSettled(checkpoint=FIVE, took_s=1.0), 5, ""),
+        (facts.SavepointReleased(checkpoint=FIVE), 5, ""),
         (restored(4), 5, "begins again after checkpoint 2 instead of checkpoint 4: ann: bad input"),
         (restored(0), 5, "begins again after checkpoint 2 instead of one that could not be read: ann: bad input"),
     ],
 )
-def test_job_facts_name_no_participant(fact: Fact, checkpoint: int, detail: str) -> None:
+def test_job_facts_name_no_participant(fact: facts.Fact, checkpoint: int, detail: str) -> None:
     reported = entry(fact)
     assert (reported["checkpoint"], reported["participant"], reported["detail"]) == (checkpoint, "", detail)
 
@@ -207,7 +192,7 @@ def test_a_request_shows_its_content_and_outcome() -> None:
         checkpoint=FIVE,
         detail="declined",
     )
-    queued, ended = entry(RequestQueued(request=plain)), entry(RequestEnded(request=failed))
+    queued, ended = entry(facts.RequestQueued(request=plain)), entry(facts.RequestEnded(request=failed))
     assert (queued["checkpoint"], queued["detail"]) == (0, "checkpoint, request r1, queued")
     assert (ended["checkpoint"], ended["detail"]) == (
         5, "savepoint before-upgrade and stop, request r2, failed: declined"
@@ -216,12 +201,12 @@ def test_a_request_shows_its_content_and_outcome() -> None:
 
 def test_an_entry_is_of_the_generation_that_it_happened_to() -> None:
     assert entry(restored(4))["generation"] == 7
-    assert entry(SavepointReleased(checkpoint=FIVE))["generation"] == CURRENT, "where the fact names none"
+    assert entry(facts.SavepointReleased(checkpoint=FIVE))["generation"] == CURRENT, "where the fact names none"
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_detail_is_cut_visibly_when_it_is_longer_than_the_bound(over: int) -> None:
     reason = "x" * (MAX_DETAIL + over)
-    reported = entry(JobHalted(checkpoint=FIVE, participant=SOURCE.name, settlements=(), reason=reason))["detail"]
+    reported = entry(facts.JobHalted(checkpoint=FIVE, participant=SOURCE.name, settlements=(), reason=reason))["detail"]
     assert len(reported) == MAX_DETAIL
     assert reported.endswith("…") == bool(over)
