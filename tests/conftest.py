@@ -5,6 +5,8 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from onceward.coordinator.dev.kafka import LocalKafka
+    from tests.support.processes import Starter
     from tests.support.topics import Topics
 
 # A test that fails because the machine was slow says nothing about the product.
@@ -61,6 +64,14 @@ def topics(kafka: "LocalKafka", request: pytest.FixtureRequest) -> "Topics":
     from tests.support.topics import Topics
 
     return Topics(kafka.bootstrap_servers, unique_name(request))
+
+
+@pytest.fixture
+def job_processes(tmp_path: Path, job: str, topics: "Topics") -> "Starter":
+    """Makes the processes of this test's job: ``job_processes(source, sink, **spec)``."""
+    from tests.support.processes import JobProcesses
+
+    return partial(JobProcesses, tmp_path, job, topics.servers)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

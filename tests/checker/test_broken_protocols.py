@@ -11,7 +11,7 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, History, Property, Verdict, judge
 from tests.checker.broken import BROKEN
-from tests.support.processes import JobProcesses, Process
+from tests.support.processes import JobProcesses, Process, bounded
 from tests.support.recorder import Recorder
 from tests.support.topics import Topics
 
@@ -24,8 +24,8 @@ RECORDS = 400
 class BrokenDrivers(JobProcesses):
     """A job whose drivers have a bug."""
 
-    def __init__(self, directory: Path, bug: str, **spec: Any) -> None:
-        super().__init__(directory, **spec)
+    def __init__(self, bug: str, *job: Any, **spec: Any) -> None:
+        super().__init__(*job, **spec)
         self._bug = bug
 
     def driver(self, *, kill_at: object = ()) -> Process:
@@ -74,18 +74,9 @@ def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -
     for partition in range(2):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    spec: dict[str, object] = {
-        "job": job,
-        "servers": topics.servers,
-        "source": source,
-        "sink": sink,
-        "state_dir": str(directory / "state"),
-        "source_options": {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 160},
-        "settings": {"interval": "50ms", "num_retained": 1000},
-        "sparkless": True,
-    }
+    spec = {"source_options": bounded(160), "settings": {"interval": "50ms", "num_retained": 1000}}
     with (
-        BrokenDrivers(directory, bug, **spec) as here,
+        BrokenDrivers(bug, directory, job, topics.servers, source, sink, **spec) as here,
         Recorder(topics.servers, job=job, inputs=[source], outputs=[sink], file=directory / "history") as recorder,
     ):
         here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))

@@ -15,7 +15,7 @@ from onceward.coordinator.ops.verify import Grade, Property, judge
 from onceward.coordinator.ops.verify.cluster import Raw, Reader
 from tests.checker.test_verify import RECORDS, Copied
 from tests.support.history_files import read_history
-from tests.support.processes import QUICK, JobProcesses, Process, free_address
+from tests.support.processes import QUICK, JobProcesses, Process, Starter, bounded, free_address
 from tests.support.recorder import Recorder
 from tests.support.topics import Topics, fill, wait_for
 from tests.support.waiting import wait_until
@@ -23,17 +23,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 
-def spec(topics: Topics, job: str, source: str, sink: str, address: str) -> dict[str, object]:
-    return {
-        "job": job,
-        "servers": topics.servers,
-        "source": source,
-        "sink": sink,
-        "coordinator": address,
-        "source_options": {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300},
-        "settings": {**QUICK, "num_retained": 1000},
-        "sparkless": True,
-    }
+SPEC = {"source_options": bounded(300), "settings": {**QUICK, "num_retained": 1000}}
 
 
 def end(here: JobProcesses, coordinator: Process) -> None:
@@ -42,11 +32,13 @@ def end(here: JobProcesses, coordinator: Process) -> None:
     coordinator.wait()
 
 
-def test_a_run_with_kills_is_recorded_and_passes(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_a_run_with_kills_is_recorded_and_passes(
+    topics: Topics, job_processes: Starter, job: str, tmp_path: Path
+) -> None:
     source, sink, address = topics.create("in", 3), topics.create("out", 2), free_address()
     fill(topics, source, 700)
     with (
-        JobProcesses(tmp_path, **spec(topics, job, source, sink, address)) as here,
+        job_processes(source, sink, coordinator=address, **SPEC) as here,
         Recorder(
             topics.servers, job=job, inputs=[source], outputs=[sink], file=tmp_path / "history", coordinator=address
         ) as recorder,

@@ -18,7 +18,7 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
-from tests.support.processes import JobProcesses, free_address
+from tests.support.processes import Starter, free_address
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait_for
@@ -205,20 +205,18 @@ def test_records_repeated_by_a_restore_are_expected_twice(topics: Topics, job: s
 
 
 @pytest.mark.crash
-def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(
+    topics: Topics, job_processes: Starter, job: str
+) -> None:
     source, sink, address = topics.create("in", 3), topics.create("out", 2), free_address()
     fill(topics, source, RECORDS)
-    spec = {
-        "job": job,
-        "servers": topics.servers,
-        "source": source,
-        "sink": sink,
-        "coordinator": address,
-        "source_options": {"start": "earliest", "max_offsets_per_checkpoint": 60},
-        "settings": {"interval": "300ms", "num_retained": 1000},
-        "sparkless": True,
-    }
-    with JobProcesses(tmp_path, **spec) as here:
+    with job_processes(
+        source,
+        sink,
+        coordinator=address,
+        source_options={"start": "earliest", "max_offsets_per_checkpoint": 60},
+        settings={"interval": "300ms", "num_retained": 1000},
+    ) as here:
         here.coordinator(address)
         driver = here.driver()
         here.wait_for_event("settled", driver, count=3)

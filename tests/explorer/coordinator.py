@@ -28,7 +28,6 @@ from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     Committable,
-    Document,
     Generation,
     JobName,
     OnLost,
@@ -36,6 +35,7 @@ from onceward.coordinator.protocol.values import (
 )
 from tests.explorer.oracle import Demand, Output, see, see_answer, see_state, stamp
 from tests.explorer.world import Bounds, Call
+from tests.support.documents import document
 from tests.support.events import SINK, SOURCE, event
 from tests.support.oracle import Invariant, Violation
 
@@ -306,7 +306,7 @@ def _event(call: Call, members: tuple[Participant, ...]) -> Event:
             records = stamp(call.generation, call.checkpoint)
             return replace(happens, snapshot=replace(happens.snapshot, records=records))
         case Amend():
-            again = Document(kind="test", version=1, body={"is": f"{call.base + 1} by {call.generation}"})
+            again = document(text=f"{call.base + 1} by {call.generation}")
             return replace(happens, committables=(Committable(slot=0, document=again),))
         case _:
             return happens

@@ -46,7 +46,7 @@ def position(snapshot: Snapshot | None) -> int:
     """The position that a driver of this model wrote into its snapshot."""
     assert snapshot is not None
     assert snapshot.positions is not None
-    return int(snapshot.positions.body["is"].removeprefix("position "))
+    return int(snapshot.positions.body["text"].removeprefix("position "))
 
 
 def see(output: Output, written: Sequence[facts.Fact]) -> tuple[Output, Demand, Violation | None]:

@@ -13,7 +13,7 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import Claim
 from onceward.sinks.kafka.errors import DeliveryError
-from tests.support.processes import QUICK, JobProcesses
+from tests.support.processes import QUICK, JobProcesses, Starter, bounded
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 
@@ -72,17 +72,12 @@ class Job:
 
 
 @pytest.fixture
-def copying(topics: Topics, job: str, tmp_path: Path) -> Any:
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=topics.create("in", 3),
-        sink=topics.create("out", 3),
-        state_dir=str(tmp_path / "state"),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": PER_CHECKPOINT},
+def copying(topics: Topics, job_processes: Starter, job: str) -> Any:
+    with job_processes(
+        topics.create("in", 3),
+        topics.create("out", 3),
+        source_options=bounded(PER_CHECKPOINT),
         settings={**QUICK, "num_retained": 1000},
-        sparkless=True,
     ) as here:
         yield Job(topics, job, here)
 

@@ -2,14 +2,13 @@
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.processes import JobProcesses, Process, Starter, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -30,22 +29,13 @@ AFTER_A_COMMIT = (
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
+def here(topics: Topics, job_processes: Starter) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
     for partition in range(PARTITIONS):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=free_address(),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 40},
-        settings={"interval": "1s"},  # so that a checkpoint is settled when the next one is triggered
-        sparkless=True,
-    ) as made:
+    settings = {"interval": "1s"}  # so that a checkpoint is settled when the next one is triggered
+    with job_processes(source, sink, coordinator=free_address(), source_options=bounded(40), settings=settings) as made:
         yield made
 
 

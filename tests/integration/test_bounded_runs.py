@@ -4,13 +4,12 @@ Drivers run in their own processes, without Spark.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.support.processes import JobProcesses
+from tests.support.processes import JobProcesses, Starter
 from tests.support.topics import Topics, assert_exactly_once, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -44,20 +43,10 @@ class Nightly:
 
 
 @pytest.fixture
-def nightly(topics: Topics, job: str, tmp_path: Path) -> Iterator[Nightly]:
+def nightly(topics: Topics, job_processes: Starter) -> Iterator[Nightly]:
     source, sink = topics.create("in"), topics.create("out")
     options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 5, "discovery_interval": "1h"}
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        source_options=options,
-        settings={"interval": "50ms"},
-        state_dir=str(tmp_path / "state"),
-        sparkless=True,
-    ) as here:
+    with job_processes(source, sink, source_options=options, settings={"interval": "50ms"}) as here:
         made = Nightly(topics, here, source, sink)
         made.fill()
         yield made

@@ -14,7 +14,7 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses
+from tests.support.processes import JobProcesses, Starter, bounded
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back
 from tests.support.waiting import wait_until
@@ -23,19 +23,9 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
+def here(topics: Topics, job_processes: Starter) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", PARTITIONS), topics.create("out", PARTITIONS)
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        state_dir=str(tmp_path / "state"),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 20},
-        settings={"interval": "100ms"},
-        sparkless=True,
-    ) as made:
+    with job_processes(source, sink, source_options=bounded(20), settings={"interval": "100ms"}) as made:
         yield made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
-from tests.support.processes import QUICK, JobProcesses, Process, free_address
+from tests.support.processes import QUICK, JobProcesses, Process, Starter, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -37,52 +37,40 @@ def java_of(driver: Process) -> int:
     raise AssertionError("the driver has no JVM")
 
 
-def test_sigterm_settles_and_ends_with_0_and_the_next_start_continues(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_sigterm_settles_and_ends_with_0_and_the_next_start_continues(topics: Topics, job_processes: Starter) -> None:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 500)
-    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with JobProcesses(tmp_path, **spec, dataframe=True, source_options={"start": "earliest"}) as here:
+    with job_processes(source, sink, spark=True, dataframe=True, source_options={"start": "earliest"}) as here:
         driver = here.driver()
         wait_for_output(topics, sink, 500, driver)
         fill(topics, source, 500, 500)
         driver.send(signal.SIGTERM)
         assert driver.wait() == 0, driver.tail()
-        here.spec["source_options"] = {"start": "earliest", "end": "latest"}
+        here.spec["source_options"] = bounded()
         here.finish()
         assert_exactly_once(topics, source, sink)
 
 
-def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_a_lost_jvm_ends_the_driver_with_a_clear_message(topics: Topics, job_processes: Starter) -> None:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 100)
-    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest"}) as here:
+    with job_processes(source, sink, spark=True, source_options={"start": "earliest"}) as here:
         driver = here.driver()
         wait_for_output(topics, sink, 100, driver)
         os.kill(java_of(driver), signal.SIGKILL)
         assert driver.wait() == 1
         assert "JVM is gone" in driver.tail()
         fill(topics, source, 100, 100)
-        here.spec["source_options"] = {"start": "earliest", "end": "latest"}
+        here.spec["source_options"] = bounded()
         here.finish()
         assert_exactly_once(topics, source, sink)
 
 
 @pytest.fixture
-def running(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
+def running(topics: Topics, job_processes: Starter) -> Iterator[JobProcesses]:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     address = free_address()
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=address,
-        source_options={"start": "earliest"},
-        settings=QUICK,
-        sparkless=True,
-    ) as made:
+    with job_processes(source, sink, coordinator=address, source_options={"start": "earliest"}, settings=QUICK) as made:
         yield made
 
 
@@ -130,19 +118,18 @@ def test_an_idle_job_keeps_its_positions_however_many_checkpoints_are_unchanged(
 
 
 def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(job: str, tmp_path: Path) -> None:
-    spec = {"job": job, "servers": free_address(), "source": "in", "sink": "out", "state_dir": str(tmp_path / "state")}
-    with JobProcesses(tmp_path, **spec) as here:
+    servers = free_address()
+    with JobProcesses(tmp_path, job, servers, "in", "out", spark=True) as here:
         driver = here.driver()
         assert driver.wait(60) == 3, driver.tail()
-        assert spec["servers"] in driver.tail()
+        assert servers in driver.tail()
         assert not (tmp_path / "state").exists()
 
 
-def test_options_of_spark_submit_are_honoured(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_options_of_spark_submit_are_honoured(topics: Topics, job_processes: Starter) -> None:
     source, sink = topics.create("in", 2), topics.create("out", 2)
     fill(topics, source, 0, 100)
-    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(tmp_path / "state")}
-    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest", "end": "latest"}) as here:
+    with job_processes(source, sink, spark=True, source_options=bounded()) as here:
         program = Path(__file__).with_name("submitted.py")
         driver = here.submit(program, "--master", "local[1,4]", "--conf", "spark.app.name=told")
         assert driver.wait() == 0, driver.tail()

@@ -1,13 +1,12 @@
 """The driver, its tasks and the coordinator die at every kill point, and every record still takes effect once."""
 
 import signal
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.support.processes import QUICK, JobProcesses, free_address
+from tests.support.processes import QUICK, JobProcesses, Starter, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
 
@@ -45,25 +44,16 @@ dies at every point."""
 
 
 @pytest.mark.parametrize(
-    ("sparkless", "points"), [(True, DRIVER_POINTS), (False, SPARK_POINTS)], ids=["everywhere", "with_spark"]
+    ("spark", "points"), [(False, DRIVER_POINTS), (True, SPARK_POINTS)], ids=["everywhere", "with_spark"]
 )
 def test_the_driver_dies_at_every_kill_point(
-    topics: Topics, job: str, tmp_path: Path, sparkless: bool, points: list[KillPoint]
+    topics: Topics, job_processes: Starter, spark: bool, points: list[KillPoint]
 ) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 5000)
     address = free_address()
-    options = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150}
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=address,
-        source_options=options,
-        settings=QUICK,
-        sparkless=sparkless,
+    with job_processes(
+        source, sink, coordinator=address, source_options=bounded(150), settings=QUICK, spark=spark
     ) as here:
         here.coordinator(address)
         for point in points:
@@ -80,49 +70,47 @@ def test_the_driver_dies_at_every_kill_point(
         assert sum(event["aborted"] for event in recovered) > 0, "no transaction of another process was aborted"
 
 
-def test_the_driver_dies_while_it_aborts(topics: Topics, job: str, tmp_path: Path) -> None:
+@pytest.fixture
+def rejected(topics: Topics, job_processes: Starter) -> Iterator[JobProcesses]:
+    """A bounded job of which the output topic rejects a record, so that checkpoints abort."""
     source = topics.create("in", 3)
     sink = topics.create("out", 3, config={"max.message.bytes": "2000"})
     fill(topics, source, 100)
     topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
-    address = free_address()
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=address,
-        source_options={"start": "earliest", "end": "latest"},
-        settings=QUICK,
-        sparkless=True,
-    ) as here:
-        here.coordinator(address)
-        here.wait_for_kill(KillPoint.DRIVER_AFTER_ABORT, 1, here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_ABORT}:1"]))
-        assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
-        topics.configure(sink, {"max.message.bytes": "100000"})
-        here.finish()
-        assert_exactly_once(topics, source, sink)
+    with job_processes(source, sink, coordinator=free_address(), source_options=bounded(), settings=QUICK) as here:
+        yield here
+
+
+def accept(topics: Topics, sink: str) -> None:
+    """Let the output topic accept every record; it must be empty until then."""
+    assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
+    topics.configure(sink, {"max.message.bytes": "100000"})
+
+
+def test_the_driver_dies_while_it_aborts(topics: Topics, rejected: JobProcesses) -> None:
+    rejected.coordinator(rejected.spec["coordinator"])
+    dying = rejected.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_ABORT}:1"])
+    rejected.wait_for_kill(KillPoint.DRIVER_AFTER_ABORT, 1, dying)
+    accept(topics, rejected.spec["sink"])
+    rejected.finish()
+    assert_exactly_once(topics, rejected.spec["source"], rejected.spec["sink"])
 
 
 @pytest.mark.parametrize("path", ["copy", "dataframe", "batches", "split"])
-def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, tmp_path: Path, path: str) -> None:
+def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job_processes: Starter, path: str) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 2000)
-    options: dict[str, Any] = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300}
+    options = bounded(300)
     if path == "split":
         options["min_partitions"] = 5
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
+    with job_processes(
+        source,
+        sink,
         dataframe=path == "dataframe",
         batches=path in ("batches", "split"),
-        state_dir=str(tmp_path / "state"),
         source_options=options,
         settings={**QUICK, "tolerable_failed_checkpoints": 10},
+        spark=True,
     ) as here:
         armed = [f"{point}:{count}" for count, point in enumerate(TASK_POINTS, start=1)]
         assert here.driver(kill_at=armed).wait(300) == 0
@@ -132,20 +120,16 @@ def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job: str, t
         assert_exactly_once(topics, source, sink, ordered=path != "split")
 
 
-def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: Topics, job: str, tmp_path: Path) -> None:
+def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: Topics, job_processes: Starter) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 5000)
     address = free_address()
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
+    with job_processes(
+        source,
+        sink,
         coordinator=address,
         source_options={"start": "earliest", "max_offsets_per_checkpoint": 150},
         settings={**QUICK, "lease": "60s", "orphan_grace": "60s"},
-        sparkless=True,
     ) as here:
         first, *others = COORDINATOR_RUNNING_POINTS
         coordinator = here.coordinator(address, kill_at=[f"{first}:1"])
@@ -172,32 +156,15 @@ def test_the_coordinator_dies_at_every_kill_point_under_a_running_job(topics: To
 
 @pytest.mark.parametrize("point", [KillPoint.COORDINATOR_BEFORE_ABORT, KillPoint.COORDINATOR_AFTER_ABORT])
 def test_the_coordinator_dies_while_it_decides_against_a_checkpoint(
-    topics: Topics, job: str, tmp_path: Path, point: KillPoint
+    topics: Topics, rejected: JobProcesses, point: KillPoint
 ) -> None:
-    source = topics.create("in", 3)
-    sink = topics.create("out", 3, config={"max.message.bytes": "2000"})
-    fill(topics, source, 100)
-    topics.fill(source, [b"x" * 5000], partition=1, key=b"key-1")
-    address = free_address()
-    with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        coordinator=address,
-        source_options={"start": "earliest", "end": "latest"},
-        settings=QUICK,
-        sparkless=True,
-    ) as here:
-        coordinator = here.coordinator(address, kill_at=[f"{point}:1"])
-        driver = here.driver()
-        here.wait_for_kill(point, 1, coordinator)
-        assert topics.read(sink) == [], "something of an aborted checkpoint is visible"
-        topics.configure(sink, {"max.message.bytes": "100000"})
-        here.coordinator(address)
-        assert driver.wait() == 0, driver.tail()
-        assert_exactly_once(topics, source, sink)
+    coordinator = rejected.coordinator(rejected.spec["coordinator"], kill_at=[f"{point}:1"])
+    driver = rejected.driver()
+    rejected.wait_for_kill(point, 1, coordinator)
+    accept(topics, rejected.spec["sink"])
+    rejected.coordinator(rejected.spec["coordinator"])
+    assert driver.wait() == 0, driver.tail()
+    assert_exactly_once(topics, rejected.spec["source"], rejected.spec["sink"])
 
 
 def test_every_kill_point_is_covered() -> None:

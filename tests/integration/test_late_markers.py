@@ -13,7 +13,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses
+from tests.support.processes import JobProcesses, bounded
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -67,9 +67,7 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
     sink = topics.create("out", 2, led_by=[quiet])
     for partition in range(2):
         topics.fill(source, [b"%d" % n for n in range(20)], partition=partition, key=b"key-%d" % partition)
-    spec = {"job": job, "servers": brokers.bootstrap_servers, "source": source, "sink": sink, "sparkless": True}
-    reads = {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 20}
-    with JobProcesses(tmp_path, **spec, state_dir=str(tmp_path / "state"), source_options=reads) as here:
+    with JobProcesses(tmp_path, job, topics.servers, source, sink, source_options=bounded(20)) as here:
         driver = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2:stop"])
         asleep(driver)
         os.kill(brokers.pids[quiet], signal.SIGSTOP)

@@ -12,7 +12,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.protocol.status import JobStatus
-from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.processes import JobProcesses, Process, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
@@ -53,14 +53,13 @@ def quick_world(topics: Topics, job: str, directory: Path) -> Iterator[JobProces
     fill(topics, source, 1500)
     with JobProcesses(
         directory,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
+        job,
+        topics.servers,
+        source,
+        sink,
         coordinator=free_address(),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 150},
+        source_options=bounded(150),
         settings=QUICK,
-        sparkless=True,
     ) as here:
         yield here
 

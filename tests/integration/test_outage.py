@@ -41,12 +41,10 @@ def job(kafka: LocalKafka, directory: Path, name: str) -> JobProcesses:
     topics.fill(source, [b"%d" % number for number in range(5_000)])
     return JobProcesses(
         directory,
-        job=name,
-        servers=kafka.bootstrap_servers,
-        source=source,
-        sink=sink,
-        state_dir=str(directory / "state"),
-        sparkless=True,
+        name,
+        kafka.bootstrap_servers,
+        source,
+        sink,
         source_options={"max_offsets_per_checkpoint": 20},
         settings={"interval": "300ms"},
     )

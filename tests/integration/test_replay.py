@@ -12,7 +12,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
-from tests.support.processes import JobProcesses, free_address
+from tests.support.processes import QUICK, JobProcesses, bounded, free_address
 from tests.support.topics import (
     Topics,
     abort_with_the_brokers_tool,
@@ -24,7 +24,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
-SETTINGS = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 PARTITIONS = 3
 
 
@@ -40,16 +39,16 @@ class Outage:
         on_lost, timeout = spec.pop("on_lost", "replay"), spec.pop("transaction_timeout", "3s")
         self.here = JobProcesses(
             directory,
-            job=job,
-            servers=topics.servers,
-            source=self.source,
-            sink=self.sink,
+            job,
+            topics.servers,
+            self.source,
+            self.sink,
             coordinator=self.address,
-            source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 90},
+            source_options=bounded(90),
             sink_options={"transaction_timeout": timeout, "on_lost": on_lost},
-            settings=SETTINGS,
+            settings=QUICK,
             careless=True,
-            **{"sparkless": True, **spec},
+            **spec,
         )
 
     def __enter__(self) -> "Outage":

@@ -102,14 +102,12 @@ def test_input_partitions_grow_under_a_running_driver(growing: Growing, tmp_path
     directory.mkdir()
     with JobProcesses(
         directory,
-        job=growing.job,
-        servers=growing.topics.servers,
-        source=growing.source,
-        sink=growing.sink,
-        state_dir=str(directory / "state"),
+        growing.job,
+        growing.topics.servers,
+        growing.source,
+        growing.sink,
         source_options={"start": "earliest", "discovery_interval": "100ms", "max_offsets_per_checkpoint": 50},
         settings={"interval": "20ms"},
-        sparkless=True,
     ) as here:
         driver = here.driver()
         here.wait_for_event("settled", driver, count=2)

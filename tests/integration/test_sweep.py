@@ -14,7 +14,7 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.executor import producers
-from tests.support.processes import JobProcesses, Process, descendants
+from tests.support.processes import Process, Starter, descendants
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
@@ -84,17 +84,16 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_ids_stay_few_when_each_task_has_a_new_worker_process(
-    kafka: LocalKafka, job: str, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: LocalKafka, job: str, topics: Topics, job_processes: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where checkpoints are more than a minute apart: Spark has ended the workers of the previous one."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.worker.reuse=false pyspark-shell")
     source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 8
-    state = tmp_path / "state"
-    spec = {"job": job, "servers": topics.servers, "source": source, "sink": sink, "state_dir": str(state)}
-    with JobProcesses(tmp_path, **spec, source_options={"start": "earliest"}, settings={"interval": None}) as here:
+    options = {"source_options": {"start": "earliest"}, "settings": {"interval": None}, "spark": True}
+    with job_processes(source, sink, **options) as here:
         driver = here.driver()
         here.wait_for_event("recovered", driver)
-        with OperatorClient(StateDirectory(state).published()) as people:
+        with OperatorClient(StateDirectory(tmp_path / "state").published()) as people:
             wait_until(lambda: people.job(JobName(job)).last_completed, "the job has its start", 120)
             for taken in range(1, checkpoints + 1):
                 for partition in range(2):

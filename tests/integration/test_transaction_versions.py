@@ -20,7 +20,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import CODE_NONE, State
-from tests.support.processes import JobProcesses
+from tests.support.processes import JobProcesses, bounded
 from tests.support.sink_job import QUICK, SinkJob
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
@@ -200,15 +200,7 @@ def test_a_job_is_killed_between_two_commits_and_resumes(
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(500)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
     with JobProcesses(
-        tmp_path,
-        job=job,
-        servers=topics.servers,
-        source=source,
-        sink=sink,
-        state_dir=str(tmp_path / "state"),
-        source_options={"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 300},
-        settings={"interval": "100ms"},
-        sparkless=True,
+        tmp_path, job, topics.servers, source, sink, source_options=bounded(300), settings={"interval": "100ms"}
     ) as here:
         killed = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2"])
         here.wait_for_kill(KillPoint.DRIVER_BETWEEN_END_TXN, 2, killed)

@@ -1,6 +1,6 @@
 """A driver in its own process: ``python -m tests.support.driver SPEC-AS-JSON``.
 
-It copies keys and values. ``sparkless``: tasks run in the driver process, so that it starts in a second. With Spark
+It copies keys and values. Tasks run in the driver process, so that it starts in a second. With ``spark``
 PYSPARK_SUBMIT_ARGS or spark-submit sets the master and all other options.
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
     if spec.get("careless"):  # a transaction may time out soon, which the preflight refuses and an outage causes
         preflight.RESTART_ALLOWANCE = timedelta(days=-1)
     cluster = KafkaCluster(spec["servers"], name=spec["cluster"]) if "cluster" in spec else spec["servers"]
-    kind = SparklessPipeline if spec.get("sparkless") else Pipeline
+    kind = Pipeline if spec.get("spark") else SparklessPipeline
     pipeline = kind(
         job=spec["job"],
         source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),

@@ -26,7 +26,6 @@ from onceward.coordinator.protocol.values import (
     Claim,
     Committable,
     CompletedCheckpoint,
-    Document,
     Generation,
     OnLost,
     Outcome,
@@ -37,6 +36,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.documents import committable, document
 
 __all__ = ["SINK", "SOURCE", "event"]
 
@@ -167,7 +167,7 @@ def event(
                 now=now,
                 base=CheckpointId(int(checkpoint)),
                 participant=ParticipantName(who),
-                positions=_document(f"position {position}"),
+                positions=document(text=f"position {position}"),
                 skipped=f"what was before {position}",
                 reason="a person's reason",
             )
@@ -214,7 +214,7 @@ def _claim(options: list[str]) -> Claim | None:
 def _snapshot(words: list[str]) -> Snapshot:
     position = _after(words, "at")
     return Snapshot(
-        positions=_document(f"position {position}") if position is not None else None,
+        positions=document(text=f"position {position}") if position is not None else None,
         committables=_committables(_after(words, "slots"), ""),
         unchanged="unchanged" in words,
         next_at_once="more" in words,
@@ -222,15 +222,7 @@ def _snapshot(words: list[str]) -> Snapshot:
 
 
 def _committables(slots: str | None, prefix: str) -> tuple[Committable, ...]:
-    return tuple(
-        Committable(slot=int(slot), document=_document(f"{prefix}slot {slot}"))
-        for slot in (slots or "").split(",")
-        if slot
-    )
-
-
-def _document(text: str) -> Document:
-    return Document(kind="test", version=1, body={"is": text})
+    return tuple(committable(int(slot), text=f"{prefix}slot {slot}") for slot in (slots or "").split(",") if slot)
 
 
 def _settlement(text: str) -> Settlement:

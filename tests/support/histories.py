@@ -14,9 +14,7 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,
-    Committable,
     CompletedCheckpoint,
-    Document,
     Generation,
     OnLost,
     Outcome,
@@ -24,6 +22,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.documents import committable, document
 from tests.support.events import SINK, SOURCE
 
 __all__ = ["SETTINGS", "Move", "a_move", "moves", "to_event"]
@@ -140,7 +139,7 @@ def to_event(move: Move, state: JobState, now: float) -> events.Event:
         case "resolve":
             return _resolve(now, state, choice)
         case "skip":
-            at = Document(kind="test", version=1, body={"at": 100 + choice})
+            at = document(at=100 + choice)
             base = CheckpointId(max(0, state.base + move.off))
             return events.SkipInput(
                 now=now, base=base, participant=SOURCE.name, positions=at, skipped="some", reason="Ada"
@@ -159,12 +158,11 @@ def _acknowledge(
 ) -> events.Acknowledge:
     unchanged = choice >= 10
     if choice % 2:
-        document = Document(kind="test", version=1, body={"at": choice if choice > 8 else 1})
-        participant, snapshot = SOURCE, Snapshot(positions=document, records=3, unchanged=unchanged)
+        positions = document(at=choice if choice > 8 else 1)
+        participant, snapshot = SOURCE, Snapshot(positions=positions, records=3, unchanged=unchanged)
     else:
-        document = Document(kind="test", version=1, body={"text": "ä\ud800", "n": 2**53})
         slots = () if unchanged or choice == 0 else range(3)
-        committables = tuple(Committable(slot=slot, document=document) for slot in slots)
+        committables = tuple(committable(slot, text="ä\ud800", n=2**53) for slot in slots)
         participant, snapshot = SINK, Snapshot(committables=committables, records=3, bytes=300, unchanged=unchanged)
     return events.Acknowledge(
         now=now,
@@ -178,7 +176,7 @@ def _acknowledge(
 
 def _older(state: JobState, choice: int) -> CompletedCheckpoint:
     """Return a checkpoint as the store would; mostly older than the completed one."""
-    at = Document(kind="test", version=1, body={"at": choice})
+    at = document(at=choice)
     older = CheckpointId(max(1, state.base - choice % 3))
     return CompletedCheckpoint(
         id=older,
@@ -209,7 +207,6 @@ def _amend(now: float, generation: Generation, state: JobState, choice: int) -> 
     completed = state.durable.completed
     lost = sorted(state.durable.replaying.get(SINK.name, frozenset({choice % 3})))
     slots = frozenset(lost if choice % 3 else lost[:1])
-    document = Document(kind="test", version=1, body={"again": choice % 2})
     return events.Amend(
         now=now,
         generation=generation,
@@ -217,7 +214,7 @@ def _amend(now: float, generation: Generation, state: JobState, choice: int) -> 
         participant=SINK.name,
         amendment=(completed.amendment if completed is not None else 0) - (choice == 11),
         slots=slots,
-        committables=tuple(Committable(slot=slot, document=document) for slot in sorted(slots) if (slot + choice) % 4),
+        committables=tuple(committable(slot, again=choice % 2) for slot in sorted(slots) if (slot + choice) % 4),
     )
 
 

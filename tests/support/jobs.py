@@ -166,7 +166,7 @@ class Job:
             "source": self.source,
             "sink": self.sink,
             "coordinator": self.harness.address_for_drivers,
-            "sparkless": self.setup.spark is None,
+            "spark": self.setup.spark is not None,
             "dataframe": self.setup.transform,
             "batches": self.setup.batches,
             "source_options": {

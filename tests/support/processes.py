@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -74,10 +74,13 @@ class Process:
 class JobProcesses:
     """One job's processes, directory and events. A context manager; on exit every process is killed."""
 
-    def __init__(self, directory: Path, **spec: Any) -> None:
-        """``spec``: of the driver's program, ``tests.support.driver``."""
+    def __init__(self, directory: Path, job: str, servers: str, source: str, sink: str, **spec: Any) -> None:
+        """The job copies the topic ``source`` to ``sink``. ``spec``: more for ``tests.support.driver``. Without a
+        ``coordinator`` the driver hosts it, and keeps its state in ``state`` below the directory."""
         self.directory = directory
-        self.spec = spec
+        self.spec = {"job": job, "servers": servers, "source": source, "sink": sink, **spec}
+        if "coordinator" not in spec:
+            self.spec["state_dir"] = str(directory / "state")
         self._events = directory / "events"
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
@@ -161,6 +164,15 @@ class JobProcesses:
         process = Process(command, self.directory / log, environment)
         self._processes.append(process)
         return process
+
+
+Starter = Callable[..., JobProcesses]
+"""``starter(source, sink, **spec)`` of the fixture ``job_processes``."""
+
+
+def bounded(per_checkpoint: int | None = None) -> dict[str, Any]:
+    """Options of a source that reads from the start to the end at the time, so that the job finishes."""
+    return {"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": per_checkpoint}
 
 
 def free_address() -> str:

@@ -38,6 +38,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.documents import committable, document
 
 JOB = JobName("orders")
 SOURCE = Participant(name=ParticipantName("in"), role=Role.SOURCE, kind="test")
@@ -378,7 +379,7 @@ class Job:
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
 
     def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> tuple[Committable]:
-        return (Committable(slot=0, document=Document(kind="test", version=1, body={"checkpoint": checkpoint})),)
+        return (committable(0, checkpoint=checkpoint),)
 
     # -- committer
 
@@ -428,7 +429,7 @@ class Input:
 
 
 def _at(offset: int) -> Document:
-    return Document(kind="test", version=1, body={"next": offset})
+    return document(next=offset)
 
 
 def _checkpoints(committables: Collection[Committable]) -> list[int]:

@@ -20,8 +20,6 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
-    Committable,
-    Document,
     JobName,
     Outcome,
     Participant,
@@ -30,6 +28,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.documents import committable, document
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -51,14 +50,11 @@ SETTINGS = CheckpointSettings(
 
 
 def positions(offset: int) -> Snapshot:
-    return Snapshot(positions=Document(kind="test", version=1, body={"offset": offset}), records=1)
+    return Snapshot(positions=document(offset=offset), records=1)
 
 
 def slots(checkpoint: int, count: int = 2) -> Snapshot:
-    document = Document(kind="test", version=1, body={"of": checkpoint})
-    return Snapshot(
-        committables=tuple(Committable(slot=slot, document=document) for slot in range(count)), records=count
-    )
+    return Snapshot(committables=tuple(committable(slot, of=checkpoint) for slot in range(count)), records=count)
 
 
 def free_port() -> int:

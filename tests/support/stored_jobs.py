@@ -19,8 +19,6 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
-    Committable,
-    Document,
     Generation,
     JobName,
     ParticipantName,
@@ -29,6 +27,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.store.store import Store
+from tests.support.documents import committable, document
 from tests.support.events import SINK, SOURCE
 from tests.support.histories import Move, to_event
 
@@ -162,10 +161,9 @@ class StoredJob:
 
 
 def snapshots(checkpoint: int, slots: int = 2) -> dict[ParticipantName, Snapshot]:
-    document = Document(kind="test", version=1, body={"of": checkpoint})
-    committables = tuple(Committable(slot=slot, document=document) for slot in range(slots))
+    committables = tuple(committable(slot, of=checkpoint) for slot in range(slots))
     return {
-        SOURCE.name: Snapshot(positions=document, records=10, bytes=100),
+        SOURCE.name: Snapshot(positions=document(of=checkpoint), records=10, bytes=100),
         SINK.name: Snapshot(committables=committables, records=9, bytes=90),
     }
 

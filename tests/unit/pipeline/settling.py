@@ -21,6 +21,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
+from tests.support.documents import committable
 from tests.support.running_job import SINK
 
 
@@ -143,6 +144,4 @@ class Driver:
 
 
 def slots(*numbers: int, again: bool = False) -> tuple[Committable, ...]:
-    return tuple(
-        Committable(slot=number, document=Document(kind="test", version=1, body={"again": again})) for number in numbers
-    )
+    return tuple(committable(number, again=again) for number in numbers)

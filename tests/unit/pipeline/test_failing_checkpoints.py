@@ -20,6 +20,7 @@ from onceward.coordinator.protocol.values import (
     JsonObject,
     ParticipantName,
 )
+from tests.support.documents import document
 from tests.support.running_job import SINK, Coordinator, Job
 from tests.unit.pipeline.test_causes import IN_A_UDF
 
@@ -200,7 +201,7 @@ def test_a_driver_without_spark_settles_completed_checkpoints_and_leaves() -> No
 
 
 def at(offset: int) -> Document:
-    return Document(kind="test", version=1, body={"next": offset})
+    return document(next=offset)
 
 
 def bounded(end: int) -> Any:

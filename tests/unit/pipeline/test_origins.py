@@ -7,7 +7,8 @@ import pytest
 
 from onceward.coordinator.pipeline.interfaces import Origin, ReplayRefusedError
 from onceward.coordinator.pipeline.origins import lost_splits, origins_of
-from onceward.coordinator.protocol.values import Committable, Document, JsonObject
+from onceward.coordinator.protocol.values import Committable, JsonObject
+from tests.support.documents import committable
 
 A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))
 
@@ -55,8 +56,7 @@ class Sink:
 
 def lost(sink: Sink, *slots: int) -> tuple[JsonObject, ...]:
     written: Any = sink
-    document = Document(kind="test", version=1, body={})
-    return lost_splits(written, [Committable(slot=slot, document=document) for slot in slots])
+    return lost_splits(written, [committable(slot) for slot in slots])
 
 
 def test_each_lost_slot_is_written_again_from_its_own_split_if_its_place_is_unchanged() -> None:

@@ -23,11 +23,12 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     ParticipantName,
 )
+from tests.support.documents import document
 from tests.support.running_job import JOB, SINK
 from tests.unit.pipeline.settling import Driver, slots
 
 FIVE = CheckpointId(5)
-POSITIONS = Document(kind="test", version=1, body={"next": 40})
+POSITIONS = document(next=40)
 ALL = (0, 1, 2, 3)
 
 

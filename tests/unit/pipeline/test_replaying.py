@@ -14,12 +14,12 @@ from onceward.coordinator.protocol.events import Amend, CloseReason, Event
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
-    Document,
     Generation,
     OnLost,
     Outcome,
     Settlement,
 )
+from tests.support.documents import committable
 from tests.support.running_job import SINK, Coordinator, Job, nothing
 
 LOST = 3
@@ -47,7 +47,7 @@ class LossyJob(Job):
         if again and not self.writes(checkpoint):
             return ()
         body = {"checkpoint": checkpoint, "inputs": list(origin.inputs), "again": again}
-        return (Committable(slot=0, document=Document(kind="test", version=1, body=body)),)
+        return (committable(0, **body),)
 
     def origin(self, committable: Committable) -> Origin:
         return Origin(inputs=committable.document.body["inputs"], replayable=True)

@@ -13,16 +13,15 @@ from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
-    Committable,
-    Document,
     Generation,
     OnLost,
     Outcome,
     Settlement,
 )
+from tests.support.documents import committable, document
 from tests.unit.pipeline.settling import Driver, Queue, slots
 
-HELD = (Committable(slot=0, document=Document(kind="test", version=1, body={})),)
+HELD = (committable(0),)
 COMMITTED, LOST, IN_DOUBT = Outcome.COMMITTED, Outcome.LOST, Outcome.IN_DOUBT
 FIVE, SIX = CheckpointId(5), CheckpointId(6)
 CLAIM = Claim(store_id="store", generation=Generation(1), completed=FIVE, holder="driver")
@@ -84,7 +83,7 @@ def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_
     queue.calls.clear()  # the call was made: the loss was reported
     kept.complete(CheckpointId(5))
     (told_again,) = queue.calls
-    written = (replace(HELD[0], document=Document(kind="test", version=1, body={"again": True})),)
+    written = (replace(HELD[0], document=document(again=True)),)
     kept.amend(CheckpointId(5), frozenset({0}), written)
     told_again()  # with a committer or a session it would commit and report
     assert kept.unsettled() == written
@@ -189,7 +188,7 @@ def test_a_skipped_loss_settles_the_rest_and_names_the_records() -> None:
 
 def test_a_repeated_instruction_reports_the_outcome_again_but_neither_commits_nor_logs_again() -> None:
     driver = Driver()
-    positions = Document(kind="test", version=1, body={"next": 10})
+    positions = document(next=10)
     driver.settler.expect(FIVE, slots(0), positions)
     driver.proofs = {0: COMMITTED}
     driver.complete(FIVE)

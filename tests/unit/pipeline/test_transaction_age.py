@@ -11,7 +11,8 @@ from onceward.coordinator.pipeline.interfaces import Age
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.pipeline.transaction_age import Ages, good_for
-from onceward.coordinator.protocol.values import Committable, Document
+from onceward.coordinator.protocol.values import Committable
+from tests.support.documents import committable
 
 
 class Clock(Threads):
@@ -61,7 +62,7 @@ class Watched:
 
 
 def transaction(began: int) -> Committable:
-    return Committable(slot=began, document=Document(kind="test", version=1, body={}))
+    return committable(began)
 
 
 @pytest.fixture

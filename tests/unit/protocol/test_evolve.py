@@ -25,7 +25,6 @@ from onceward.coordinator.protocol.values import (
     Claim,
     Committable,
     CompletedCheckpoint,
-    Document,
     Generation,
     JobName,
     Outcome,
@@ -36,6 +35,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
+from tests.support.documents import committable, document
 
 SOURCE, SINK, OTHER = (ParticipantName(name) for name in ("source", "sink", "other"))
 MEMBERS = tuple(
@@ -48,12 +48,8 @@ CLAIM = Claim(store_id="store-b", generation=Generation(3), completed=TEN)
 NEWER = replace(CLAIM, completed=CheckpointId(11))
 
 
-def document(text: str) -> Document:
-    return Document(kind="test", version=1, body={"is": text})
-
-
 def committables(*slots: int, by: str = "") -> tuple[Committable, ...]:
-    return tuple(Committable(slot=slot, document=document(f"{by}{slot}")) for slot in slots)
+    return tuple(committable(slot, by=by) for slot in slots)
 
 
 def settlements(**outcomes: Outcome) -> tuple[Settlement, ...]:
@@ -65,7 +61,7 @@ COMPLETED = CompletedCheckpoint(
     base=CheckpointId(8),
     generation=Generation(3),
     snapshots={
-        SOURCE: Snapshot(positions=document("there")),
+        SOURCE: Snapshot(positions=document(at="there")),
         SINK: Snapshot(committables=committables(0, 1, 2), records=3),
         OTHER: Snapshot(committables=committables(0, 1, 2), records=4),
     },
@@ -111,7 +107,7 @@ FULL = Durable(
 GRANTED = facts.GenerationGranted(
     generation=Generation(4), driver="d4", participants=MEMBERS[:2], settings=CheckpointSettings(), first_id=TEN
 )
-NEW = {SOURCE: Snapshot(positions=document("here"))}
+NEW = {SOURCE: Snapshot(positions=document(at="here"))}
 
 
 def with_slots(name: ParticipantName, *slots: Committable, amendment: int = 1) -> CompletedCheckpoint:

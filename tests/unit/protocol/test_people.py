@@ -13,7 +13,8 @@ from onceward.coordinator.protocol.facts import (
     LossSkipped,
     StatusChanged,
 )
-from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, Document, ParticipantName, Snapshot
+from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, ParticipantName, Snapshot
+from tests.support.documents import document
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 LEFT = (*BEGUN, "close failed")
@@ -89,7 +90,7 @@ def test_a_skipped_loss_is_kept_with_its_committables_and_evidence() -> None:
 
 def test_input_that_is_skipped_moves_nothing_else_and_is_reported_as_a_loss() -> None:
     player = after(*LEFT)
-    other = Snapshot(positions=Document(kind="test", version=1, body={"is": "elsewhere"}))
+    other = Snapshot(positions=document(at="elsewhere"))
     completed = player.state.durable.completed
     assert completed is not None
     snapshots = {**completed.snapshots, ParticipantName("another"): other}
@@ -100,9 +101,9 @@ def test_input_that_is_skipped_moves_nothing_else_and_is_reported_as_a_loss() ->
     assert skipped[ParticipantName("another")] == other
     positions = skipped[ParticipantName("source")].positions
     assert positions is not None
-    assert positions.body == {"is": "position 20"}
+    assert positions.body == {"text": "position 20"}
     (committable,) = one(facts, LossSkipped).committables
-    assert (committable.slot, committable.document.body) == (0, {"is": "position 1"})
+    assert (committable.slot, committable.document.body) == (0, {"text": "position 1"})
 
 
 def test_halted_input_that_is_skipped_frees_the_job_for_the_reason_given() -> None:

@@ -95,7 +95,7 @@ def test_a_restored_checkpoint_has_the_positions_of_the_older_one_and_nothing_to
     snapshots = one(said(player, "open d2")[1], CheckpointRestored).snapshots
     positions = snapshots[ParticipantName("source")].positions
     assert positions is not None
-    assert positions.body == {"is": "position 2"}
+    assert positions.body == {"text": "position 2"}
     assert snapshots[ParticipantName("sink")].committables == ()
 
 

@@ -50,8 +50,8 @@ class Row:
     base: int
     generation: int
     kind: CheckpointKind
-    name: str
     state: CheckpointState
+    name: str = ""
     reason: str | None = None
     committables: int = 0
     amendment: int = 0
@@ -112,7 +112,6 @@ class Chronicle:
                     base=fact.source,
                     generation=fact.generation,
                     kind=CheckpointKind.RESTORE,
-                    name="",
                     state=CheckpointState.SETTLED,
                 )
                 self.positions = dict(fact.snapshots)
@@ -125,11 +124,7 @@ class Chronicle:
                 moved = {name for name, snapshot in fact.snapshots.items() if snapshot.positions != before[name]}
                 assert moved <= {fact.participant}
                 self.rows[number] = Row(
-                    base=fact.base,
-                    generation=fact.generation,
-                    kind=CheckpointKind.SKIP,
-                    name="",
-                    state=CheckpointState.SETTLED,
+                    base=fact.base, generation=fact.generation, kind=CheckpointKind.SKIP, state=CheckpointState.SETTLED
                 )
                 self.positions = dict(fact.snapshots)
             case facts.SavepointReleased():

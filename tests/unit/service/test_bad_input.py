@@ -20,7 +20,6 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     MAX_ID,
     CheckpointId,
-    Committable,
     Document,
     JobName,
     Outcome,
@@ -32,6 +31,7 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
+from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
 
@@ -381,15 +381,13 @@ def big_committable(size: int) -> pb.Committable:
 
 
 def test_committables_of_forty_megabytes_fail_their_checkpoint_before_they_are_sent(running: Running) -> None:
-    document = Document(kind="test", version=1, body={"a": "x" * 40_000_000})
-    snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
+    snapshot = Snapshot(committables=(committable(0, a="x" * 40_000_000),))
     with pytest.raises(CheckpointFailedError, match="Nothing was sent"):
         running.session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})
 
 
 def test_committables_just_below_the_limit_are_kept_and_given_back(running: Running, client: CoordinatorClient) -> None:
-    document = Document(kind="test", version=1, body={"a": "x" * (MAX_REQUEST_BYTES - 10_000)})
-    snapshot = Snapshot(committables=(Committable(slot=0, document=document),))
+    snapshot = Snapshot(committables=(committable(0, a="x" * (MAX_REQUEST_BYTES - 10_000)),))
     session = running.session
     session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
     answer = session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})[0]

@@ -12,9 +12,7 @@ from onceward.coordinator.protocol.events import Acknowledge, Amend, Renew
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
 from onceward.coordinator.protocol.values import (
     CheckpointId,
-    Committable,
     CompletedCheckpoint,
-    Document,
     Generation,
     JobName,
     Participant,
@@ -30,6 +28,7 @@ from onceward.coordinator.wire.limits import (
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
 )
+from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE
 
 JOB, OTHER = JobName("orders"), JobName("flights")
@@ -178,13 +177,12 @@ def test_contributions_to_one_checkpoint_are_refused_when_no_grant_could_carry_t
 
 
 def test_an_amendment_is_refused_when_no_grant_could_carry_the_checkpoint_any_more() -> None:
-    document = Document(kind="test", version=1, body={"a": "x" * 1000})
-    committable = Committable(slot=0, document=document)
+    long = committable(0, a="x" * 1000)
     completed = CompletedCheckpoint(
         id=CheckpointId(7),
         base=CheckpointId(0),
         generation=Generation(1),
-        snapshots={SINK.name: Snapshot(committables=(committable,))},
+        snapshots={SINK.name: Snapshot(committables=(long,))},
     )
     amended = JobState(durable=Durable(job=JOB, store_id="s", generation=Generation(1), completed=completed))
     event = Amend(
@@ -194,7 +192,7 @@ def test_an_amendment_is_refused_when_no_grant_could_carry_the_checkpoint_any_mo
         participant=SINK.name,
         amendment=0,
         slots=frozenset({0}),
-        committables=(committable,),
+        committables=(long,),
     )
     assert Budget().problem(amended, event, MAX_REQUEST_BYTES) is None
     assert Budget().problem(amended, event, MAX_RESPONSE_BYTES - 1000) is not None

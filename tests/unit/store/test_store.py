@@ -28,8 +28,6 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
-    Committable,
-    Document,
     Generation,
     JobName,
     Outcome,
@@ -40,6 +38,7 @@ from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import metadata, text_checksum
 from onceward.coordinator.store.store import Store
 from tests.conftest import examples
+from tests.support.documents import committable
 from tests.support.events import SINK
 from tests.support.histories import Move, moves
 from tests.support.stored_jobs import AT, JOB, StoredJob, event_of, fresh, ids, loaded, snapshots
@@ -221,7 +220,7 @@ def test_replayed_slots_take_the_place_of_the_lost_ones_which_stay_as_evidence(s
     job.trigger()
     job.complete()
     job.write(LossRecorded(checkpoint=CheckpointId(1), participant=SINK.name, settlements=(LOST,)))
-    again = Committable(slot=1, document=Document(kind="test", version=1, body={"again": True}))
+    again = committable(1, again=True)
     job.write(
         CheckpointAmended(
             checkpoint=CheckpointId(1),
