@@ -14,7 +14,7 @@ from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import NoAnswer
+from onceward.sinks.kafka.control.control_plane import Located, NoAnswer
 from onceward.sinks.kafka.control.logs import Batch, Log
 from onceward.sinks.kafka.control.markers import Ending
 from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
@@ -318,6 +318,20 @@ def _also_at_epoch_before(self: Log, offset: int, end: int) -> Iterator[Batch]:
         yield from (batch, replace(batch, epoch=batch.epoch - 1))
 
 
+def _aborts_unanswered(
+    self: Transactions,
+    transactions: Sequence[Transaction],
+    *,
+    commit: bool,
+    located: Mapping[str, Located] | None = None,
+) -> dict[str, Code]:
+    codes = self.end(transactions, commit=commit, located=located)
+    unanswered = [one for one in transactions if outcomes.classify(codes[one.id]) is EndAnswer.AGAIN]
+    if unanswered:
+        self.end(unanswered, commit=False)
+    return codes
+
+
 def _fences_unconfirmed(self: Transactions, ids: Collection[str]) -> dict[str, Code]:
     self.fence(ids)
     return {}
@@ -330,6 +344,13 @@ PROOFS = (
         breaks=wrapped(
             outcomes.classify, lambda classify, code: EndAnswer.DONE if isinstance(code, NoAnswer) else classify(code)
         ),
+        hunt=BROKERS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="the sink aborts a transaction whose commit gets no answer",
+        hurts="the checkpoint is completed, and the records of the slot are lost",
+        breaks=within(Settling._ask, Transactions.end, _aborts_unanswered),
         hunt=BROKERS,
         caught_by=(Invariant.I1,),
     ),

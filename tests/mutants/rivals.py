@@ -23,7 +23,6 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
     Committable,
-    Document,
     Generation,
     Outcome,
     Snapshot,
@@ -36,6 +35,7 @@ from onceward.sinks.kafka.control.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant
+from tests.support.documents import document
 from tests.support.kafka_model import Call, DirectTransport, SimControl
 from tests.support.kafka_model.bench import Bench, Ids
 from tests.support.running_job import JOB, SETTINGS, SINK, SOURCE
@@ -290,7 +290,7 @@ class _Driver(DirectTransport):
                 written = (self._written(checkpoint, generation, following),)
                 following += 1
             for participant, snapshot in (
-                (SOURCE, Snapshot(positions=Document(kind="test", version=1, body={"next": following}))),
+                (SOURCE, Snapshot(positions=document(next=following))),
                 (SINK, Snapshot(committables=written)),
             ):
                 self._tell(
