@@ -1,10 +1,14 @@
 """Mutants that change only text for people, or unreachable cases, are set apart."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
-from tests.mutation.report import only_words, unreachable
+from tests.mutation.report import equivalents, only_words, unreachable
 from tests.mutation.run import called_on_import
 
+_ROOT = Path(__file__).resolve().parents[2]
 _CODE = """
     def refuse(self, job: str) -> None:
         _log.warning("refused %s", job)
@@ -67,3 +71,30 @@ class Store:
     kinds = listed()
 """
     assert called_on_import(code) == {"newest", "delete"}
+
+
+def test_every_equivalent_mutant_quotes_lines_of_the_code() -> None:
+    """Otherwise the code was changed, and the reason may no longer hold."""
+    gone = []
+    for change in equivalents():
+        name, removed, _ = change.split(" | ")
+        if removed.removeprefix("- ") not in _function(name):
+            gone.append(change)
+    assert gone == []
+
+
+def _function(name: str) -> str:
+    """The source of ``onceward.folder.module.Class.function`` in one line; empty if there is none."""
+    places = [_ROOT.joinpath(*name.split(".")[:count]).with_suffix(".py") for count in range(2, name.count(".") + 1)]
+    module = next((place for place in places if place.is_file()), None)
+    if module is None:
+        return ""
+    source = module.read_text()
+    node: ast.AST = ast.parse(source)
+    for part in name.split(".")[len(module.relative_to(_ROOT).parts) :]:
+        found = [one for one in ast.iter_child_nodes(node) if getattr(one, "name", None) == part]
+        if not found:
+            return ""
+        node = found[0]
+    text = ast.get_source_segment(source, node) or ""
+    return " ".join(line.strip() for line in text.splitlines())
