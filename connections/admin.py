@@ -125,9 +125,9 @@ class _Lines(logging.Handler):
 def _refusal(
     cluster: KafkaCluster, errors: list[KafkaError], hang_up: str, timeout: float | None = None
 ) -> PreflightError:
-    telling = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    hopeless = [error for error in telling if error.code() in _HOPELESS]
-    chosen = hopeless or telling[-1:]
+    specific = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    hopeless = [error for error in specific if error.code() in _HOPELESS]
+    chosen = hopeless or specific[-1:]
     error = chosen[0] if chosen else None
     said = _said(error) if error is not None else hang_up or "no broker answered at all"
     where = f"cluster {cluster.name!r} ({cluster.bootstrap_servers})"

@@ -69,9 +69,9 @@ class FileWriter:
             for batch in batches:
                 file.writelines(value + b"\n" for value in batch.column("value").to_pylist())
                 records += batch.num_rows
-            size = file.tell()
             file.flush()
             os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
         return Vote(slot=slot, attempt=attempt, records=records, bytes=size, body={"file": name} if records else {})
 
 

@@ -1,4 +1,4 @@
-"""One process under a keeper: a broker, a toxiproxy server, a process of the demo or of a test.
+"""One process under a supervisor: a broker, a toxiproxy server, a process of the demo or of a test.
 
 It has its own session and log, and ends with its owner, however the owner ends (see `supervisor`).
 """
@@ -28,7 +28,7 @@ class NotStartedError(OncewardError):
 
 
 class ManagedProcess:
-    """A command under a keeper. Not thread-safe."""
+    """A command under a supervisor. Not thread-safe."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class ManagedProcess:
         """Start ``command``; return once it has a process id. Its output is appended to ``log``.
 
         ``environment``: added to ours. ``directory``: working directory; None for ours. ``remove``: a directory that
-        the keeper removes if it outlives us. ``inherits``: file descriptors that the keeper, not the command, holds
-        open.
+        the supervisor removes if it outlives us. ``inherits``: file descriptors that the supervisor, not the command,
+        holds open.
 
         Raises `NotStartedError`; the reason is then on standard error.
         """
         self.name, self.log = name, log
-        self._keeper = subprocess.Popen(
+        self._supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(log), str(remove or ""), *command],
             cwd=directory,
             env={**os.environ, **(environment or {})},
@@ -59,19 +59,19 @@ class ManagedProcess:
             start_new_session=True,
             pass_fds=inherits,
         )
-        assert self._keeper.stdout is not None
-        with self._keeper.stdout as answer:
+        assert self._supervisor.stdout is not None
+        with self._supervisor.stdout as answer:
             said = answer.readline()
         if not said:
             self.end()
             raise NotStartedError(f"The process of {name} could not be started, so nothing of it runs; see {log}.")
         self.pid = int(said)
-        """Process id of the command itself, whose parent is the keeper."""
+        """Process id of the command itself, whose parent is the supervisor."""
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; 128 + n after signal n."""
-        return self._keeper.poll()
+        return self._supervisor.poll()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process itself; does nothing if it has ended."""
@@ -86,23 +86,23 @@ class ManagedProcess:
     def wait(self, limit_s: float) -> int | None:
         """Return its exit code, or None if it still runs after the limit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(limit_s)
+            self._supervisor.wait(limit_s)
         return self.exit_code
 
     def end(self) -> None:
         """Send SIGKILL to it and to every process in its process group. May be called twice.
 
-        Returns when the keeper is gone. The others are killed at the same moment, but their end is not confirmed.
+        Returns when the supervisor is gone. The others are killed at the same moment, but their end is not confirmed.
         Children of a process that has ended are killed too: a group's number is not reused while the group has a
         member.
         """
-        pipe = self._keeper.stdin
+        pipe = self._supervisor.stdin
         assert pipe is not None
         if not pipe.closed:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._keeper.pid, signal.SIGKILL)
+                os.killpg(self._supervisor.pid, signal.SIGKILL)
             pipe.close()
-        self._keeper.wait()
+        self._supervisor.wait()
 
     def tail(self, lines: int = 25) -> str:
         """Return the end of its log."""

@@ -1,15 +1,16 @@
-"""The keeper: keeps one process, such as a broker, and ends it when the process that started the keeper ends.
+"""The supervisor of one process, such as a broker: ends it when the process that started the supervisor ends.
 
 Runs as a separate program (``python -I -S supervisor.py ...``; standard library only, so that it starts in 20 ms and
 needs no environment). It leads its own session: terminal signals do not reach the process, and killing the process
-group kills the process together with its keeper.
+group kills the process together with its supervisor.
 
-The owner holds the other end of the keeper's standard input. When the owner ends, however it ends, that pipe closes;
-if a fork of the owner keeps the pipe open, the keeper still detects that its parent has changed. On Linux the kernel
-also kills the process if the keeper itself is killed. None of the three needs the owner's cooperation.
+The owner holds the other end of the supervisor's standard input. When the owner ends, however it ends, that pipe
+closes; if a fork of the owner keeps the pipe open, the supervisor still detects that its parent has changed. On Linux
+the kernel also kills the process if the supervisor itself is killed. None of the three needs the owner's cooperation.
+
     arguments    output file, directory to remove after the owner's end ("" = none), then the command
     stdout       one line, the command's process id; then closed
-    SIGTERM      passed on to the command; the keeper ends with the command
+    SIGTERM      passed on to the command; the supervisor ends with the command
     exit code    the command's (128 + n after signal n), or 0 after the owner's end
 """
 
@@ -34,8 +35,8 @@ def die_with_parent(parent: int) -> Callable[[], None] | None:
 
     Those rely on the owner's watch alone.
 
-    The signal is tied to the parent's *thread* that started the child; the keeper has only one, which lives as long as
-    the process.
+    The signal is tied to the parent's *thread* that started the child; the supervisor has only one, which lives
+    as long as the process.
     """
     if not sys.platform.startswith("linux"):
         return None

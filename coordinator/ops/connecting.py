@@ -15,13 +15,13 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.errors import StoreUnusableError
 
-__all__ = ["Place", "job_name", "operators", "without_driver"]
+__all__ = ["CoordinatorLocation", "job_name", "operators", "without_driver"]
 
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CoordinatorLocation:
     """Where to find the coordinator: an address, or a state directory."""
 
     coordinator: str | None
@@ -34,7 +34,7 @@ class Place:
 
 
 @contextmanager
-def operators(place: Place, *, patience: Duration = "2s") -> Iterator[tuple[OperatorClient, bool]]:
+def operators(place: CoordinatorLocation, *, patience: Duration = "2s") -> Iterator[tuple[OperatorClient, bool]]:
     """Yield a client of the coordinator at the given address, or of a job's embedded one, found through its directory.
 
     If no job is using the directory, a temporary coordinator serves it, so that history outlives every process; the

@@ -9,7 +9,7 @@ from pathlib import Path
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.ops.brokers import Brokers, brokers
-from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.status import JobStatus
@@ -18,7 +18,7 @@ from onceward.coordinator.protocol.values import Claim, JobName, Role
 __all__ = ["forget_job"]
 
 
-def forget_job(job: str, reason: str, place: Place, clusters: Path | None, *, yes: bool) -> None:
+def forget_job(job: str, reason: str, place: CoordinatorLocation, clusters: Path | None, *, yes: bool) -> None:
     """Raises RefusedError if anything of the job is undecided, unsettled or open, ConfigurationError without
     clusters."""
     if clusters is None:

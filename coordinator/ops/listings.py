@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSummary, JobWait
-from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.losses import exit_code
 from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
 from onceward.coordinator.protocol.status import JobStatus
@@ -13,7 +13,7 @@ from onceward.coordinator.protocol.values import CheckpointKind
 __all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
 
 
-def list_jobs(place: Place, *, as_json: bool) -> ExitCode:
+def list_jobs(place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
     with operators(place) as (client, _):
         found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
     code = exit_code(sum(job.unacknowledged_losses for job in found))
@@ -71,7 +71,7 @@ def job_detail(job: JobSummary) -> str:
     return "; ".join(filter(None, parts))
 
 
-def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> ExitCode:
+def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
     name = job_name(job)
     with operators(place) as (client, _):
         found, code = client.checkpoints(name, limit), exit_code(client.job(name).unacknowledged_losses)
@@ -117,7 +117,7 @@ def list_checkpoints(job: str, limit: int, place: Place, *, as_json: bool) -> Ex
     return code
 
 
-def show_checkpoint(job: str, checkpoint: int, place: Place) -> None:
+def show_checkpoint(job: str, checkpoint: int, place: CoordinatorLocation) -> None:
     """Print everything about one checkpoint, including what a new job needs to continue from it."""
     with operators(place) as (client, _):
         found = client.checkpoint(job_name(job), checkpoint)
@@ -137,7 +137,7 @@ def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
     return "; ".join(filter(None, parts))
 
 
-def list_history(job: str, limit: int, place: Place, *, as_json: bool) -> ExitCode:
+def list_history(job: str, limit: int, place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
     name = job_name(job)
     with operators(place) as (client, _):
         generations, events = client.generations(name, limit), client.history(name, limit)

@@ -3,7 +3,7 @@
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
 from onceward.coordinator.listings import LossReport
-from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.tables import as_time, print_json, print_table, table
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
@@ -18,7 +18,9 @@ def exit_code(unacknowledged: int) -> ExitCode:
     return ExitCode.LOSSES if unacknowledged else ExitCode.FINISHED
 
 
-def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool, as_json: bool) -> ExitCode:
+def list_losses(
+    job: str | None, limit: int, place: CoordinatorLocation, *, acknowledged: bool, as_json: bool
+) -> ExitCode:
     """List losses of one job or of all, newest first; with ``acknowledged`` also the acknowledged ones."""
     with operators(place) as (client, _):
         found = client.losses(job_name(job) if job is not None else None, limit, acknowledged=acknowledged)
@@ -41,7 +43,7 @@ def list_losses(job: str | None, limit: int, place: Place, *, acknowledged: bool
     return exit_code(sum(not loss.acknowledgement for loss in found))
 
 
-def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Place) -> None:
+def acknowledge_losses(job: str, checkpoint: str, reason: str, place: CoordinatorLocation) -> None:
     """Acknowledge the losses of one checkpoint, or all of the job. Raises RefusedError when there are none."""
     known = job_name(job)
     with operators(place) as (client, _):

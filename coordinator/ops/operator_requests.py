@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import CheckpointFailedError, RefusedError
-from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.ops.waiting import until, until_ended
 from onceward.coordinator.protocol.answers import Answer, Verdict
@@ -17,7 +17,9 @@ from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState
 __all__ = ["cancel_job", "delete_savepoint", "restore_job", "stop_job", "take"]
 
 
-def take(job: str, place: Place, kind: CheckpointKind, *, name: str = "", stop: bool = False, wait: bool) -> None:
+def take(
+    job: str, place: CoordinatorLocation, kind: CheckpointKind, *, name: str = "", stop: bool = False, wait: bool
+) -> None:
     """Request a checkpoint or a savepoint, and wait until it is decided; print its id on standard output.
 
     :param stop: also wait until the job has stopped.
@@ -60,7 +62,7 @@ def _remedy(answer: Answer) -> str:
     return "Start the job first." if answer.verdict is Verdict.TOO_LATE else "Correct the request and retry."
 
 
-def _decided(place: Place, job: JobName, request: Request) -> Request:
+def _decided(place: CoordinatorLocation, job: JobName, request: Request) -> Request:
     """Wait until the request is decided, and report its state meanwhile."""
     shown: RequestState | None = None
     begun = time.monotonic()
@@ -91,7 +93,7 @@ def _announced(what: str, job: JobName) -> Iterator[None]:
         raise
 
 
-def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
+def delete_savepoint(job: str, checkpoint: int, place: CoordinatorLocation) -> None:
     """Release a savepoint to retention. Raises RefusedError if it is no savepoint, or the job's next start needs it."""
     with operators(place) as (client, _):
         answer = client.delete_savepoint(job_name(job), checkpoint)
@@ -103,7 +105,7 @@ def delete_savepoint(job: str, checkpoint: int, place: Place) -> None:
     print(f"Savepoint {checkpoint} of job {job} is removed like any other checkpoint from now on.")
 
 
-def stop_job(job: str, place: Place, *, wait: bool) -> None:
+def stop_job(job: str, place: CoordinatorLocation, *, wait: bool) -> None:
     """Stop a job. Raises RefusedError when it is unknown or not running, and the errors of `until_ended`."""
     known = job_name(job)
     with operators(place) as (client, momentary):
@@ -121,7 +123,7 @@ def stop_job(job: str, place: Place, *, wait: bool) -> None:
         print(until_ended(place, known))
 
 
-def cancel_job(job: str, place: Place) -> None:
+def cancel_job(job: str, place: CoordinatorLocation) -> None:
     """Cancel a job. Raises RefusedError if it is unknown, has ended, or has decided transactions but no driver."""
     with operators(place) as (client, momentary):
         if momentary:
@@ -136,7 +138,7 @@ def cancel_job(job: str, place: Place) -> None:
             raise RefusedError(f"Job {job} was not cancelled: {answer.detail}. Nothing was changed.")
 
 
-def restore_job(job: str, checkpoint: int, reason: str, place: Place, *, yes: bool) -> None:
+def restore_job(job: str, checkpoint: int, reason: str, place: CoordinatorLocation, *, yes: bool) -> None:
     """Say what will repeat, ask for confirmation, and order the next generation back to an older checkpoint.
 
     Raises ConfigurationError without a confirmation, RefusedError when the coordinator rejects it.

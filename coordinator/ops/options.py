@@ -9,7 +9,7 @@ import typer
 from onceward.coordinator.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.coordinator.ops.connecting import Place
+    from onceward.coordinator.ops.connecting import CoordinatorLocation
 
 __all__ = [
     "ClustersOption",
@@ -52,10 +52,10 @@ ClustersOption = Annotated[
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]
 
 
-def place_of(coordinator: str | None, state_dir: Path | None) -> "Place":
-    from onceward.coordinator.ops.connecting import Place
+def place_of(coordinator: str | None, state_dir: Path | None) -> "CoordinatorLocation":
+    from onceward.coordinator.ops.connecting import CoordinatorLocation
 
-    return Place(coordinator=coordinator, state_dir=state_dir)
+    return CoordinatorLocation(coordinator=coordinator, state_dir=state_dir)
 
 
 def clusters_of(file: Path, done: str) -> Mapping[str, Any]:

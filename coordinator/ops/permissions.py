@@ -7,7 +7,7 @@ that, so no later start can use it.
 import re
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
@@ -17,7 +17,7 @@ __all__ = ["permit_adoption", "permit_takeover"]
 _CLAIM = re.compile(r"(.+):([0-9]{1,16}):([0-9]{1,16})")
 
 
-def permit_takeover(job: str, reason: str, place: Place) -> None:
+def permit_takeover(job: str, reason: str, place: CoordinatorLocation) -> None:
     """Let the next driver replace the live one. Raises RefusedError when no driver is alive, or it is embedded."""
     known = job_name(job)
     if place.embedded:
@@ -37,7 +37,7 @@ def permit_takeover(job: str, reason: str, place: Place) -> None:
     )
 
 
-def permit_adoption(job: str, named: str, reason: str, place: Place, *, yes: bool) -> None:
+def permit_adoption(job: str, named: str, reason: str, place: CoordinatorLocation, *, yes: bool) -> None:
     """Say what may be written twice, ask for confirmation, and let the next start adopt the claim.
 
     Raises ConfigurationError without a confirmation or if ``named`` is no claim, RefusedError for a damaged job.

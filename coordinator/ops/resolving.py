@@ -9,7 +9,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, RefusedError
 from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
-from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
@@ -57,7 +57,7 @@ def slots_of(text: str) -> frozenset[int] | None:
     return slots
 
 
-def resolve_slots(job: str, resolution: Resolution, place: Place, clusters: Path | None) -> None:
+def resolve_slots(job: str, resolution: Resolution, place: CoordinatorLocation, clusters: Path | None) -> None:
     """Check the evidence, state the consequence, have it confirmed, decide. Raises RefusedError, ConfigurationError."""
     known = job_name(job)
     with operators(place) as (client, momentary), brokers(clusters) as reached:

@@ -1,14 +1,14 @@
 """``onceward resolve --skip-input``: a person moves a job past missing input."""
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.connecting import Place, job_name, operators, without_driver
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
 from onceward.coordinator.ops.prompts import confirm, say
 from onceward.coordinator.protocol.answers import Verdict
 
 __all__ = ["skip_input"]
 
 
-def skip_input(job: str, where: str, offset: int, reason: str, place: Place, *, yes: bool) -> None:
+def skip_input(job: str, where: str, offset: int, reason: str, place: CoordinatorLocation, *, yes: bool) -> None:
     """Say what will be skipped, ask for confirmation, and move the job's positions. Raises RefusedError."""
     known = job_name(job)
     topic, partition = _partition(where)

@@ -9,7 +9,7 @@ from pathlib import Path
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
-from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.tables import print_json, print_table, table
 from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
 from onceward.coordinator.printable import printable
@@ -23,7 +23,7 @@ _ENDED = "not open"
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionRow:
-    """One transaction of a job, with everything known about it. A text is ``unknown`` when no source could tell."""
+    """One transaction of a job, with everything known about it. A text is ``unknown`` when no source knows it."""
 
     job: str
     transaction: str
@@ -53,7 +53,7 @@ class TransactionRow:
     """For an open transaction: what else the brokers report."""
 
 
-def list_transactions(job: str | None, place: Place, clusters: Path | None, *, as_json: bool) -> None:
+def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Path | None, *, as_json: bool) -> None:
     """List the transactions of one job, or of all. Unanswered questions go to standard error and show as unknown."""
     found: list[TransactionRow] = []
     with operators(place) as (client, _), brokers(clusters) as reached:

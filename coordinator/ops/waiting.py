@@ -7,7 +7,7 @@ from typing import TypeVar
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, HaltedError, OncewardError
 from onceward.coordinator.listings import JobSummary
-from onceward.coordinator.ops.connecting import Place, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, operators
 from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
@@ -25,7 +25,7 @@ _REMINDER_S = 10.0
 """Time between lines while the progress does not change."""
 
 
-def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None]) -> T:
+def until(place: CoordinatorLocation, job: JobName, found: Callable[[OperatorClient], T | None]) -> T:
     """Ask until there is an answer. The coordinator may restart meanwhile. An embedded one ends with its driver: then
     its directory has the answer.
 
@@ -51,7 +51,7 @@ def until(place: Place, job: JobName, found: Callable[[OperatorClient], T | None
             time.sleep(_POLL_S)
 
 
-def until_ended(place: Place, job: JobName) -> str:
+def until_ended(place: CoordinatorLocation, job: JobName) -> str:
     """Wait until ``job`` has reached the end that was requested; return a description of it.
 
     Raises HaltedError, and the errors of :func:`until`.

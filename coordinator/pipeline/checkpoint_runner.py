@@ -169,5 +169,5 @@ class CheckpointRunner:
         swept = m.committer.sweep(m.job, keep=self._settler.unsettled())
         m.progress.ended(checkpoint)
         transactions = len(swept) + len(committables)
-        m.journal.tell("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
+        m.journal.log("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
         kill_point(KillPoint.DRIVER_AFTER_ABORT)

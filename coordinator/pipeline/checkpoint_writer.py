@@ -103,7 +103,7 @@ class CheckpointWriter:
             swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             self._last_sweep = self._m.runtime.monotonic()
             if swept:
-                self._m.journal.tell("swept", transactions=len(swept))
+                self._m.journal.log("swept", transactions=len(swept))
 
     def _pre_commit(self, checkpoint: CheckpointId, base: CheckpointId, plan: Plan, planning: float) -> Answers:
         """Run the plan's Spark job and pre-commit what it wrote. ``planning``: seconds that the plan took."""
@@ -129,7 +129,7 @@ class CheckpointWriter:
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         m.progress.read(plan.records, plan.lag)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
-        m.journal.tell(
+        m.journal.log(
             "pre-committed",
             checkpoint=checkpoint,
             base=base,

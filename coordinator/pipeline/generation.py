@@ -96,7 +96,7 @@ class GenerationRun:
         kill_point(KillPoint.DRIVER_BEFORE_CLOSE)
         self._settler.close(wait=True)
         self._session.close(reason, "")
-        self._m.journal.tell("closed", reason=reason.value)
+        self._m.journal.log("closed", reason=reason.value)
         return reason
 
     def _open(self, seen: Claim | None) -> None:
@@ -251,5 +251,5 @@ class GenerationRun:
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
             fenced = self._session.abandon(reason, back_within_s=following.delay, halted=isinstance(error, HaltedError))
             fenced = fenced if following.delay is not None else None
-        self._m.journal.tell("failed", reason=reason)
+        self._m.journal.log("failed", reason=reason)
         return fenced

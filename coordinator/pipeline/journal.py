@@ -23,7 +23,7 @@ class Journal:
         self._path = os.environ.get(EVENTS_VARIABLE)
         self.generation = 0
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         """Record one transition. Facts are ids, counts and reasons; never records or secrets."""
         line = {"event": event, "job": self._job, "generation": self.generation, **facts}
         _log.info("%s", " ".join(f"{key}={value}" for key, value in line.items()))

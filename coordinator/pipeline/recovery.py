@@ -62,7 +62,7 @@ class Recovery:
         if completed is not None and self._to_commit:
             self._commit(completed)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_COMMIT)
-        m.journal.tell(
+        m.journal.log(
             "recovered",
             checkpoint=completed.id if completed else 0,
             resumed=len(self._to_commit),

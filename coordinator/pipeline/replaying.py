@@ -96,7 +96,7 @@ class Replayer:
             )
         committables = m.sink.pre_commit(checkpoint, votes, origins_of(inputs), unsettled=self._settler.unsettled())
         written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
-        m.journal.tell(
+        m.journal.log(
             "replayed",
             checkpoint=checkpoint,
             slots=len(lost),
@@ -123,5 +123,5 @@ class Replayer:
         reason = f"{error}. Lost: {records}"
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} … (all of them: onceward checkpoints)"
-        self._m.journal.tell("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
+        self._m.journal.log("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
         self._session.decline(wanted.checkpoint, wanted.participant, reason)

@@ -254,7 +254,7 @@ class Settler:
         self._sink.on_settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint, work.records)
         settled = self._runtime.monotonic()
-        self._journal.tell(
+        self._journal.log(
             "settled",
             checkpoint=checkpoint,
             transactions=len(committed),
@@ -296,7 +296,7 @@ class Settler:
         if policy is OnLost.HALT or any(settlement.outcome is not Outcome.LOST for settlement in unproved):
             raise HaltedError(_halt_message(checkpoint, settlements))
         evidence = "; ".join(settlement.evidence for settlement in unproved)
-        self._journal.tell("lost", checkpoint=checkpoint, transactions=len(unproved), policy=policy.value)
+        self._journal.log("lost", checkpoint=checkpoint, transactions=len(unproved), policy=policy.value)
         match policy:
             case OnLost.REPLAY:
                 _log.warning("checkpoint %s: %s. They are written again.", checkpoint, evidence)

@@ -92,7 +92,7 @@ class SparkTasks:
             arrow=checkpoint_job.path is Path.DATAFRAME,
         )
         self._checkpoint_job = checkpoint_job
-        self._journal.tell("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
+        self._journal.log("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
 
     def alive(self) -> bool:
         return self._spark is None or is_alive(self._spark)

@@ -96,7 +96,7 @@ class Ages:
 
     def _tell(self, stage: _Stage, transactions: list[str]) -> None:
         named = ", ".join(transactions[:_SHOWN]) + (" and others" if len(transactions) > _SHOWN else "")
-        self._journal.tell("transaction ages", used_percent=stage.value, transactions=len(transactions))
+        self._journal.log("transaction ages", used_percent=stage.value, transactions=len(transactions))
         _log.log(
             logging.ERROR if stage is _Stage.NEARLY_ALL else logging.WARNING,
             "%d pre-committed transactions have used %d %% of their timeout: %s. After it, the brokers abort them, and "

@@ -29,7 +29,7 @@ from onceward.coordinator.protocol.facts import (
     StatusChanged,
 )
 from onceward.coordinator.protocol.requests import Ending, RequestState
-from onceward.coordinator.protocol.state import JobState, Session, record
+from onceward.coordinator.protocol.state import JobState, LiveDriver, record
 from onceward.coordinator.protocol.status import JobStatus, Transition, after
 from onceward.coordinator.protocol.values import (
     MAX_ID,
@@ -151,7 +151,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     lease_ends = event.now + event.settings.seconds("lease")
     state = JobState(
         durable=state.durable,
-        session=Session(driver=event.driver, lease_ends=lease_ends, stream_lost_at=event.now, watched=False),
+        session=LiveDriver(driver=event.driver, lease_ends=lease_ends, stream_lost_at=event.now, watched=False),
         next_trigger=event.now,
         completed_at=state.completed_at,
     )
@@ -326,7 +326,7 @@ def record_contact(state: JobState, event: Acknowledge | Decline | Settle | Amen
 
 def _alive(state: JobState, now: float, *, stream_lost_at: float | None, watched: bool) -> JobState:
     assert state.durable.driver is not None
-    session = Session(
+    session = LiveDriver(
         driver=state.durable.driver,
         lease_ends=now + state.durable.settings.seconds("lease"),
         stream_lost_at=stream_lost_at,

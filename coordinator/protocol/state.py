@@ -8,11 +8,11 @@ from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, ParticipantName, RequestId, Snapshot
 
-__all__ = ["JobState", "PendingCheckpoint", "Session", "record", "restart"]
+__all__ = ["JobState", "LiveDriver", "PendingCheckpoint", "record", "restart"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class LiveDriver:
     """The driver that owns the current generation, while it is considered alive."""
 
     driver: str
@@ -41,7 +41,7 @@ class JobState:
     """The durable state plus volatile parts: session, answers, timers. All times are monotonic seconds."""
 
     durable: Durable
-    session: Session | None = None
+    session: LiveDriver | None = None
     pending: PendingCheckpoint | None = None
     """Set exactly when ``durable.pending`` is."""
     settled_slots: Mapping[ParticipantName, frozenset[int]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def restart(durable: Durable, now: float) -> JobState:
     session = None
     lease_ends = now + max(durable.settings.seconds("lease"), _RETURN_S)
     if durable.driver is not None and not durable.orphaned:
-        session = Session(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=False)
+        session = LiveDriver(driver=durable.driver, lease_ends=lease_ends, stream_lost_at=now, watched=False)
     return JobState(
         durable=durable,
         session=session,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import Grade, History, Property, Verdict, judge
+from onceward.coordinator.ops.verify import Grade, History, Property, Verification, judge
 from tests.checker.broken import BROKEN
 from tests.support.processes import JobProcesses, Process, bounded
 from tests.support.recorder import Recorder
@@ -68,7 +68,7 @@ CASES = {
 }
 
 
-def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -> tuple[History, Verdict]:
+def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -> tuple[History, Verification]:
     """Run a bounded job whose driver is killed in its third checkpoint and started again."""
     source, sink = topics.create("in", 2), topics.create("out", 2)
     for partition in range(2):

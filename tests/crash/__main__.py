@@ -62,15 +62,15 @@ def _passed(schedules: list[Schedule], parts: list[str]) -> bool:
 def _line(one: Schedule, schedules: list[Schedule], seconds: float) -> str:
     kills = sum(kill.reached for schedule in schedules for kill in schedule.kills)
     colour = "green" if one.good else "red"
-    story = [
+    lines = [
         f"  [{colour}]{one.outcome.value:<7}[/{colour}] {one.name}: {len(one.kills)} kills, "
         f"{one.checkpoints} checkpoints, {one.records} records, {one.seconds:.0f} s",
         f"          transactions: {one.resumed} resumed, {one.replayed} replayed, {one.aborted} aborted; "
         f"so far {kills} kills in {seconds / 60:.1f} min",
     ]
-    story += [f"    not reached: {kill.process} at {kill.place}" for kill in one.not_reached]
-    story += [f"    {line}".replace("[", "\\[") for reason in one.reasons for line in reason.splitlines()]
-    return "\n".join(story)
+    lines += [f"    not reached: {kill.process} at {kill.place}" for kill in one.not_reached]
+    lines += [f"    {line}".replace("[", "\\[") for reason in one.reasons for line in reason.splitlines()]
+    return "\n".join(lines)
 
 
 def _show(console: Console, schedules: list[Schedule]) -> None:

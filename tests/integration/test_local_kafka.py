@@ -214,9 +214,9 @@ def test_a_broker_ends_with_its_supervisor_and_the_next_start_removes_their_left
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, (broker,), directory = owner(1, tmp_path)
-    keeper = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
-    wait_until(lambda: not alive(broker), "the broker ends with its keeper", 10)
+    supervisor = int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not alive(broker), "the broker ends with its supervisor", 10)
     process.kill()
     process.wait()
     assert directory.exists()

@@ -16,7 +16,7 @@ from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import Located, NoAnswer
 from onceward.sinks.kafka.control.logs import Batch, Log
-from onceward.sinks.kafka.control.markers import Ending
+from onceward.sinks.kafka.control.markers import LogEnding
 from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
 from onceward.sinks.kafka.control.parts import Parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
@@ -412,7 +412,7 @@ PROOFS = (
 
 def _one_marker_proves(prove: _Prove, transaction: Transaction, look: Look) -> Proof:
     proof = prove(transaction, look)
-    shown = look.log is not None and look.log.ending is Ending.COMMITTED
+    shown = look.log is not None and look.log.ending is LogEnding.COMMITTED
     return Proof.COMMITTED if shown and proof is Proof.PARTLY else proof
 
 

@@ -25,12 +25,12 @@ def line(run: Run) -> str:
     recovery = "" if run.recovery_s is None else f", back after {run.recovery_s:.1f} s"
     left = "" if run.left is None else f", the driver had left with {run.left}"
     killed = "" if run.killed is None else f" and the {run.killed} killed"
-    story = [
+    lines = [
         f"{run.outcome.value:<7} {run.scenario}, {run.phase}{killed}: fault {run.fault_s:.0f} s{recovery}{left}, "
         f"connections {run.connections[0]} -> {run.connections[1]}, {run.seconds:.0f} s"
     ]
-    story += [f"    {text}" for reason in run.reasons for text in reason.splitlines()]
-    return "\n".join(story)
+    lines += [f"    {text}" for reason in run.reasons for text in reason.splitlines()]
+    return "\n".join(lines)
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, object]:

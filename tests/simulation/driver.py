@@ -30,7 +30,7 @@ class TellingJournal(Journal):
         super().__init__(job)
         self._tell = tell
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         self._tell(event, facts)
 
 

@@ -283,9 +283,9 @@ class _Told(Journal):
         super().__init__(JOB)
         self.lines: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         self.lines.append((event, facts))
-        super().tell(event, **facts)
+        super().log(event, **facts)
 
 
 class Job:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka import KafkaAdminClient
-from kafka import TopicPartition as Place
+from kafka import TopicPartition as KafkaPartition
 from kafka.admin import AbortTransactionSpec, TransactionState
 
 from tests.support.waiting import wait_until
@@ -189,7 +189,7 @@ def wait_for_decided_ends(servers: str) -> None:
 def abort_with_the_brokers_tool(servers: str, topic: str, partition: int) -> None:
     """Abort every open transaction in one partition, as ``kafka-transactions abort --start-offset`` does: ask the
     leader which producers have a transaction open there, and have an ABORT marker written for each."""
-    place = Place(topic, partition)
+    place = KafkaPartition(topic, partition)
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
         found = [

@@ -86,7 +86,7 @@ def test_the_log_of_a_driver_and_of_a_coordinator_escape_control_characters(
         logging.getLogger().addHandler(handler)
         try:
             refused(tmp_path / "state")
-            Journal("orders").tell("aborted", checkpoint=2, reason=NASTY)
+            Journal("orders").log("aborted", checkpoint=2, reason=NASTY)
             try:
                 raise ValueError(NASTY)
             except ValueError:

@@ -8,7 +8,7 @@ from onceward.coordinator.dev.demo.broker import Broker, read_committed
 from onceward.coordinator.dev.demo.expected import expected_output
 from onceward.coordinator.dev.demo.flights import TOTAL, messages
 from onceward.coordinator.dev.demo.history import History
-from onceward.coordinator.dev.demo.judge import Facts, Seen, Verdict, judge
+from onceward.coordinator.dev.demo.judge import DemoResult, Facts, Seen, judge
 from onceward.coordinator.dev.demo.markers import End
 from onceward.coordinator.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
@@ -23,7 +23,7 @@ _MARKERS_S = 5.0
 class Checked:
     """The verdict, and the numbers for the table."""
 
-    verdict: Verdict
+    verdict: DemoResult
     rows: Mapping[str, str]
 
 

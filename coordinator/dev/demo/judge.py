@@ -14,7 +14,7 @@ from onceward.coordinator.dev.demo.topics import JOB
 from onceward.coordinator.ops.verify import Content, Fed, Grade, History, Lane, Property, Visible, digest
 from onceward.coordinator.ops.verify import judge as judged
 
-__all__ = ["Facts", "Seen", "Verdict", "differences", "judge"]
+__all__ = ["DemoResult", "Facts", "Seen", "differences", "judge"]
 
 _SHOWN = 5
 """Number of examples per kind of fault."""
@@ -54,7 +54,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class DemoResult:
     """`passed` only if there is no problem."""
 
     problems: tuple[str, ...]
@@ -64,9 +64,9 @@ class Verdict:
         return not self.problems
 
 
-def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) -> Verdict:
+def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) -> DemoResult:
     """Return all problems, the worst first."""
-    return Verdict(problems=(*differences(expected, seen), *_faults(facts)))
+    return DemoResult(problems=(*differences(expected, seen), *_faults(facts)))
 
 
 def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> list[str]:

@@ -127,8 +127,8 @@ class _Demo:
         all_fed = False
         last: Status | None = None
         while True:
-            for story in supervisor.look():
-                self._screen.tell(story, style="red")
+            for report in supervisor.look():
+                self._screen.print(report, style="red")
                 quiet_since = time.monotonic()
             self._follow(events)
             if supervisor.fed and not all_fed:
@@ -156,7 +156,7 @@ class _Demo:
                 case "settled":
                     self._checkpoint = int(event["checkpoint"])
                 case "recovered":
-                    self._screen.tell(
+                    self._screen.print(
                         f"generation {event['generation']} begins: {event.get('resumed', 0)} transactions resumed, "
                         f"{event.get('aborted', 0)} aborted",
                         style="green",
@@ -178,7 +178,7 @@ class _Demo:
     def _report(self, checked: Checked) -> int:
         self._screen.table("What happened", checked.rows)
         for problem in checked.verdict.problems:
-            self._screen.tell(problem, style="red")
+            self._screen.print(problem, style="red")
         if not checked.verdict.passed:
             (self._directory / "differences.txt").write_text("\n".join(checked.verdict.problems) + "\n")
         self._screen.verdict(passed=checked.verdict.passed)

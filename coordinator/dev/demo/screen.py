@@ -72,9 +72,9 @@ class Screen:
         """Show what the demo does from now on."""
         self._phase = text
         self._status = None
-        self.tell(text, style="bold")
+        self.print(text, style="bold")
 
-    def tell(self, text: str, style: str = "") -> None:
+    def print(self, text: str, style: str = "") -> None:
         """Show an event, which remains on the screen."""
         stamp = f"{time.monotonic() - self._start:6.1f} s  "
         for line in text.splitlines():
@@ -87,7 +87,7 @@ class Screen:
         now = time.monotonic()
         if not self._console.is_terminal and now - self._said >= _PLAIN_EVERY_S:
             self._said = now
-            self.tell(status.line())
+            self.print(status.line())
 
     def table(self, title: str, rows: Mapping[str, str]) -> None:
         """Show the result."""

@@ -63,15 +63,15 @@ class Supervised:
         if self.kills_done < len(self._kills) and self._kills[self.kills_done].happened(self._markers):
             kill = self._kills[self.kills_done]
             self.kills_done += 1
-            story = f"killed {ended.name} at {kill.name}: {kill.meaning}"
+            report = f"killed {ended.name} at {kill.name}: {kill.meaning}"
         else:
-            story = f"{ended.name} ended with exit code {code}, which was not planned"
-            self.unplanned.append(story)
+            report = f"{ended.name} ended with exit code {code}, which was not planned"
+            self.unplanned.append(report)
             if len(self.unplanned) > _UNPLANNED:
-                raise DemoError(f"{story}; the demo gives up. The end of {ended.log}:\n{ended.tail()}")
-        story += self._left_behind()
+                raise DemoError(f"{report}; the demo gives up. The end of {ended.log}:\n{ended.tail()}")
+        report += self._left_behind()
         self.child = self._next()
-        return story
+        return report
 
 
 class Supervisor:
@@ -120,8 +120,8 @@ class Supervisor:
         """
         if self.feeder is not None and self.feeder.exit_code not in (None, 0):
             raise DemoError(f"The feeder failed, so there is nothing to judge:\n{self.feeder.tail()}")
-        stories = (one.revive() for one in (self.coordinator, self.driver) if one is not None)
-        return [story for story in stories if story is not None]
+        reports = (one.revive() for one in (self.coordinator, self.driver) if one is not None)
+        return [report for report in reports if report is not None]
 
     @property
     def fed(self) -> bool:

@@ -13,7 +13,7 @@ from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka import readiness
 from onceward.coordinator.dev.kafka.jars import Progress, broker_jars
 from onceward.coordinator.dev.kafka.node import Node
-from onceward.coordinator.dev.kafka.places import Place, free_ports
+from onceward.coordinator.dev.kafka.places import DataDirectory, free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
 
 __all__ = ["LocalKafka"]
@@ -78,7 +78,7 @@ class LocalKafka:
         self._advertised = dict(advertised or {})
         if wrong := [name for name, reported in self._advertised.items() if len(reported) != brokers]:
             raise LocalKafkaError(f"{wrong[0]} needs an address for each of {brokers} brokers.")
-        self._place: Place | None = None
+        self._place: DataDirectory | None = None
         self._ports: Sequence[NodePorts] = ()
         self._nodes: list[Node] = []
         self._cluster_id = ""
@@ -100,7 +100,7 @@ class LocalKafka:
         if self._place is not None:
             raise LocalKafkaError("This local Kafka was started already; stop it first.")
         jars = broker_jars(self._progress)
-        self._place = place = Place(self._wanted_directory)
+        self._place = place = DataDirectory(self._wanted_directory)
         try:
             self._nodes = [
                 Node(jars=jars, heap=self._heap, removable=place.temporary, lock_descriptor=place.lock_descriptor)

@@ -1,4 +1,4 @@
-"""One node of the local Kafka: formats its storage, starts it under its keeper, stops or kills it."""
+"""One node of the local Kafka: formats its storage, starts it under its supervisor, stops or kills it."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ class Node:
     """A broker that is also a controller. Not thread-safe."""
 
     def __init__(self, *, jars: Path, heap: str, removable: bool, lock_descriptor: int) -> None:
-        """`removable`: the keeper removes the directory if it outlives us. The keeper inherits `lock_descriptor`."""
+        """`removable`: the supervisor removes the directory if it outlives us. It inherits `lock_descriptor`."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
         self._process: ManagedProcess | None = None

@@ -15,7 +15,7 @@ from typing import IO
 from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.settings import NodePorts
 
-__all__ = ["PORTS", "Place", "free_ports"]
+__all__ = ["PORTS", "DataDirectory", "free_ports"]
 
 _PREFIX = "onceward-kafka-"
 _LOCK = "owner.lock"
@@ -27,8 +27,8 @@ _handed_out: set[int] = set()
 """Ports chosen by this process. A recently chosen port may not be in use yet, and looks free."""
 
 
-class Place:
-    """A directory with a lock. The keepers inherit the lock, so it is free only when the last of them has ended."""
+class DataDirectory:
+    """A directory with a lock. The supervisors inherit the lock, so it is free only when the last of them has ended."""
 
     def __init__(self, directory: Path | None) -> None:
         """Lock `directory`, or create a temporary one if it is None.
@@ -63,7 +63,7 @@ class Place:
 
     @property
     def lock_descriptor(self) -> int:
-        """The lock's file descriptor, for the keepers to inherit."""
+        """The lock's file descriptor, for the supervisors to inherit."""
         return self._lock.fileno()
 
     def release(self) -> None:
@@ -82,7 +82,7 @@ def _try_lock(file: IO[bytes]) -> bool:
 
 
 def _sweep() -> None:
-    """Remove temporary directories whose owner and keepers were all killed before they could remove them."""
+    """Remove temporary directories whose owner and supervisors were all killed before they could remove them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (directory / _LOCK).open("rb") as lock:
             if _try_lock(lock):

@@ -12,7 +12,7 @@ from onceward.coordinator.ops.verify.history import (
     digest,
 )
 from onceward.coordinator.ops.verify.judge import AT_REST, EVERYTHING, judge
-from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Verification
 
 __all__ = [
     "AT_REST",
@@ -27,7 +27,7 @@ __all__ = [
     "PartitionEnd",
     "Property",
     "Ruling",
-    "Verdict",
+    "Verification",
     "Visible",
     "digest",
     "judge",

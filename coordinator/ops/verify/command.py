@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.clusters_file import load_clusters
 from onceward.coordinator.errors import ConfigurationError, PreflightError
-from onceward.coordinator.ops.connecting import Place, job_name, operators
+from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.verify.asking import origin_of, reports_of_coordinator
 from onceward.coordinator.ops.verify.history import Lane
 from onceward.coordinator.ops.verify.quiescence import Job
@@ -50,7 +50,7 @@ class Wanted:
     as_json: bool
 
 
-def run_verify(wanted: Wanted, place: Place) -> int:
+def run_verify(wanted: Wanted, place: CoordinatorLocation) -> int:
     """Compare, print, and return the exit code. Raises OncewardError; then nothing was judged."""
     name = job_name(wanted.job)
     source, inputs = _topics("--input", wanted.inputs, wanted)

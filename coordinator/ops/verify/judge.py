@@ -14,7 +14,7 @@ from onceward.coordinator.ops.verify.history import History, Lane, Part, shown
 from onceward.coordinator.ops.verify.matching import Inversion, Matched, match
 from onceward.coordinator.ops.verify.prefix import broken_prefixes
 from onceward.coordinator.ops.verify.streams import Streams, streams
-from onceward.coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verification
 
 __all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
 
@@ -39,7 +39,7 @@ class _Found:
     """Breaches that another reading of the history does not have."""
 
 
-def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict:
+def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verification:
     """Rule on each requested property. Coordinator and concurrent reader must have used the same clock."""
     laid = streams(history)
     matched = match(laid, history.rest)
@@ -61,7 +61,7 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verdict
             to_fail, to_pass = _needs(name, history, watched)
             found = _BREACHES[name](history, laid, matched)
             rulings[name] = _rule(name, found, [gaps.get(part, ()) for part in to_fail], _missing(gaps, to_pass))
-    return Verdict(rulings=rulings)
+    return Verification(rulings=rulings)
 
 
 def _needs(name: Property, history: History, watched: bool) -> tuple[set[Part], set[Part]]:

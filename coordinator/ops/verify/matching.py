@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from onceward.coordinator.ops.verify.history import Content, Fed, Lane, Visible, shown
-from onceward.coordinator.ops.verify.streams import Place, Streams
+from onceward.coordinator.ops.verify.streams import DueRecord, Streams
 
 __all__ = ["Inversion", "Matched", "match"]
 
@@ -38,7 +38,7 @@ class Inversion:
 class Matched:
     """All visible records, classified."""
 
-    found: list[tuple[Visible, Place]] = field(default_factory=list)
+    found: list[tuple[Visible, DueRecord]] = field(default_factory=list)
     surplus: list[Visible] = field(default_factory=list)
     """Visible more often than expected."""
     undecided: list[tuple[Visible, Fed]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Matched:
     """In a topic other than the named one, where they belong."""
     foreign: list[Visible] = field(default_factory=list)
     """The effect of no input record."""
-    lost: list[Place] = field(default_factory=list)
+    lost: list[DueRecord] = field(default_factory=list)
     inversions: list[Inversion] = field(default_factory=list)
     early: list[Inversion] = field(default_factory=list)
     """A checkpoint's record after one of a later checkpoint, in one output partition."""
@@ -102,7 +102,7 @@ class _Partition:
             else:
                 self._matched.foreign.append(one)
 
-    def _place(self, one: Visible) -> Place | None:
+    def _place(self, one: Visible) -> DueRecord | None:
         free = [place for place in self._streams.places.get(one.content, ()) if not place.taken]
         if len(free) < 2:
             return free[0] if free else None
@@ -112,14 +112,14 @@ class _Partition:
         ahead = [place for place in free if place.number > self._reached.get(place.lane, (-1,))[0]]
         return min(ahead or free, key=lambda place: place.number)
 
-    def _follow(self, one: Visible, place: Place) -> None:
+    def _follow(self, one: Visible, place: DueRecord) -> None:
         reached = self._reached.get(place.lane)
         if reached is not None and place.number < reached[0]:
             self._matched.inversions.append(Inversion(earlier=reached[1], later=one, chosen=self._chosen))
         else:
             self._reached[place.lane] = (place.number, one)
 
-    def _compare(self, one: Visible, place: Place) -> None:
+    def _compare(self, one: Visible, place: DueRecord) -> None:
         if not place.checkpoint:
             return
         if self._newest is not None and place.checkpoint < self._newest[0]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from onceward.coordinator.ops.verify.history import CheckpointReport, Content, Fed, History, Lane
 
-__all__ = ["Place", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
+__all__ = ["DueRecord", "Range", "Ranges", "Streams", "completed", "ranges", "streams"]
 
 _DECIDED_FOR = ("completed", "settled")
 _READING = ("checkpoint", "savepoint")
@@ -42,7 +42,7 @@ class Ranges:
 
 
 @dataclass(kw_only=True, slots=True)
-class Place:
+class DueRecord:
     """One record that must be visible once."""
 
     lane: Lane
@@ -63,13 +63,13 @@ class Place:
 class Streams:
     """Every place by content, and the records without a place."""
 
-    places: Mapping[Content, Sequence[Place]]
+    places: Mapping[Content, Sequence[DueRecord]]
     uncovered: Mapping[Content, Sequence[Fed]]
     """In the input, but in no completed checkpoint: must not be visible."""
     ranges: Ranges
     decided_at: Mapping[int, float] = field(default_factory=dict)
 
-    def all(self) -> Iterator[Place]:
+    def all(self) -> Iterator[DueRecord]:
         for places in self.places.values():
             yield from places
 
@@ -118,7 +118,7 @@ def streams(history: History) -> Streams:
     if not history.reports:
         everything = {lane: [Range(records[0].offset, records[-1].offset + 1, 0)] for lane, records in lanes.items()}
         covered = replace(covered, lanes=everything)
-    places: dict[Content, list[Place]] = defaultdict(list)
+    places: dict[Content, list[DueRecord]] = defaultdict(list)
     uncovered: dict[Content, list[Fed]] = defaultdict(list)
     for lane, records in lanes.items():
         stream = (
@@ -128,7 +128,7 @@ def streams(history: History) -> Streams:
             for content in one.outputs
         )
         for number, (offset, checkpoint, content) in enumerate(stream):
-            place = Place(lane=lane, number=number, offset=offset, checkpoint=checkpoint, content=content)
+            place = DueRecord(lane=lane, number=number, offset=offset, checkpoint=checkpoint, content=content)
             places[content].append(place)
         for one in _outside(records, covered.lanes.get(lane, ())):
             for content in one.outputs:

@@ -18,7 +18,7 @@ from onceward.coordinator.ops.verify.history import Content, Fed, History, Lane,
 from onceward.coordinator.ops.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
 from onceward.coordinator.ops.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import Range, Ranges, ranges
-from onceward.coordinator.ops.verify.verdict import Grade, Property, Verdict
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Verification
 
 __all__ = ["Asked", "Expected", "Progress", "Verified", "verify"]
 
@@ -56,7 +56,7 @@ class Asked:
 class Verified:
     """The verdict, and figures for people."""
 
-    verdict: Verdict
+    verdict: Verification
     checkpoint: int
     """The last completed checkpoint."""
     expected: int = 0
@@ -87,21 +87,21 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
         # whatever the records are, no judgement is possible
         return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
     with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
-        spill = ExternalSort(Path(directory), asked.outputs)
+        sort = ExternalSort(Path(directory), asked.outputs)
         try:
-            inputs = _read_input(asked, source, covered, spill, progress)
-            outputs = _read_output(asked, {one.lane: one.stable for one in moment.ends}, spill, progress)
+            inputs = _read_input(asked, source, covered, sort, progress)
+            outputs = _read_output(asked, {one.lane: one.stable for one in moment.ends}, sort, progress)
             moment.gaps[Part.FED].extend(deleted(source.beginnings(asked.inputs), covered))
-            fed, rest, judged = _sample(spill, inputs, outputs)
+            fed, rest, judged = _sample(sort, inputs, outputs)
         finally:
-            spill.close()
+            sort.close()
     verdict = judge(replace(_history(job, moment), fed=fed, rest=rest), properties)
     return Verified(
-        verdict=_with_unordered(verdict, spill.unordered),
+        verdict=_with_unordered(verdict, sort.unordered),
         checkpoint=moment.newest,
-        expected=spill.counts[Side.EXPECTED],
-        visible=spill.counts[Side.VISIBLE],
-        differing=spill.differing,
+        expected=sort.counts[Side.EXPECTED],
+        visible=sort.counts[Side.VISIBLE],
+        differing=sort.differing,
         judged=judged,
     )
 
@@ -111,25 +111,25 @@ def _history(job: Job, moment: Moment) -> History:
     return History(job=job.name, fed=(), rest=(), reports=moment.reports, ends=moment.ends, open=moment.open, gaps=gaps)
 
 
-def _with_unordered(verdict: Verdict, keys: int) -> Verdict:
+def _with_unordered(verdict: Verification, keys: int) -> Verification:
     order = verdict.rulings.get(Property.ORDER)
     if order is None or order.grade is Grade.FAIL or not keys:
         return verdict
     words = f"{keys} keys come from several input partitions, so the order of their records was not compared"
     unknown = replace(order, grade=Grade.UNKNOWN, evidence=(*order.evidence, words))
-    return Verdict(rulings={**verdict.rulings, Property.ORDER: unknown})
+    return Verification(rulings={**verdict.rulings, Property.ORDER: unknown})
 
 
 # -- reading
 
 
 def _read_input(
-    asked: Asked, source: ClusterView, covered: Ranges, spill: ExternalSort, progress: Progress
+    asked: Asked, source: ClusterView, covered: Ranges, sort: ExternalSort, progress: Progress
 ) -> dict[int, Lane]:
     """Read what completed checkpoints cover, range by range; then the records in no checkpoint, which must not be
     visible.
 
-    Returns the partitions by their index in the spill.
+    Returns the partitions by their index in the sort.
     """
     ends = {one.lane: one.stable for one in source.ends(asked.inputs)}
     places = {lane: place for place, lane in enumerate(sorted(ends))}
@@ -143,7 +143,7 @@ def _read_input(
         begun = done
         for one, done in _counted(source.cluster, each, begun):
             for record in asked.expected(one.lane.topic, one.key, one.value):
-                spill.add(Side.EXPECTED, record, lane=places[one.lane], offset=one.offset, flags=flags)
+                sort.add(Side.EXPECTED, record, lane=places[one.lane], offset=one.offset, flags=flags)
             if not done % _TOLD_EVERY:
                 progress("reading input", done, total)
         done = begun + sum(one.end - one.start for one in each.values())
@@ -167,12 +167,12 @@ def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, di
     yield 0, {lane: Range(reached[lane], end, 0) for lane, end in ends.items()}
 
 
-def _read_output(asked: Asked, ends: Mapping[Lane, int], spill: ExternalSort, progress: Progress) -> dict[int, Lane]:
+def _read_output(asked: Asked, ends: Mapping[Lane, int], sort: ExternalSort, progress: Progress) -> dict[int, Lane]:
     places = {lane: place for place, lane in enumerate(sorted(ends))}
     total = sum(ends.values())
     for one, done in _counted(asked.sink, {lane: Range(0, end, 0) for lane, end in ends.items()}, 0):
         record = (one.lane.topic, one.key, one.value)
-        spill.add(Side.VISIBLE, record, lane=places[one.lane], offset=one.offset)
+        sort.add(Side.VISIBLE, record, lane=places[one.lane], offset=one.offset)
         if not done % _TOLD_EVERY:
             progress("reading output", done, total)
     progress("reading output", total, total)
@@ -191,20 +191,20 @@ def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> I
 
 
 def _sample(
-    spill: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
+    sort: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
 ) -> tuple[list[Fed], list[Visible], int]:
     """Return the records of differing keys that are judged one by one, and the number of these keys."""
     effects: dict[tuple[Lane, int], list[Content]] = defaultdict(list)
     rest: list[Visible] = []
     judged = taken = 0
-    for each in spill.compare():
+    for each in sort.compare():
         if taken and taken + len(each.expected) + len(each.visible) > _SAMPLE:
             continue
         judged += 1
         taken += len(each.expected) + len(each.visible)
         for entry in each.expected:
             if not entry.flags & REPEATED:
-                effects[inputs[entry.lane], entry.offset].append(spill.content(entry))
-        rest += [Visible(outputs[one.lane], one.offset, spill.content(one)) for one in each.visible]
+                effects[inputs[entry.lane], entry.offset].append(sort.content(entry))
+        rest += [Visible(outputs[one.lane], one.offset, sort.content(one)) for one in each.visible]
     fed = [Fed(lane, offset, tuple(contents)) for (lane, offset), contents in sorted(effects.items())]
     return fed, sorted(rest), judged

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-__all__ = ["Breach", "Grade", "Property", "Ruling", "Verdict"]
+__all__ = ["Breach", "Grade", "Property", "Ruling", "Verification"]
 
 
 class Grade(StrEnum):
@@ -59,7 +59,7 @@ class Ruling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verification:
     """All rulings, in the order of :class:`Property`."""
 
     rulings: Mapping[Property, Ruling]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from onceward.connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
 from onceward.sinks.kafka.client.partitioner import partitions
 
-__all__ = ["Arguments", "Places", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
+__all__ = ["Arguments", "Partitioning", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
 
 Messages: TypeAlias = npt.NDArray[Any]
 """An array of `MESSAGE`."""
@@ -28,7 +28,7 @@ class UnfitRecordError(ValueError):
     """A record that Kafka cannot store, or whose fields are invalid."""
 
 
-class Places(NamedTuple):
+class Partitioning(NamedTuple):
     """Where records without a partition go. The partition of every record is chosen here: if the client chose some of
     them, those records would overtake the others or be overtaken."""
 
@@ -76,7 +76,7 @@ class _Bytes:
         return found
 
 
-def by_partition(records: pa.RecordBatch, places: Places) -> list[tuple[int, Messages]]:
+def by_partition(records: pa.RecordBatch, places: Partitioning) -> list[tuple[int, Messages]]:
     """Convert ``records`` to messages, grouped by partition and in order within each. Reads the columns ``value``,
     ``key`` and ``partition``."""
     values, key = _values_and_key(records)
@@ -114,7 +114,7 @@ _FIXED = 6
 """Number of unions that every record has."""
 
 
-def argument_lists(topic: int, records: pa.RecordBatch, places: Places) -> Arguments:
+def argument_lists(topic: int, records: pa.RecordBatch, places: Partitioning) -> Arguments:
     """Build arguments for records with headers or timestamps, which a message cannot carry. ``topic``: address of its
     handle. Raises UnfitRecordError."""
     rows = records.num_rows
@@ -165,7 +165,7 @@ def column_of(records: pa.RecordBatch, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def _partitions(records: pa.RecordBatch, key: _Bytes | None, places: Places) -> npt.NDArray[np.int32]:
+def _partitions(records: pa.RecordBatch, key: _Bytes | None, places: Partitioning) -> npt.NDArray[np.int32]:
     """Use the ``partition`` column; where it is null, the key's partition; without a key, the keyless partition."""
     given = column_of(records, "partition")
     if given is not None and not given.null_count:

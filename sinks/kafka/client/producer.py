@@ -33,7 +33,7 @@ from onceward.connections.rdkafka.client import (
     topic_partitions,
 )
 from onceward.connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
-from onceward.sinks.kafka.client.messages import Places, argument_lists, by_partition, column_of
+from onceward.sinks.kafka.client.messages import Partitioning, argument_lists, by_partition, column_of
 
 __all__ = ["ArrowProducer"]
 
@@ -69,7 +69,7 @@ class ArrowProducer:
         released(self, _destroy, self._client, self._topics, callbacks)
         for topic in topics:
             self._topics[topic] = self._handle(topic)
-        self._places: dict[str, Iterator[Places] | KafkaError] = {}
+        self._places: dict[str, Iterator[Partitioning] | KafkaError] = {}
         """Per topic, the places for successive batches; or why the brokers do not report its partitions."""
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class ArrowProducer:
             raise KafkaException(KafkaError(lib.last_error(), f"topic {topic!r} cannot be used"))
         return int(handle)
 
-    def _next_places(self, topic: str) -> Places:
+    def _next_places(self, topic: str) -> Partitioning:
         known = self._places.get(topic)
         if known is None or isinstance(known, KafkaError):
             raise KafkaException(known or KafkaError(KafkaError._UNKNOWN_TOPIC))
@@ -202,7 +202,7 @@ def _destroy(client: int, topics: dict[str, int], _callbacks: object) -> None:
     lib.destroy(client)
 
 
-def _places(topic: Any) -> Iterator[Places] | KafkaError:
+def _places(topic: Any) -> Iterator[Partitioning] | KafkaError:
     """Yield places from the metadata of ``topic``. As in Java's and the client's own producers, all keyless records of
     a batch go to one partition, those of the next batch to the next; a partition without a leader is skipped if another
     has one."""
@@ -212,7 +212,7 @@ def _places(topic: Any) -> Iterator[Places] | KafkaError:
     parts = topic.partitions[:count]
     led = [part.id for part in parts if part.leader >= 0] or [part.id for part in parts]
     first = secrets.randbelow(len(led))
-    return (Places(count, keyless) for keyless in itertools.cycle([*led[first:], *led[:first]]))
+    return (Partitioning(count, keyless) for keyless in itertools.cycle([*led[first:], *led[:first]]))
 
 
 def _reporting(failed: Callable[[KafkaError], object]) -> Callable[[int, int, int], None]:

@@ -14,9 +14,9 @@ from kafka.record import MemoryRecords
 
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Request
 
-__all__ = ["Batch", "Log", "Place", "UnreadableError", "parse"]
+__all__ = ["Batch", "Log", "PartitionId", "UnreadableError", "parse"]
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 """Topic and partition."""
 
 FETCH_BYTES = 8 * 1024 * 1024
@@ -52,7 +52,7 @@ class Batch:
 class Log:
     """One partition, read at its leader. Every method raises UnreadableError."""
 
-    def __init__(self, control: ControlPlane, place: Place, *, limit: int) -> None:
+    def __init__(self, control: ControlPlane, place: PartitionId, *, limit: int) -> None:
         """`limit`: total bytes to read."""
         self._control = control
         self._place = place

@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
-from onceward.sinks.kafka.control.logs import Log, Place, UnreadableError
+from onceward.sinks.kafka.control.logs import Log, PartitionId, UnreadableError
 
-__all__ = ["READ_LIMIT", "Ending", "LogProof", "read_endings"]
+__all__ = ["READ_LIMIT", "LogEnding", "LogProof", "read_endings"]
 
 READ_LIMIT = 256 * 1024 * 1024
 """Bytes searched per partition. After a job's newest completed checkpoint only other programs add records, so the
@@ -30,7 +30,7 @@ _Pair = tuple[int, int]
 """Producer id and epoch."""
 
 
-class Ending(StrEnum):
+class LogEnding(StrEnum):
     """What the output shows about a transaction."""
 
     COMMITTED = "committed"
@@ -45,7 +45,7 @@ class Ending(StrEnum):
 class LogProof:
     """What the output shows, and where, as text."""
 
-    ending: Ending
+    ending: LogEnding
     detail: str
     aborted: bool = False
     """Whether a partition shows ABORT, whatever the others show."""
@@ -58,7 +58,7 @@ def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> 
     counts as proved only if every partition shows it: a tool that cleans up one partition can write a single ABORT
     marker. Then the records in that partition are lost, the others are not.
     """
-    wanted: dict[Place, list[KafkaCommittable]] = {}
+    wanted: dict[PartitionId, list[KafkaCommittable]] = {}
     reported: dict[str, list[LogProof]] = {}
     for handle in handles:
         reported[handle.transaction.id] = []
@@ -74,20 +74,20 @@ def read_endings(control: ControlPlane, handles: Iterable[KafkaCommittable]) -> 
 
 
 def _together(proofs: Collection[LogProof]) -> LogProof:
-    for ending in (Ending.AGAIN, Ending.COMMITTED, Ending.UNKNOWN, Ending.ABORTED):
+    for ending in (LogEnding.AGAIN, LogEnding.COMMITTED, LogEnding.UNKNOWN, LogEnding.ABORTED):
         found = next((proof for proof in proofs if proof.ending is ending), None)
         if found is not None:
-            aborted = [proof.detail for proof in proofs if proof.ending is Ending.ABORTED]
-            detail = found.detail if ending is Ending.ABORTED else "; ".join((found.detail, *aborted))
+            aborted = [proof.detail for proof in proofs if proof.ending is LogEnding.ABORTED]
+            detail = found.detail if ending is LogEnding.ABORTED else "; ".join((found.detail, *aborted))
             return LogProof(ending=ending, detail=detail, aborted=bool(aborted))
-    return LogProof(ending=Ending.UNKNOWN, detail="it wrote to no partition")
+    return LogProof(ending=LogEnding.UNKNOWN, detail="it wrote to no partition")
 
 
 def _pair(handle: KafkaCommittable) -> _Pair:
     return handle.transaction.producer_id, handle.transaction.epoch
 
 
-def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> dict[_Pair, LogProof]:
+def _search(control: ControlPlane, place: PartitionId, pairs: Collection[_Pair]) -> dict[_Pair, LogProof]:
     """Search one partition window by window, backwards from its end."""
     name = f"{place[0]}-{place[1]}"
     producers = {producer_id for producer_id, _ in pairs}
@@ -108,18 +108,18 @@ def _search(control: ControlPlane, place: Place, pairs: Collection[_Pair]) -> di
                     found[pair] = _reported(name, markers.get(batch.producer_id), batch.records)
             upper, window = lower, window * _WIDER
         gone = f"{name}: its records are not in the log, which begins at offset {log.first}"
-        missing = LogProof(ending=Ending.UNKNOWN, detail=gone)
+        missing = LogProof(ending=LogEnding.UNKNOWN, detail=gone)
     except UnreadableError as error:
-        ending = Ending.AGAIN if error.again else Ending.UNKNOWN
+        ending = LogEnding.AGAIN if error.again else LogEnding.UNKNOWN
         missing = LogProof(ending=ending, detail=f"{name} cannot be read: {error}")
     return {pair: found.get(pair, missing) for pair in pairs}
 
 
 def _reported(name: str, marker: tuple[int, bool] | None, records: int) -> LogProof:
     if marker is None:
-        return LogProof(ending=Ending.UNKNOWN, detail=f"{name}: no marker is behind its records")
+        return LogProof(ending=LogEnding.UNKNOWN, detail=f"{name}: no marker is behind its records")
     offset, commit = marker
     if commit:
-        return LogProof(ending=Ending.COMMITTED, detail=f"{name}: the marker at offset {offset} is COMMIT")
+        return LogProof(ending=LogEnding.COMMITTED, detail=f"{name}: the marker at offset {offset} is COMMIT")
     behind = f" behind {records} records" if records else ""
-    return LogProof(ending=Ending.ABORTED, detail=f"{name}: the marker at offset {offset} is ABORT{behind}")
+    return LogProof(ending=LogEnding.ABORTED, detail=f"{name}: the marker at offset {offset} is ABORT{behind}")

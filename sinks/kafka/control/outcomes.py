@@ -30,7 +30,7 @@ from typing import assert_never
 
 from onceward.coordinator.protocol.values import Outcome
 from onceward.sinks.kafka.control.control_plane import NoAnswer
-from onceward.sinks.kafka.control.markers import Ending, LogProof
+from onceward.sinks.kafka.control.markers import LogEnding, LogProof
 from onceward.sinks.kafka.control.receipts import Receipt, ReceiptState
 from onceward.sinks.kafka.control.transactions import (
     CODE_NONE,
@@ -194,12 +194,12 @@ def judge_torn(transaction: Transaction, look: Look, gone: Sequence[str]) -> Jud
     NOTHING: the coordinator shows something else than ours. A deposed one shows what was there before.
     """
     view = look.view
-    ending = Ending.UNKNOWN if look.log is None else look.log.ending
-    if has_ended(transaction, view) or look.receipt.state is ReceiptState.PRESENT or ending is Ending.COMMITTED:
+    ending = LogEnding.UNKNOWN if look.log is None else look.log.ending
+    if has_ended(transaction, view) or look.receipt.state is ReceiptState.PRESENT or ending is LogEnding.COMMITTED:
         return None
     if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
-    if ending is Ending.AGAIN:
+    if ending is LogEnding.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence="a partition that lacks its part does not answer")
     ours = f"ours (producer {transaction.producer_id}, epoch {transaction.epoch})"
     missing = "; ".join(gone)
@@ -230,13 +230,13 @@ def _proof(transaction: Transaction, look: Look) -> Proof:
     if look.log is None or not needs_log(transaction, look):
         return proof
     match look.log.ending:
-        case Ending.COMMITTED:
+        case LogEnding.COMMITTED:
             return Proof.PARTLY if look.log.aborted else Proof.COMMITTED
-        case Ending.ABORTED:
+        case LogEnding.ABORTED:
             return Proof.LOST
-        case Ending.AGAIN:
+        case LogEnding.AGAIN:
             return Proof.AGAIN
-        case Ending.UNKNOWN:
+        case LogEnding.UNKNOWN:
             return Proof.PARTLY if proof is Proof.COMMITTED and look.log.aborted else proof
         case _:
             assert_never(look.log.ending)

@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResp
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
-from onceward.sinks.kafka.control.logs import Place
+from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.control.transactions import CODE_NONE, Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -57,7 +57,7 @@ def read_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> 
 
 def _held(
     control: ControlPlane, topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
-) -> dict[Place, _Held | None]:
+) -> dict[PartitionId, _Held | None]:
     """Return what each partition holds; None if describing is not allowed, no entry if the leader did not answer."""
     producers = {handle.transaction.producer_id for handle in handles}
     asked: dict[int, dict[str, set[int]]] = {}
@@ -79,7 +79,7 @@ def _held(
             for leader, named in asked.items()
         ]
     )
-    held: dict[Place, _Held | None] = {}
+    held: dict[PartitionId, _Held | None] = {}
     for named, answer in zip(asked.values(), answers, strict=True):
         if isinstance(answer, NoAnswer):
             if answer.code in _REFUSED:
@@ -99,7 +99,9 @@ def _held(
     return held
 
 
-def _parts(handle: KafkaCommittable, topics: Mapping[str, TopicFacts], held: Mapping[Place, _Held | None]) -> Parts:
+def _parts(
+    handle: KafkaCommittable, topics: Mapping[str, TopicFacts], held: Mapping[PartitionId, _Held | None]
+) -> Parts:
     gone: list[str] = []
     unknown = False
     for name, written in sorted(handle.topics.items()):

@@ -166,8 +166,8 @@ class Transactions:
     def open_ids(
         self, job: str, *, states: Collection[State] = (State.ONGOING,)
     ) -> tuple[list[TransactionalId], list[Code]]:
-        """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that could not
-        tell, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
+        """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that did not
+        answer, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
 
         Transactions that are being ended (PrepareCommit, PrepareAbort) are left to finish, and listed only if `states`
         names their state.

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.cli import app
-from onceward.coordinator.ops.connecting import Place
-from onceward.coordinator.ops.verify import Grade, Property, Ruling, Verdict
+from onceward.coordinator.ops.connecting import CoordinatorLocation
+from onceward.coordinator.ops.verify import Grade, Property, Ruling, Verification
 from onceward.coordinator.ops.verify.command import EXIT_CODES, Wanted, run_verify
 
 
@@ -36,7 +36,7 @@ def refused(
         as_json=False,
     )
     with pytest.raises(ConfigurationError) as refusal:
-        run_verify(wanted, Place(coordinator=None, state_dir=Path("nowhere")))
+        run_verify(wanted, CoordinatorLocation(coordinator=None, state_dir=Path("nowhere")))
     assert "Nothing was judged" in str(refusal.value)
     return str(refusal.value)
 
@@ -84,7 +84,7 @@ def test_unknown_has_its_own_exit_code() -> None:
 )
 def test_unknown_is_never_a_pass(grades: Sequence[Grade], overall: Grade) -> None:
     rulings = {name: Ruling(property=name, grade=grade) for name, grade in zip(Property, grades, strict=False)}
-    assert Verdict(rulings=rulings).grade is overall
+    assert Verification(rulings=rulings).grade is overall
 
 
 def test_the_page_and_the_command_have_the_same_options() -> None:

@@ -23,15 +23,15 @@ def differing(
 ) -> tuple[int, ExternalSort]:
     """Return the number of differing groups, and the sort. ``lanes``: those of the expected records, 0 by default."""
     with tempfile.TemporaryDirectory() as directory:
-        spill = ExternalSort(Path(directory), ["out"], files=3)
+        sort = ExternalSort(Path(directory), ["out"], files=3)
         for offset, record in enumerate(expected):
-            spill.add(Side.EXPECTED, record, lane=lanes[offset] if lanes else 0, offset=offset)
+            sort.add(Side.EXPECTED, record, lane=lanes[offset] if lanes else 0, offset=offset)
         for offset, record in enumerate(visible):
-            spill.add(Side.VISIBLE, record, lane=0, offset=offset)
-        found = list(spill.compare())
-        assert len(found) == spill.differing
+            sort.add(Side.VISIBLE, record, lane=0, offset=offset)
+        found = list(sort.compare())
+        assert len(found) == sort.differing
         assert list(Path(directory).iterdir()) == [], "no file is left"
-    return len(found), spill
+    return len(found), sort
 
 
 def groups(records: Sequence[Record]) -> dict[object, object]:
@@ -57,36 +57,36 @@ def test_null_and_empty_are_not_the_same() -> None:
 
 def test_the_order_of_a_key_from_two_partitions_is_not_compared_and_counted() -> None:
     records: list[Record] = [("out", b"k", b"1"), ("out", b"k", b"2")]
-    found, spill = differing(records, records[::-1], lanes=[0, 1])
-    assert (found, spill.unordered) == (0, 1)
-    found, spill = differing(records, records[::-1])
-    assert (found, spill.unordered) == (1, 0)
+    found, sort = differing(records, records[::-1], lanes=[0, 1])
+    assert (found, sort.unordered) == (0, 1)
+    found, sort = differing(records, records[::-1])
+    assert (found, sort.unordered) == (1, 0)
 
 
 def test_a_key_in_two_output_partitions_differs() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = ExternalSort(Path(directory), ["out"], files=3)
+        sort = ExternalSort(Path(directory), ["out"], files=3)
         for offset in range(2):
-            spill.add(Side.EXPECTED, ("out", b"k", b"%d" % offset), lane=0, offset=offset)
-            spill.add(Side.VISIBLE, ("out", b"k", b"%d" % offset), lane=offset, offset=0)
-        (each,) = spill.compare()
+            sort.add(Side.EXPECTED, ("out", b"k", b"%d" % offset), lane=0, offset=offset)
+            sort.add(Side.VISIBLE, ("out", b"k", b"%d" % offset), lane=offset, offset=0)
+        (each,) = sort.compare()
     assert (len(each.expected), len(each.visible)) == (2, 2)
 
 
 def test_uncovered_input_is_not_expected_and_shown_beside_the_differences() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = ExternalSort(Path(directory), ["out"], files=3)
-        spill.add(Side.EXPECTED, ("out", b"k", b"1"), lane=3, offset=7, flags=0)
-        spill.add(Side.EXPECTED, ("out", b"quiet", b"1"), lane=3, offset=8, flags=0)
-        spill.add(Side.VISIBLE, ("out", b"k", b"1"), lane=1, offset=9)
-        (each,) = spill.compare()
+        sort = ExternalSort(Path(directory), ["out"], files=3)
+        sort.add(Side.EXPECTED, ("out", b"k", b"1"), lane=3, offset=7, flags=0)
+        sort.add(Side.EXPECTED, ("out", b"quiet", b"1"), lane=3, offset=8, flags=0)
+        sort.add(Side.VISIBLE, ("out", b"k", b"1"), lane=1, offset=9)
+        (each,) = sort.compare()
     assert [(one.lane, one.offset, one.flags & COVERED) for one in each.expected] == [(3, 7, 0)]
-    assert spill.counts == {Side.VISIBLE: 1}
+    assert sort.counts == {Side.VISIBLE: 1}
 
 
 def test_records_are_counted_on_both_sides_and_named_by_topic_and_key() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        spill = ExternalSort(Path(directory), ["first", "second"], files=3)
+        sort = ExternalSort(Path(directory), ["first", "second"], files=3)
         records: list[Record] = [
             ("first", b"k", b"1"),
             ("second", b"k", b"1"),
@@ -94,12 +94,12 @@ def test_records_are_counted_on_both_sides_and_named_by_topic_and_key() -> None:
             ("first", None, b"1"),
         ]
         for offset, record in enumerate(records):
-            spill.add(Side.EXPECTED, record, lane=0, offset=offset)
-        spill.add(Side.VISIBLE, ("first", b"other", b"1"), lane=0, offset=0)
-        found = list(spill.compare())
-        expected = [spill.content(one) for each in found for one in each.expected]
-        visible = [spill.content(one) for each in found for one in each.visible]
-    assert spill.counts == {Side.EXPECTED: 4, Side.VISIBLE: 1}
+            sort.add(Side.EXPECTED, record, lane=0, offset=offset)
+        sort.add(Side.VISIBLE, ("first", b"other", b"1"), lane=0, offset=0)
+        found = list(sort.compare())
+        expected = [sort.content(one) for each in found for one in each.expected]
+        visible = [sort.content(one) for each in found for one in each.visible]
+    assert sort.counts == {Side.EXPECTED: 4, Side.VISIBLE: 1}
     assert sorted(each.topic for each in expected) == ["another topic", "first", "first", "second"]
     assert sum(each.key is None for each in expected) == 1
     assert all((each.key or "#").startswith("#") and (each.value or "").startswith("#") for each in expected)
@@ -108,11 +108,11 @@ def test_records_are_counted_on_both_sides_and_named_by_topic_and_key() -> None:
 
 def test_every_key_whose_order_cannot_be_known_is_counted() -> None:
     records: list[Record] = [("out", key, value) for key in (b"a", b"b", b"c") for value in (b"1", b"2")]
-    _, spill = differing(records, records, lanes=[0, 1, 0, 1, 0, 0])
-    assert spill.unordered == 2
+    _, sort = differing(records, records, lanes=[0, 1, 0, 1, 0, 0])
+    assert sort.unordered == 2
 
 
 def test_a_record_without_a_key_has_no_order() -> None:
     records: list[Record] = [("out", None, b"1"), ("out", None, b"1")]
-    found, spill = differing(records, records, lanes=[0, 1])
-    assert (found, spill.unordered) == (0, 0)
+    found, sort = differing(records, records, lanes=[0, 1])
+    assert (found, sort.unordered) == (0, 0)

@@ -59,7 +59,7 @@ class _Journal(Journal):
         super().__init__("orders")
         self._events = events
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         self._events.append((event, facts))
 
 

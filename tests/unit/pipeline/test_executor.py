@@ -166,10 +166,10 @@ def test_programs_that_watch_a_job_get_a_line_for_each_event(monkeypatch: pytest
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
     monkeypatch.setattr("time.time", lambda: 12.5)
     journal = Journal("orders")
-    journal.tell("opened")
+    journal.log("opened")
     journal.generation = 3
-    Journal("bills").tell("settled", checkpoint=7, steps={"settle": 0.5})
-    journal.tell("closed", reason="stopped")
+    Journal("bills").log("settled", checkpoint=7, steps={"settle": 0.5})
+    journal.log("closed", reason="stopped")
     lines = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert lines == [
         {"event": "opened", "job": "orders", "generation": 0, "at": 12.5},

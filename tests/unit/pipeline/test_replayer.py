@@ -68,7 +68,7 @@ class Lossy(Driver):
     def _interrupt(self) -> None:
         self.interrupts += 1
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         self.story.append(event)
         self.events.append((event, facts))
 

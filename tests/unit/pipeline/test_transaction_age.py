@@ -43,7 +43,7 @@ class Events(Journal):
         super().__init__("orders")
         self._kept = kept
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def log(self, event: str, **facts: Any) -> None:
         self._kept.append((event, facts))
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from onceward.connections.rdkafka.library import MESSAGE, VALUE_UNION, ValueType
 from onceward.sinks.kafka.client import UnfitRecordError
-from onceward.sinks.kafka.client.messages import Places, argument_lists, by_partition
+from onceward.sinks.kafka.client.messages import Partitioning, argument_lists, by_partition
 from onceward.sinks.kafka.client.partitioner import LONGEST_KEY, murmur2
 from onceward.sinks.kafka.client.producer import _places as next_places
 
 PARTITIONS = 7
 KEYLESS = 3
-PLACES = Places(PARTITIONS, KEYLESS)
+PLACES = Partitioning(PARTITIONS, KEYLESS)
 TOPIC = 12345
 BINARY = [pa.binary(), pa.large_binary()]
 TEXT = [pa.string(), pa.large_string()]

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.client.messages import Places
+from onceward.sinks.kafka.client.messages import Partitioning
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor import delivery as module
 from onceward.sinks.kafka.executor.delivery import Delivery
@@ -26,7 +26,7 @@ def nowhere() -> ArrowProducer:
     producer = ArrowProducer(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topics=["out"], failed=print, logger=logging.getLogger()
     )
-    producer._places["out"] = itertools.repeat(Places(1, 0))  # no broker reports the partitions
+    producer._places["out"] = itertools.repeat(Partitioning(1, 0))  # no broker reports the partitions
     return producer
 
 

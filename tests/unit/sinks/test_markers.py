@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from onceward.sinks.kafka.control import markers
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.markers import Ending, LogProof, read_endings
+from onceward.sinks.kafka.control.markers import LogEnding, LogProof, read_endings
 from onceward.sinks.kafka.control.transactions import Transaction
 from tests.support.kafka_model import Produce, Record
 from tests.support.kafka_model.bench import OUT, Bench, Ids
@@ -71,17 +71,17 @@ def test_markers_in_every_partition_prove_the_end(bench: Bench, commit: bool) ->
     bench.wait(1)
     if commit:
         assert reported(bench, ids) == LogProof(
-            ending=Ending.COMMITTED, detail="out-0: the marker at offset 2 is COMMIT"
+            ending=LogEnding.COMMITTED, detail="out-0: the marker at offset 2 is COMMIT"
         )
     else:
         detail = "out-0: the marker at offset 2 is ABORT behind 2 records"
-        assert reported(bench, ids) == LogProof(ending=Ending.ABORTED, detail=detail, aborted=True)
+        assert reported(bench, ids) == LogProof(ending=LogEnding.ABORTED, detail=detail, aborted=True)
 
 
 def test_one_commit_marker_proves_the_commit_before_the_others_are_written(bench: Bench) -> None:
     ids = written(bench)
     mark(bench, ids, OTHER, commit=True)
-    assert reported(bench, ids).ending is Ending.COMMITTED
+    assert reported(bench, ids).ending is LogEnding.COMMITTED
 
 
 def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench) -> None:
@@ -89,7 +89,7 @@ def test_an_abort_in_one_partition_proves_nothing_about_the_others(bench: Bench)
     ids = written(bench)
     mark(bench, ids, OTHER, commit=False)
     proof = reported(bench, ids)
-    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
+    assert (proof.ending, proof.aborted) == (LogEnding.UNKNOWN, True)
     assert proof.detail == (
         "out-0: no marker is behind its records; out-1: the marker at offset 1 is ABORT behind 1 records"
     )
@@ -100,7 +100,7 @@ def test_a_commit_beside_an_abort_is_reported_as_both(bench: Bench) -> None:
     mark(bench, ids, OUT, commit=False)
     mark(bench, ids, OTHER, commit=True)
     proof = reported(bench, ids)
-    assert (proof.ending, proof.aborted) == (Ending.COMMITTED, True)
+    assert (proof.ending, proof.aborted) == (LogEnding.COMMITTED, True)
     assert proof.detail == (
         "out-1: the marker at offset 1 is COMMIT; out-0: the marker at offset 2 is ABORT behind 2 records"
     )
@@ -125,11 +125,11 @@ def test_a_silent_partition_is_retried_whatever_the_others_answer(
     bench.transport.cut = second
     reported(bench, ids)
     before, asked = asked // 2, 0
-    assert reported(bench, ids).ending is Ending.AGAIN
+    assert reported(bench, ids).ending is LogEnding.AGAIN
     bench.transport.cut = lambda _call: False
     bench.cluster.log(OTHER).leader = -1
     proof = reported(bench, ids)
-    assert proof.ending is Ending.AGAIN
+    assert proof.ending is LogEnding.AGAIN
     assert "out-1 cannot be read: it has no leader" in proof.detail
 
 
@@ -148,7 +148,7 @@ def test_a_moved_leader_is_retried(bench: Bench) -> None:
     changed: Any = answers
     changed.send_all = send_all
     proof = reported(bench, ids)
-    assert proof.ending is Ending.AGAIN
+    assert proof.ending is LogEnding.AGAIN
     assert "refuse its offsets with error 6" in proof.detail
 
 
@@ -158,13 +158,13 @@ def test_an_unreadable_or_missing_log_proves_nothing(bench: Bench, monkeypatch: 
     bench.wait(1)
     bench.cluster.log(OTHER).start = 1
     proof = reported(bench, ids)
-    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, True)
+    assert (proof.ending, proof.aborted) == (LogEnding.UNKNOWN, True)
     assert proof.detail.startswith("out-1: its records are not in the log, which begins at offset 1; out-0: ")
     directory = bench.cluster._directory
     topic = directory._topic
     monkeypatch.setattr(directory, "_topic", lambda name: type(topic(name))(name=name, error_code=29))
     proof = reported(bench, ids)
-    assert (proof.ending, proof.aborted) == (Ending.UNKNOWN, False)
+    assert (proof.ending, proof.aborted) == (LogEnding.UNKNOWN, False)
     assert "refuse its topic with error 29: grant READ on the topic" in proof.detail
 
 
@@ -173,9 +173,9 @@ def test_a_partition_or_topic_that_is_not_there_proves_nothing(bench: Bench) -> 
     assert bench.end(ids) == 0
     bench.wait(1)
     proof = reported(bench, ids, 5)
-    assert (proof.ending, proof.detail) == (Ending.UNKNOWN, "out-5 cannot be read: there is no such partition")
+    assert (proof.ending, proof.detail) == (LogEnding.UNKNOWN, "out-5 cannot be read: there is no such partition")
     nothing = replace(handle_of(bench, ids), topics={})
-    assert read_endings(bench.control, [nothing])[ids[0]].ending is Ending.UNKNOWN
+    assert read_endings(bench.control, [nothing])[ids[0]].ending is LogEnding.UNKNOWN
     assert read_endings(bench.control, []) == {}
 
 
@@ -188,8 +188,8 @@ def test_the_first_marker_behind_the_records_counts_and_no_later_one_of_the_prod
     assert second[2] > first[2]
     assert bench.end(second) == 0
     bench.wait(1)
-    assert reported(bench, first).ending is Ending.ABORTED
-    assert reported(bench, second).ending is Ending.COMMITTED
+    assert reported(bench, first).ending is LogEnding.ABORTED
+    assert reported(bench, second).ending is LogEnding.COMMITTED
 
 
 def test_transactions_of_several_producers_in_one_partition_are_distinguished(bench: Bench) -> None:
@@ -199,9 +199,9 @@ def test_transactions_of_several_producers_in_one_partition_are_distinguished(be
     bench.wait(1)
     found = read_endings(bench.control, [handle_of(bench, ids) for ids in (committed, aborted, is_open)])
     assert [found[ids[0]].ending for ids in (committed, aborted, is_open)] == [
-        Ending.COMMITTED,
-        Ending.ABORTED,
-        Ending.UNKNOWN,
+        LogEnding.COMMITTED,
+        LogEnding.ABORTED,
+        LogEnding.UNKNOWN,
     ]
 
 
@@ -220,8 +220,8 @@ def test_no_more_of_a_log_is_read_than_is_allowed(bench: Bench, monkeypatch: pyt
     ids = written(bench)
     mark(bench, ids, OUT, commit=False)
     others(bench, 12_000)
-    assert reported(bench, ids, 0).ending is Ending.ABORTED
+    assert reported(bench, ids, 0).ending is LogEnding.ABORTED
     others(bench, 12_000)
     proof = reported(bench, ids, 0)
-    assert proof.ending is Ending.UNKNOWN
+    assert proof.ending is LogEnding.UNKNOWN
     assert proof.detail == "out-0 cannot be read: nothing of it is in the 1 MiB that were read"

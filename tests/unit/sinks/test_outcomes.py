@@ -8,7 +8,7 @@ import pytest
 
 from onceward.coordinator.protocol.values import Outcome
 from onceward.sinks.kafka.control.control_plane import NoAnswer
-from onceward.sinks.kafka.control.markers import Ending, LogProof
+from onceward.sinks.kafka.control.markers import LogEnding, LogProof
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
     Judgement,
@@ -47,8 +47,8 @@ def look(
 def logs() -> Iterator[LogProof | None]:
     """Every proof that the log can give."""
     yield None
-    for ending, aborted in itertools.product(Ending, (False, True)):
-        if aborted or ending is not Ending.ABORTED:
+    for ending, aborted in itertools.product(LogEnding, (False, True)):
+        if aborted or ending is not LogEnding.ABORTED:
             yield LogProof(ending=ending, detail="out-0", aborted=aborted)
 
 
@@ -67,10 +67,10 @@ def test_our_token_or_an_answered_commit_proves_it_but_for_parts_that_the_log_sh
     codes: list[int | NoAnswer] = [0, 105, 53, NoAnswer(why="gone")]
     for state, pair, code, log in itertools.product(State, PAIRS, codes, logs()):
         expected = Proof.COMMITTED
-        if log is not None and log.ending is Ending.AGAIN:
+        if log is not None and log.ending is LogEnding.AGAIN:
             expected = Proof.AGAIN
         elif log is not None and log.aborted:
-            expected = Proof.LOST if log.ending is Ending.ABORTED else Proof.PARTLY
+            expected = Proof.LOST if log.ending is LogEnding.ABORTED else Proof.PARTLY
         assert proof(transaction, look(state, pair, receipt, code=code, log=log, end=end)) is expected
 
 
@@ -93,7 +93,7 @@ def by_coordinator(version: int, state: State, pair: tuple[int, int], receipt: R
     return Proof.NOTHING
 
 
-BY_LOG = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.AGAIN: Proof.AGAIN}
+BY_LOG = {LogEnding.COMMITTED: Proof.COMMITTED, LogEnding.ABORTED: Proof.LOST, LogEnding.AGAIN: Proof.AGAIN}
 
 
 def test_every_state_at_every_pair_is_judged_as_designed() -> None:
@@ -120,11 +120,13 @@ def test_every_state_at_every_pair_is_judged_as_designed() -> None:
             ["answered error 4711", "(producer 7, epoch 3)", "105 TRANSACTIONAL_ID_NOT_FOUND", "no answer ("],
         ),
         (
-            look(code=NoAnswer(why="gone"), log=LogProof(ending=Ending.COMMITTED, detail="out-0 COMMIT", aborted=True)),
+            look(
+                code=NoAnswer(why="gone"), log=LogProof(ending=LogEnding.COMMITTED, detail="out-0 COMMIT", aborted=True)
+            ),
             ["answered 48", "(producer 7, epoch 3)", "no answer (gone)", "absent (", "out-0 COMMIT"],
         ),
         (
-            look(end=0, log=LogProof(ending=Ending.COMMITTED, detail="out-0 ABORT", aborted=True)),
+            look(end=0, log=LogProof(ending=LogEnding.COMMITTED, detail="out-0 ABORT", aborted=True)),
             [
                 "5 answered 0 NONE",
                 "in part",
@@ -181,7 +183,7 @@ def test_the_log_is_read_where_it_is_committed_and_where_brokers_and_receipt_pro
 @pytest.mark.parametrize("receipt", NO_TOKEN)
 def test_the_log_proves_the_outcome_of_a_forgotten_id(receipt: ReceiptState) -> None:
     unknown = Proof.UNSTABLE if receipt is ReceiptState.UNSTABLE else Proof.NOTHING
-    expected = {Ending.COMMITTED: Proof.COMMITTED, Ending.ABORTED: Proof.LOST, Ending.UNKNOWN: unknown}
+    expected = {LogEnding.COMMITTED: Proof.COMMITTED, LogEnding.ABORTED: Proof.LOST, LogEnding.UNKNOWN: unknown}
     for ending, proved in expected.items():
         log = LogProof(ending=ending, detail="out-0")
         assert proof(V5, look(code=105, receipt=receipt, log=log)) is proved
@@ -267,7 +269,7 @@ def test_a_transaction_that_lost_a_part_is_committed_only_once_ours_is_known_to_
 def test_a_transaction_that_lost_a_part_is_committed_if_receipt_or_log_show_that_it_was(
     transaction: Transaction,
 ) -> None:
-    committed = LogProof(ending=Ending.COMMITTED, detail="")
+    committed = LogProof(ending=LogEnding.COMMITTED, detail="")
     for state, pair in itertools.product(State, PAIRS):
         assert judge_torn(transaction, look(state, pair, ReceiptState.PRESENT), ["out-1"]) is None
         assert judge_torn(transaction, look(state, pair, log=committed), ["out-1"]) is None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.client.messages import Places
+from onceward.sinks.kafka.client.messages import Partitioning
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor import delivery as module
 from onceward.sinks.kafka.executor.delivery import Delivery
@@ -45,7 +45,7 @@ def test_a_client_and_its_threads_go_with_the_delivery(failing: bool, monkeypatc
             failed=print,
             logger=logging.getLogger(),
         )
-        producer._places["out"] = itertools.repeat(Places(1, 0))  # no broker reports the partitions
+        producer._places["out"] = itertools.repeat(Partitioning(1, 0))  # no broker reports the partitions
         delivery = Delivery(producer, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
         delivery.produce(RECORDS, iter([RECORDS]))
         assert threads() > before
