@@ -155,7 +155,7 @@ def _timeline(run: dict[str, Any], file: Path) -> None:
     panel.invert_yaxis()
     panel.set_ylabel("checkpoint")
     panel.set_xlabel("ms")
-    overlap = f"each goes on for {timeline['median_overlap_ms']:g} ms beside the next (median)"
+    overlap = f"each continues for {timeline['median_overlap_ms']:g} ms beside the next (median)"
     read = f"{timeline['median_read']:,.0f} offsets per checkpoint"
     panel.set_title(f"{run['system']}, {run['workload']}: {read}; {overlap}", fontsize=10)
     panel.spines[["top", "right"]].set_visible(False)

@@ -109,7 +109,7 @@ class Topics:
         )
 
     def ends(self, name: str) -> Ends:
-        """Return the present ends of all partitions; retries for a while if the broker cannot tell."""
+        """Return the present ends of all partitions; retries for a while if the broker does not answer."""
         deadline = time.monotonic() + _LIMIT_S
         while True:
             try:
@@ -118,7 +118,7 @@ class Topics:
                 return Ends(appended=self._sum(name, IsolationLevel.READ_UNCOMMITTED), visible=visible)
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    raise BenchmarkError(f"The broker does not tell the ends of topic {name}: {error}.") from error
+                    raise BenchmarkError(f"The broker does not report the ends of topic {name}: {error}.") from error
                 time.sleep(_PAUSE_S)
                 # A client that once saw a new topic without leaders can keep reporting that for minutes.
                 self._admin = AdminClient({"bootstrap.servers": self._servers})

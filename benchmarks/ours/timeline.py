@@ -1,7 +1,7 @@
-"""The steps of checkpoints in time, as the job's journal tells them (docs/reference/events.md).
+"""The steps of checkpoints in time, as the job's journal reports them (docs/reference/events.md).
 
-``pre-committed`` tells seconds of the steps up to its own moment, ``settled`` of those after the acknowledgement. Steps
-that the job cannot tell apart come as one, for example ``read+transform`` where they share Spark's JVM.
+``pre-committed`` reports seconds of the steps up to its own moment, ``settled`` of those after the acknowledgement.
+Steps that the job cannot separate come as one, for example ``read+transform`` where they share Spark's JVM.
 """
 
 import itertools
@@ -144,7 +144,7 @@ class Timeline:
 
 
 def _in_order(steps: Iterable[str]) -> list[str]:
-    """Steps that are not known here come last: the journal of another version may tell them."""
+    """Steps that are not known here come last: the journal of another version may report them."""
     return sorted(steps, key=lambda step: STEPS.index(step) if step in STEPS else len(STEPS))
 
 

@@ -49,5 +49,5 @@ class ThreadLanes:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(ended, result)
 
-        threading.Thread(target=task, name="onceward-errand", daemon=True).start()
+        threading.Thread(target=task, name="onceward-lane", daemon=True).start()
         return await done

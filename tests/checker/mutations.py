@@ -274,7 +274,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the input was deleted by retention": _unknown(
         lambda h: with_gap(h, Part.FED), LOST, TWICE, FOREIGN, UNDECIDED, ORDER, PREFIX
     ),
-    "nobody asked what is open": _unknown(lambda h: with_gap(h, Part.END), OPEN),
+    "open transactions were not listed": _unknown(lambda h: with_gap(h, Part.END), OPEN),
     "the coordinator's history is cut": _unknown(
         lambda h: replace(h, reports=[one for one in h.reports if one.checkpoint > 2]),
         UNDECIDED,
@@ -282,7 +282,7 @@ MUTATIONS: dict[str, Mutation] = {
         DECISION,
         names="the checkpoints before 3 are known no longer",
     ),
-    "nothing was told": _unknown(
+    "nothing was reported": _unknown(
         lambda h: replace(h, reports=[]),
         UNDECIDED,
         PREFIX,
@@ -290,7 +290,7 @@ MUTATIONS: dict[str, Mutation] = {
         SETTLED,
         names="no checkpoint was reported",
     ),
-    "the positions of a restore are not told": _unknown(
+    "the positions of a restore are not reported": _unknown(
         lambda h: replace(
             h, reports=[one._replace(kind="restore", ends=None) if one.checkpoint == 3 else one for one in h.reports]
         ),

@@ -49,7 +49,7 @@ def main() -> int:
     _show(console, schedules)
     if set(parts) == set(PARTS):
         for point in report.missing_points(schedules):
-            console.print(f"nobody died at {point}", style="red")
+            console.print(f"no process died at {point}", style="red")
     console.print(f"{'PASS' if passed else 'FAIL'}: the report is {build / 'report.md'}", style="bold")
     return 0 if passed else 1
 

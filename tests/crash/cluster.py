@@ -36,7 +36,7 @@ def change_executors(harness: Harness, name: str) -> Schedule:
                 wait_until(partial(_works, workers[-1]), "a task runs where a worker joined", _LIMIT_S)
                 job.settles(2)
                 left = workers.pop(0)
-                job.kill(Kill(process="Spark worker, told to leave", place=ANY_TIME), left.terminate)
+                job.kill(Kill(process="Spark worker, asked to leave", place=ANY_TIME), left.terminate)
                 job.settles(2)
                 left.end()
 

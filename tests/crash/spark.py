@@ -130,7 +130,7 @@ def _kill_driver_jvm(job: Job) -> None:
     jvm = next(pid for pid, _ in _those(driver.pid, _JVM))
     job.kill(Kill(process="driver JVM", place=ANY_TIME), lambda: _sigkill(jvm))
     if driver.wait(AWAY_S) in (None, 0):
-        job.schedule.reasons.append(f"the driver goes on without its JVM:\n{driver.tail()}")
+        job.schedule.reasons.append(f"the driver continues without its JVM:\n{driver.tail()}")
     job.drive()
     job.settles(2)
 

@@ -125,7 +125,7 @@ class Coordinators:
         self._processes: list[Process] = []
         self.views: list[View] = []
         self.violations: list[Violation | None] = []
-        """Violations in what a coordinator tells its driver."""
+        """Violations in what a coordinator instructs its driver to do."""
         self._calls: dict[tuple[int, Call], Result] = {}
         self._restarts: dict[int, int] = {}
         self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), Output())
@@ -297,7 +297,7 @@ def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> t
 
 
 def _event(call: Call, members: tuple[Participant, ...]) -> Event:
-    """The event of a scenario, with contents that tell generations apart."""
+    """The event of a scenario, with contents that differ between generations."""
     happens = event(command(call), now=0.0, newest=Generation(call.generation), settings=_SETTINGS)
     match happens:
         case OpenJob():

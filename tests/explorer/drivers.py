@@ -230,7 +230,7 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
         if not d.report and d.work >> d.complete & 1 and d.lost != d.complete:
             of = _handle(d, d.complete)[1]
             doubtful = d._replace(report=d.complete, report_of=of, complete=0, outcome="doubt")
-            moves.append(Local(f"cannot prove what became of checkpoint {d.complete}", doubtful, kafka, Fault.LOSS))
+            moves.append(Local(f"cannot prove the outcome of checkpoint {d.complete}", doubtful, kafka, Fault.LOSS))
     match d.phase:
         case Phase.STANDING_IN:
             return _alone(d, kafka)
@@ -344,7 +344,7 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
     d = d._replace(report=checkpoint, report_of=_handle(d, checkpoint)[1])
     if kafka.committed >> checkpoint & 1:
-        return Local(label + " once more", d, kafka, committed=checkpoint)
+        return Local(label + " again", d, kafka, committed=checkpoint)
     handle = (checkpoint, *_handle(d, checkpoint))
     found = next((one for one in kafka.open if (one[0], one[1], one[3]) == handle), None)
     if found is None and any((one[0], one[1], one[3]) == handle for one in kafka.lost):

@@ -334,11 +334,11 @@ class Moves:
             return self._taken(world, self.coordinators.call(world.coordinator, _TAKE), 0)[0]
         if not view.generation:
             return None
-        text = f"nobody ends what a driver has left: {still}, checkpoint {output.last} settled: {output.settled}"
+        text = f"what a driver has left stays open: {still}, checkpoint {output.last} settled: {output.settled}"
         return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
     def _undone(self, world: SmallWorld, slot: int) -> Move | None:
-        """A trigger after the last one of this world tells the driver which checkpoint was undone."""
+        """A trigger after the last one of this world shows the driver which checkpoint was undone."""
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
         if not view.goes_on or view.undecided or driver.answered <= view.output.last:
             return None

@@ -61,7 +61,7 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
         for earlier in range(view.generation):  # 0: no takeover
             call = Call("open", 9, base=earlier)
             if coordinators.call(coordinator, call).reply.verdict is not Verdict.BUSY:
-                return call, Violation(Invariant.STALE, "a living driver is replaced, and nobody asked for that")
+                return call, Violation(Invariant.STALE, "a living driver is replaced without a permission")
     return None
 
 

@@ -46,7 +46,7 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
         case ("call", int(slot), Call() as call, *how):
             return _handled(call, how, player, f"driver {slot + 1}")
         case ("stray", Call() as call):
-            return ["# a call that nobody waits for arrives", *_commands(call, player)]
+            return ["# a call arrives whose caller has gone", *_commands(call, player)]
         case ("time", Call() as call):
             return _commands(call, player)
         case ("alone", str(what)):

@@ -153,7 +153,7 @@ def _follow(path: _Path, *, alone: bool) -> tuple[_Path, Violation | None]:
             return path, None
         command = _alone(player) if alone and not durable.driven else None
         if command == "":
-            text = f"checkpoint {durable.base} is decided, and nobody settles what is neither lost nor in doubt"
+            text = f"checkpoint {durable.base} is decided, but what is neither lost nor in doubt stays unsettled"
             return path, Violation(Invariant.ALONE, text)
         path = _played(path, (command or _next(player),))
     return path, Violation(Invariant.SETTLED, "the job never completes another checkpoint")

@@ -12,12 +12,12 @@ from tests.support.driver import main
 stop = SparkSession.stop
 
 
-def tell(session: SparkSession) -> None:
+def show(session: SparkSession) -> None:
     """Print the session's master and name when the pipeline stops it."""
     context = session.sparkContext
     print(f"master {context.master} name {context.appName}", flush=True)
     stop(session)
 
 
-SparkSession.stop = tell  # type: ignore[method-assign, assignment]
+SparkSession.stop = show  # type: ignore[method-assign, assignment]
 sys.exit(main())

@@ -45,7 +45,7 @@ class Job:
         """Number of copies per record. Every input record must be in the output."""
         found = Counter(self.topics.values(self.sink))
         given = Counter(self.topics.values(self.source))
-        assert found.keys() == given.keys(), "something is lost, or nobody wrote it"
+        assert found.keys() == given.keys(), "something is lost, or was not written by the test"
         return found
 
     def claim(self) -> Claim:

@@ -122,7 +122,7 @@ def test_a_live_driver_refuses_a_coordinator_with_an_older_state(
 ) -> None:
     service = Service(here)
     driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{wakes}:{AT}:stop")
-    wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver goes on")
+    wait_until(lambda: f"{wakes.value}:{AT}" in here.killed_at() or not driver.running, "the driver continues")
     newest = service.replace(copy)
     asleep(driver).send(signal.SIGCONT)
     ended = driver.wait()

@@ -190,9 +190,9 @@ def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink:
 def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink: SinkJob, kafka: LocalKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     asked = itertools.count()
-    nobody = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
-    assert list(nobody.commit(committables, give_up=lambda: next(asked) >= 0)) == []
-    nobody.close()
+    unreachable = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
+    assert list(unreachable.commit(committables, give_up=lambda: next(asked) >= 0)) == []
+    unreachable.close()
     assert sink.view(committables[0]).state is State.ONGOING
     assert sink.committer().commit(committables)[0].outcome is Outcome.COMMITTED
 

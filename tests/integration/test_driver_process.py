@@ -131,7 +131,7 @@ def test_options_of_spark_submit_are_honoured(topics: Topics, job_processes: Sta
     fill(topics, source, 0, 100)
     with job_processes(source, sink, spark=True, source_options=bounded()) as here:
         program = Path(__file__).with_name("submitted.py")
-        driver = here.submit(program, "--master", "local[1,4]", "--conf", "spark.app.name=told")
+        driver = here.submit(program, "--master", "local[1,4]", "--conf", "spark.app.name=given")
         assert driver.wait() == 0, driver.tail()
-        assert "master local[1,4] name told" in driver.tail(20000)
+        assert "master local[1,4] name given" in driver.tail(20000)
         assert_exactly_once(topics, source, sink)

@@ -115,7 +115,7 @@ def test_custom_sink_adds_every_order_once_when_killed_before_between_and_after_
     after_the_kill = {
         KillPoint.DRIVER_AFTER_PRE_COMMIT: [],  # undecided: the next start deletes the files, and reads again
         KillPoint.DRIVER_AFTER_DECISION: [],  # completed: the next start commits them
-        KillPoint.DRIVER_AFTER_END_TXN: orders,  # committed, and nobody knows: the next start commits them again
+        KillPoint.DRIVER_AFTER_END_TXN: orders,  # committed, but not on record: the next start commits them again
     }
     for point, visible in after_the_kill.items():
         process = start("custom_sink.py", topics.servers, tmp_path, **{KILL_POINT_VARIABLE: point.value})

@@ -84,7 +84,7 @@ def test_a_forgotten_job_leaves_nothing_but_who_deleted_it_and_a_new_one_begins_
     assert history["generations"] == []
     assert {event["event"] for event in history["events"]} <= {"JobForgotten", "StatusChanged"}
     assert all("Ada, it moved to another cluster" in event["detail"] for event in history["events"])
-    assert bench.forget().exit_code == 0, "once more changes nothing"
+    assert bench.forget().exit_code == 0, "a second time changes nothing"
     bench.run()
     assert bench.written() == 2 * RECORDS, "a new job reads from its own start"
     assert [generation["generation"] for generation in bench.asked("history", bench.job)["generations"]] == [2]

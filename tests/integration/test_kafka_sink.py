@@ -614,7 +614,7 @@ ACL = {
     "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
     "listener.name.client.plain.sasl.jaas.config": (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required user_nobody='nothing';"
+        "org.apache.kafka.common.security.plain.PlainLoginModule required user_stranger='nothing';"
     ),
 }
 
@@ -630,7 +630,7 @@ def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
             ResourceType.TOPIC,
             unread,
             ResourcePatternType.LITERAL,
-            "User:nobody",
+            "User:stranger",
             "*",
             AclOperation.WRITE,
             AclPermissionType.ALLOW,
@@ -641,7 +641,7 @@ def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
             config={
                 "security.protocol": "SASL_PLAINTEXT",
                 "sasl.mechanisms": "PLAIN",
-                "sasl.username": "nobody",
+                "sasl.username": "stranger",
                 "sasl.password": "env:NOBODYS_PASSWORD",
             },
         )

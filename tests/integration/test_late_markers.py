@@ -80,5 +80,5 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
             os.kill(brokers.pids[quiet], signal.SIGCONT)
         assert running, f"the job ended before its last records show:\n{driver.tail()}"
         assert driver.wait() == 0, driver.tail()
-        wait_until(lambda: here.events("closed"), "it tells that it has ended")
+        wait_until(lambda: here.events("closed"), "its end is logged")
         assert_exactly_once(topics, source, sink)

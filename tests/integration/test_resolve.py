@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(180)
 
 RECORDS = 20
-DOUBT = "nobody knows"
+DOUBT = "nothing is proved"
 
 Strike = Callable[[ControlPlane, Committable], Settlement | None]
 """What happens to a slot before its commit. Returns what the driver is made to believe; None for the true outcome."""

@@ -13,7 +13,7 @@ first, made = make_session("orders")
 assert made
 first.sparkContext._jsc.sc().stop()  # as when a cluster's master takes the application away
 second, made = make_session("orders")
-assert made, "nobody would stop it"
+assert made, "it would never be stopped"
 assert second.range(3).count() == 3
 """
 

@@ -198,7 +198,7 @@ def test_a_black_holed_stream_is_noticed_reported_and_replaced(
     proxies: LocalToxiproxy, tmp_path: Path, job: str
 ) -> None:
     """Neither side hears the other: both notice, the driver reports it, nothing piles up, and the stream recovers."""
-    settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can tell
+    settings = CheckpointSettings(interval="1h", lease="60s", orphan_grace="60s")  # only the connection can show it
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     links = Links()
     try:

@@ -99,7 +99,7 @@ def test_an_output_shows_lines_in_their_order() -> None:
 
 
 class Reader:
-    """Somebody who follows the page."""
+    """A reader who follows the page."""
 
     def __init__(self, home: Path, cleanup: ExitStack) -> None:
         self._port = str(free_ports(1, None)[0].client)

@@ -38,7 +38,7 @@ def wake(here: JobProcesses) -> None:
     here.wake(f"{POINT}:3")
 
 
-@pytest.mark.parametrize("tolerated", [0, 1000], ids=["told to fail", "told to abort"])
+@pytest.mark.parametrize("tolerated", [0, 1000], ids=["ordered to fail", "ordered to abort"])
 def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_wakes(
     topics: Topics, here: JobProcesses, tolerated: int
 ) -> None:

@@ -308,7 +308,7 @@ GENERATIONS = (
     ),
     Mutant(
         name="opening a job grants the current generation number again",
-        hurts="neither the coordinator nor the brokers can tell two drivers apart",
+        hurts="neither the coordinator nor the brokers can distinguish two drivers",
         breaks=within(generations.open_job, Generation, lambda item: Generation(max(1, item - 1))),
         hunt=TINY,
         caught_by=(Invariant.STALE,),

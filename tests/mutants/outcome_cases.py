@@ -44,7 +44,7 @@ _OPENINGS = (
     ("a tool aborts a part", "committed"),
     ("a tool aborts a part", "a tool aborts the other part", "committed"),
 )
-"""First steps to situations in which the outcome is hard to tell."""
+"""First steps to situations in which the outcome is hard to prove."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def in_force(world: LinkedHarness, fault: Fault, transaction_coordinators: Seque
         for link in links:
             for toxic in fault.toxics:
                 link.add(toxic)
-            if fault.nobody:
+            if fault.unanswered:
                 link.lead(f"127.0.0.1:{_CLOSED_PORT}")
             if fault.drop:
                 link.drop()

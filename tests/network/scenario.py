@@ -77,7 +77,7 @@ class Fault:
     """Close all connections and refuse new ones."""
     flap_s: float = 0.0
     """Alternate between down and up, each for this many seconds; 0 = do not."""
-    nobody: bool = False
+    unanswered: bool = False
     """The link accepts connections and closes them at once: no server is behind it."""
     drop: bool = False
     """Close open connections once, so that new ones meet the toxics from their first byte."""

@@ -110,9 +110,9 @@ def test_a_request_arrives_after_its_client_timed_out_and_left(proxies: LocalTox
 @pytest.mark.slow
 def test_a_link_can_lead_nowhere_and_back(proxies: LocalToxiproxy, echo: Echo) -> None:
     link = proxies.link("led", echo.address)
-    nobody = socket.create_server(("127.0.0.1", 0))
-    port = nobody.getsockname()[1]
-    nobody.close()
+    closed = socket.create_server(("127.0.0.1", 0))
+    port = closed.getsockname()[1]
+    closed.close()
     link.lead(f"127.0.0.1:{port}")
     with connect(link.address) as connection:
         assert connection.recv(1) == b""

@@ -39,11 +39,11 @@ class Brokers:
     """The cluster, and every process's access to it."""
 
     def __init__(
-        self, clock: Scheduler, faults: FaultProfile, checker: Checker, tell: Callable[[str, str], None]
+        self, clock: Scheduler, faults: FaultProfile, checker: Checker, note: Callable[[str, str], None]
     ) -> None:
         self.clock = clock
         self.checker = checker
-        self.tell = tell
+        self.note = note
         self.link = Link(clock.random, faults.kafka)
         self.wires = Process("kafka", "world")
         random = clock.random
@@ -218,12 +218,12 @@ class Brokers:
         topic, number = partition
         if topic != OUTPUT:
             return
-        self.tell("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
+        self.note("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
         entries, self._read[number] = self.cluster.log(partition).read(self._read[number])
         for entry in entries:
             assert entry.record is not None
             assert entry.record.value is not None
-            self.tell("reader", f"{topic}-{number} shows {entry.record.value.decode()}")
+            self.note("reader", f"{topic}-{number} shows {entry.record.value.decode()}")
             self.checker.record(number, entry.record.value)
 
     # -- requests and time
@@ -265,12 +265,12 @@ class Brokers:
             if partition.error_code == 0:
                 key = (request.transactional_id, request.producer_id, request.producer_epoch)
                 self._claiming[key] = request.topics[0].partitions[0].committed_offset
-        if self.tell_requests:
-            self.tell("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
+        if self.log_requests:
+            self.note("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()
         return answer
 
-    tell_requests = False
+    log_requests = False
 
     def _arm(self) -> None:
         """Schedule what the brokers do next without a request."""
@@ -292,12 +292,12 @@ class Brokers:
 
     def cut(self, seconds: float) -> None:
         """Cut the brokers off for a while."""
-        self.tell("kafka", "cut off")
+        self.note("kafka", "cut off")
         self.link.cut = True
         self.clock.call(self.wires, seconds, self._mend)
 
     def _mend(self) -> None:
-        self.tell("kafka", "connected")
+        self.note("kafka", "connected")
         self.link.cut = False
 
     def move(self) -> None:
@@ -308,7 +308,7 @@ class Brokers:
             return
         node = random.choice(self.cluster.alive)
         stale = random.choice((0.0, 0.0, 1.5))
-        self.tell("kafka", f"a coordinator of {kind.name.lower()}s moves to broker {node}, stale for {stale} s")
+        self.note("kafka", f"a coordinator of {kind.name.lower()}s moves to broker {node}, stale for {stale} s")
         self.cluster.move_coordinator(
             kind,
             str(random.random()),
@@ -324,13 +324,13 @@ class Brokers:
         running = self.cluster.alive
         if len(running) > 1:
             node = self.clock.random.choice(running)
-            self.tell("kafka", f"broker {node} stops")
+            self.note("kafka", f"broker {node} stops")
             self.cluster.fail(node, self.clock.now, election_s=0.3)
             self._arm()
             self.clock.call(self.wires, seconds, lambda: self._restart(node))
 
     def _restart(self, node: int) -> None:
-        self.tell("kafka", f"broker {node} runs")
+        self.note("kafka", f"broker {node} runs")
         self.cluster.restart(node, self.clock.now)
         self._arm()
 
@@ -340,7 +340,7 @@ class Brokers:
         if not entries:
             return
         entry = self.clock.random.choice(entries)
-        self.tell("kafka", f"somebody else takes over {entry.id}")
+        self.note("kafka", f"another program takes over {entry.id}")
         if entry.state is State.ONGOING:
             self._overrun[entry.id, entry.producer_id, entry.epoch] = "another program"
         request = InitProducerIdRequest(
@@ -369,7 +369,7 @@ class Brokers:
         log = self.cluster.log(partition)
         if not log.in_transaction(entry.producer_id, entry.epoch):
             return
-        self.tell("kafka", f"somebody aborts {entry.id} in {partition[0]}-{partition[1]} alone")
+        self.note("kafka", f"a tool aborts {entry.id} in {partition[0]}-{partition[1]} alone")
         self._overrun[entry.id, entry.producer_id, entry.epoch] = "the brokers' tool"
         self.checker.torn.add((entry.id, entry.producer_id, entry.epoch))
         log.mark(entry.producer_id, entry.epoch, commit=False, now=self.clock.now)
@@ -381,7 +381,7 @@ class Brokers:
         if not entries:
             return
         name = self.clock.random.choice(entries).id
-        self.tell("kafka", f"the consumer group {name} is deleted")
+        self.note("kafka", f"the consumer group {name} is deleted")
         if TransactionalId.parse(name) is None:
             self.checker.claimed = MAX_ID  # without the claim there is no protection until it is written again
         for node in self.cluster.alive:

@@ -30,11 +30,11 @@ class Invariant(StrEnum):
     I4 = "I4 order kept"
     I5 = "I5 one decision, durable before the first commit"
     I6 = "I6 completed only with every acknowledgement of the current generation"
-    I7 = "I7 whoever is stale is refused"
+    I7 = "I7 stale calls are refused"
     I8 = "I8 progress once the faults are gone"
     I9 = "I9 no transaction left open"
     I10 = "I10 restored positions are the last completed checkpoint's"
-    I13 = "I13 a job's end tells the truth"
+    I13 = "I13 a job's end is reported truthfully"
     ORPHANS = "no reader waits for a driver that is gone for ever"
     CODE = "the program does not fail by itself"
 

@@ -17,21 +17,21 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.threads import VirtualRuntime, scheduler
 
-__all__ = ["SimulatedPipeline", "Surroundings", "TellingJournal"]
+__all__ = ["SimulatedPipeline", "Surroundings", "TracingJournal"]
 
 
-Tell = Callable[[str, dict[str, Any]], None]
+Trace = Callable[[str, dict[str, Any]], None]
 
 
-class TellingJournal(Journal):
+class TracingJournal(Journal):
     """Writes the journal to the transcript."""
 
-    def __init__(self, job: str, tell: Tell) -> None:
+    def __init__(self, job: str, trace: Trace) -> None:
         super().__init__(job)
-        self._tell = tell
+        self._trace = trace
 
     def log(self, event: str, **facts: Any) -> None:
-        self._tell(event, facts)
+        self._trace(event, facts)
 
 
 class SilentProgress(Progress):
@@ -49,7 +49,7 @@ class Surroundings:
     patience: float
     """Seconds for which an unreachable coordinator is retried."""
     tasks: Tasks
-    tell: Tell
+    trace: Trace
     """Receives the journal: event and facts."""
 
 
@@ -74,7 +74,7 @@ class SimulatedPipeline(Pipeline):
         members = replace(
             members,
             runtime=VirtualRuntime(),
-            journal=TellingJournal(self._job, self._surroundings.tell),
+            journal=TracingJournal(self._job, self._surroundings.trace),
             progress=SilentProgress(self._job, clock=lambda: 0.0),
         )
         return super()._generations(members, client)

@@ -236,7 +236,7 @@ class WorkerTasks:
         clock = self._clock
         clock.pause(worker)
         later = clock.random.random() * clock.random.choice((0.1, 3.0, 30.0))
-        clock.call(clock.nobody, later, lambda: clock.resume(worker))
+        clock.call(clock.outside, later, lambda: clock.resume(worker))
 
     def _batches(self, task: CheckpointTask, slot: int, fails: bool, slow: float) -> Iterator[pa.RecordBatch]:
         split = task.splits[slot]

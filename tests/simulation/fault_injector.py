@@ -72,13 +72,13 @@ class FaultInjector:
             self._world.brokers.tear(self._world.checker.unsettled)
         if self._world.faults.kill_points and self._world.random.random() < self._world.faults.kill_points:
             self._world.counts["kills"] += 1
-            self._world.tell(process.name, f"killed at {point.value}")
+            self._world.note(process.name, f"killed at {point.value}")
             self._world.clock.kill(process)
             raise GreenletExit
 
     def _kill_coordinator(self) -> None:
         if self._world.host.process is not None and self.raging:
-            self._world.tell(self._world.host.process.name, "killed")
+            self._world.note(self._world.host.process.name, "killed")
             self._world.clock.kill(self._world.host.process)
 
     def _a_driver(self) -> Process | None:
@@ -88,7 +88,7 @@ class FaultInjector:
     def _kill_driver(self) -> None:
         if (driver := self._a_driver()) is not None:
             self._world.counts["kills"] += 1
-            self._world.tell(driver.name, "killed")
+            self._world.note(driver.name, "killed")
             self._world.clock.kill(driver)
 
     def _pause_driver(self) -> None:
@@ -103,7 +103,7 @@ class FaultInjector:
         if process.paused:
             return
         self._world.counts["pauses"] += 1
-        self._world.tell(process.name, "stopped")
+        self._world.note(process.name, "stopped")
         self._world.clock.pause(process)
         self._world.later(
             self._world.random.random() * self._world.random.choice((0.5, 5.0, 20.0)), lambda: self.resume(process)
@@ -111,20 +111,20 @@ class FaultInjector:
 
     def resume(self, process: Process) -> None:
         if process.alive and process.paused:
-            self._world.tell(process.name, "continued")
+            self._world.note(process.name, "continued")
             self._world.clock.resume(process)
 
     def _cut(self) -> None:
         if self.raging:
             self._world.counts["cuts"] += 1
-            self._world.tell("network", "drivers and coordinator are cut off")
+            self._world.note("network", "drivers and coordinator are cut off")
             self._world.rpc.cut = True
             for driver in self._world.drivers:
                 cut_streams(driver)
             self._world.later(self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)), self._mend)
 
     def _mend(self) -> None:
-        self._world.tell("network", "drivers and coordinator are connected")
+        self._world.note("network", "drivers and coordinator are connected")
         self._world.rpc.cut = False
 
     def _cut_kafka(self) -> None:
@@ -165,17 +165,17 @@ class FaultInjector:
             return
         self._world.counts["stops"] += 1
         if self._world.random.random() < 0.5:
-            self._world.tell(driver.name, "gets SIGTERM")
+            self._world.note(driver.name, "gets SIGTERM")
             driver.local[SimulatedPipeline].stop()
         else:
-            self._world.tell(process.name, "is asked to stop the job")
+            self._world.note(process.name, "is asked to stop the job")
             self._world.host.ask(StopJob(now=self._world.clock.now))
 
     def _cancel(self) -> None:
         """Let a person cancel the job; it is started again later."""
         if (process := self._world.host.process) is not None and self.raging:
             self._world.counts["stops"] += 1
-            self._world.tell(process.name, "is asked to cancel the job")
+            self._world.note(process.name, "is asked to cancel the job")
             self._world.host.ask(CancelJob(now=self._world.clock.now))
 
     def _wish(self) -> None:
@@ -189,13 +189,13 @@ class FaultInjector:
             kind=kind,
             stop=kind is CheckpointKind.SAVEPOINT and self._world.random.random() < 0.5,
         )
-        self._world.tell(process.name, f"is asked for a {kind.value}{' and the end' if wanted.stop else ''}")
+        self._world.note(process.name, f"is asked for a {kind.value}{' and the end' if wanted.stop else ''}")
         self._world.host.ask(wanted)
 
     def calm(self) -> None:
         """End all faults."""
         self.raging = False
-        self._world.tell("world", "the faults are over")
+        self._world.note("world", "the faults are over")
         self._world.topic.there = list(self._world.topic.totals)
         self._world.rpc.heal()
         self._world.brokers.heal()

@@ -99,7 +99,7 @@ def draw(random: Random) -> FaultProfile:
         duplicate=sometimes(0.3, 0.05 * random.random()),
         slow=sometimes(0.3, 0.05 * random.random()),
     )
-    # If another program has used an id since, and the receipt is deleted, nothing tells a commit from an abort. Both
+    # If another program has used an id since, and the receipt is deleted, a commit looks like an abort. Both
     # together exceed what is promised.
     undisturbed = not hijacks and not kafka.duplicate and not kafka.slow
     short = random.random() < 0.2

@@ -53,7 +53,7 @@ def run_seed(
         faults = replace(faults, **fixed)
     with patched(), (mutant or nullcontext)():
         world = SimulatedWorld(random, faults, trace)
-        world.brokers.tell_requests = requests and trace is not None
+        world.brokers.log_requests = requests and trace is not None
         world.run()
     checker, counts = world.checker, world.counts
     counts.update(
@@ -76,10 +76,10 @@ def transcript(seed: int, **arguments: Any) -> tuple[Result, list[str]]:
     """A seed's result and transcript."""
     lines: list[str] = []
 
-    def tell(at: float, who: str, what: str) -> None:
+    def note(at: float, who: str, what: str) -> None:
         lines.append(f"{at:10.4f}  {who:<22} {what}")
 
-    return run_seed(seed, trace=tell, **arguments), lines
+    return run_seed(seed, trace=note, **arguments), lines
 
 
 def digest(lines: list[str]) -> str:

@@ -78,7 +78,7 @@ class Scheduler:
         self._count = 0
         self._dying: list[Process] = []
         self._ended = False
-        self.nobody = Process("nobody", "world")
+        self.outside = Process("outside", "world")
         """Owns what happens outside of all processes."""
 
     # -- what processes use

@@ -15,7 +15,7 @@ def take_seat(job: str, sink: str, generation: int) -> Seat:
     assert clock.running is not None
     # They live and end with the world.
     machine: dict[tuple[str, str, int], list[tuple[Process, Seat]]]
-    machine = clock.nobody.local.setdefault(take_seat, defaultdict(list))
+    machine = clock.outside.local.setdefault(take_seat, defaultdict(list))
     seats = machine[job, sink, generation]
     left = [one for one in seats if not one[0].alive]
     seat = Seat(SECRETS.token_hex(6))

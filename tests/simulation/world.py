@@ -63,7 +63,7 @@ class SimulatedWorld:
             self.checker.answered,
             lambda process: self.brokers.committers(process),
         )
-        self.brokers = Brokers(self.clock, faults, self.checker, self.tell)
+        self.brokers = Brokers(self.clock, faults, self.checker, self.note)
         self.drivers: list[Process] = []
         self.processes: list[Process] = []
         self._driver_starts = 0
@@ -120,7 +120,7 @@ class SimulatedWorld:
             clock.end(self.processes)
             set_scheduler(None)
 
-    def tell(self, who: str, what: str) -> None:
+    def note(self, who: str, what: str) -> None:
         """Write one line of the transcript."""
         if self.trace is not None:
             self.trace(self.clock.now - EPOCH, who, what)
@@ -166,7 +166,7 @@ class SimulatedWorld:
 
     def _fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         if self.trace is not None:
-            self.tell("store", _said(fact))
+            self.note("store", _said(fact))
         if isinstance(fact, GenerationGranted):
             self._granted = self.clock.now
             self.counts["orphans"] += fact.driver == COORDINATOR
@@ -182,18 +182,18 @@ class SimulatedWorld:
 
     def _coordinator_died(self, process: Process) -> None:
         self.counts["kills"] += 1
-        self.tell(process.name, "dead")
+        self.note(process.name, "dead")
         self.later(self._pause_before_restart(), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
         self.counts["restarts"] += 1
         process = self._adopt(self.host.start())
-        self.tell(process.name, "started")
+        self.note(process.name, "started")
 
     def permit_takeover(self) -> None:
         """Let a person permit the next driver to replace the live one."""
         if (durable := self.store.jobs.get(JOB)) is not None and (process := self.host.process) is not None:
-            self.tell(process.name, f"is asked to permit a takeover from generation {durable.generation}")
+            self.note(process.name, f"is asked to permit a takeover from generation {durable.generation}")
             self.host.ask(PermitTakeover(now=self.clock.now, generation=durable.generation, reason="Ada"))
 
     def start_driver(self) -> None:
@@ -202,7 +202,7 @@ class SimulatedWorld:
         self._driver_starts += 1
         process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
         self.drivers.append(process)
-        self.tell(process.name, "started")
+        self.note(process.name, "started")
         executors = Executors(self.clock, process.name, self._worker_died, self._adopt)
         process.local[Executors] = executors
         self.clock.running = process
@@ -220,7 +220,7 @@ class SimulatedWorld:
             sink=sink,
             topic=self.topic,
             faults=self.injector.task_faults,
-            begun=lambda worker, what: self.tell(worker.name, what),
+            begun=lambda worker, what: self.note(worker.name, what),
             before=self._before_tasks,
         )
         source = ModelSource(
@@ -230,7 +230,9 @@ class SimulatedWorld:
             restored=lambda positions: self._restored(sink.generation, positions),
         )
         pipeline = process.local[SimulatedPipeline] = SimulatedPipeline(
-            Surroundings(channel=channel, patience=10.0, tasks=tasks, tell=lambda *said: self._journal(process, *said)),
+            Surroundings(
+                channel=channel, patience=10.0, tasks=tasks, trace=lambda *said: self._journal(process, *said)
+            ),
             job=JOB,
             source=source,
             sink=sink,
@@ -239,17 +241,17 @@ class SimulatedWorld:
         )
         try:
             reason = pipeline.run()
-            self.tell(process.name, f"left: {reason.value}")
+            self.note(process.name, f"left: {reason.value}")
         except HaltedError as error:
-            self.tell(process.name, f"halted: {error}")
+            self.note(process.name, f"halted: {error}")
             process.local["halted"] = True
         except OncewardError as error:
-            self.tell(process.name, f"left: {type(error).__name__}: {error}")
+            self.note(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)
 
     def _journal(self, process: Process, event: str, facts: dict[str, Any]) -> None:
         if self.trace is not None:
-            self.tell(process.name, " ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
+            self.note(process.name, " ".join((event, *(f"{key}={value}" for key, value in facts.items()))))
         if event == "failed" and "no other driver has the job" in facts["reason"]:
             self.counts["returns"] += 1
         if event == "recovered":
@@ -273,7 +275,7 @@ class SimulatedWorld:
         self.drivers.remove(process)
         process.local[Executors].leave()
         break_streams(process)
-        self.tell(process.name, "dead")
+        self.note(process.name, "dead")
         absence = self.random.random() * self.faults.absence if self.faults.absence else 0.0
         self.later(absence + self._pause_before_restart(), self._supervise)
 
@@ -286,7 +288,7 @@ class SimulatedWorld:
     def leave(self) -> None:
         """Kill all drivers; none starts until `_return`. To the coordinator they are gone forever."""
         self._missing, self._missing_since = True, self.clock.now
-        self.tell("world", "all drivers are gone")
+        self.note("world", "all drivers are gone")
         for driver in self.drivers:
             self.clock.kill(driver)
 
@@ -309,13 +311,13 @@ class SimulatedWorld:
         self.later(5.0, self._look_after)
 
     def _worker_died(self, process: Process) -> None:
-        self.tell(process.name, "dead")
+        self.note(process.name, "dead")
 
     def _pause_before_restart(self) -> float:
         return self.random.random() * self.random.choice((0.05, 0.5, 3.0))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
-        self.clock.call(self.clock.nobody, seconds, what)
+        self.clock.call(self.clock.outside, seconds, what)
 
 
 def _fresh(random: Random) -> tuple[Any, ...]:

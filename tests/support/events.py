@@ -121,7 +121,7 @@ def event(
                 checkpoint=CheckpointId(int(checkpoint)),
                 participant=ParticipantName(who),
                 slots=frozenset(int(slot) for slot in slots),
-                reason="somebody knows",
+                reason="Ada knows",
             )
         case ["close", reason, *options]:
             back = float(_after(options, "back") or 0)
@@ -142,7 +142,7 @@ def event(
         case ["cancel"]:
             return events.CancelJob(now=now)
         case ["forget"]:
-            return events.ForgetJob(now=now, reason="somebody wants it")
+            return events.ForgetJob(now=now, reason="Ada wants it")
         case ["restore", checkpoint]:
             return events.RequestRestore(now=now, source=completed[int(checkpoint)], reason="a person's reason")
         case ["permit", "takeover"]:

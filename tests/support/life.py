@@ -26,7 +26,7 @@ class OperatorInvariant(StrEnum):
     """What operators may rely on, besides the invariants of data."""
 
     REQUESTS = "a request ends once, and is reported completed only when it durably is"
-    ENDING = "I13: a job's end tells the truth"
+    ENDING = "I13: a job's end is reported truthfully"
     CLAIMED = "a job that belongs to another or a newer store is not opened"
 
 
@@ -105,7 +105,7 @@ class Life:
 
     def _opened(self, event: events.OpenJob) -> None:
         if self._gone:
-            self._fail(Invariant.TILES, "a job goes on although records of it are lost")
+            self._fail(Invariant.TILES, "a job continues although records of it are lost")
         claim = event.claim
         if claim is not None and replace(claim, holder="") == self._adoptable:
             return

@@ -24,7 +24,7 @@ class Invariant(StrEnum):
     IN_ORDER = "n+1 is not completed before n is settled"
     SETTLED = "a completed checkpoint is settled once faults stop"
     TILES = "no record range is skipped or counted twice"
-    REMEMBERED = "the coordinator goes on with exactly what it has stored"
+    REMEMBERED = "the coordinator continues with exactly what it has stored"
     ALONE = "what a driver leaves behind is ended without another one"
     CONTRACT = "a driver that keeps the contract is never refused"
 

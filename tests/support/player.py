@@ -187,7 +187,7 @@ def _fact(fact: facts.Fact) -> str:
         case facts.JobForgotten():
             return f"forgotten: {fact.reason}"
         case facts.InputSkipped():
-            return f"skipped {fact.skipped}, so {fact.checkpoint} goes on from {fact.base}"
+            return f"skipped {fact.skipped}, so {fact.checkpoint} continues from {fact.base}"
         case _:
             assert_never(fact)
 

@@ -225,7 +225,7 @@ class Recorder:
             for one in self._last_reported(coordinator, store, state_dir):
                 self._writer.reported(one._replace(last=True))
         except (OncewardError, ValueError) as error:
-            self._writer.gap(Part.COORDINATOR, f"it was not told: {error}")
+            self._writer.gap(Part.COORDINATOR, f"it was not reported: {error}")
 
     def _last_reported(
         self, coordinator: str | None, store: str | None, state_dir: Path | None

@@ -68,7 +68,7 @@ class Coordinator:
     _deliver: Callable[[Instruction], None] | None = None
     _one: threading.RLock = field(default_factory=threading.RLock)
 
-    def tell(self, event: events.Event) -> Answer:
+    def handle(self, event: events.Event) -> Answer:
         """Process one event of any sender, then send the wanted instructions to the driver."""
         with self._one:
             self.state, ready = step(self.state, event)
@@ -166,7 +166,7 @@ class Coordinator:
             claim=None,
             instead_of=self.generation,
         )
-        self._granted = self.tell(event).grant
+        self._granted = self.handle(event).grant
         return self
 
     def report_oldest(self, oldest: Callable[[], Age | None]) -> None:
@@ -177,7 +177,7 @@ class Coordinator:
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         self._deliver = deliver
-        self.tell(events.Watch(now=self.now, generation=self.generation))
+        self.handle(events.Watch(now=self.now, generation=self.generation))
 
     def acknowledge(
         self,
@@ -188,7 +188,7 @@ class Coordinator:
         good_for_s: Callable[[], float | None],
     ) -> tuple[Answer, ...]:
         return tuple(
-            self.tell(
+            self.handle(
                 events.Acknowledge(
                     now=self.now,
                     generation=self.grant.generation,
@@ -203,7 +203,7 @@ class Coordinator:
         )
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
-        return self.tell(
+        return self.handle(
             events.Decline(
                 now=self.now,
                 generation=self.grant.generation,
@@ -221,7 +221,7 @@ class Coordinator:
         *,
         amendment: int = 0,
     ) -> Answer:
-        return self.tell(
+        return self.handle(
             events.Settle(
                 now=self.now,
                 generation=self.grant.generation,
@@ -240,7 +240,7 @@ class Coordinator:
         slots: frozenset[int],
         committables: tuple[Committable, ...],
     ) -> Answer:
-        return self.tell(
+        return self.handle(
             events.Amend(
                 now=self.now,
                 generation=self.grant.generation,
@@ -253,10 +253,10 @@ class Coordinator:
         )
 
     def close(self, reason: events.CloseReason, detail: str = "") -> None:
-        self.tell(events.CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
+        self.handle(events.CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
 
     def renew(self) -> None:
-        self.tell(events.Renew(now=self.now, generation=self.grant.generation))
+        self.handle(events.Renew(now=self.now, generation=self.grant.generation))
 
     def let_go(self) -> None:
         self.hang_up()

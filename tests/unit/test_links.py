@@ -46,7 +46,7 @@ def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:
         world.links.failed("coordinator", "refused", waiting="a call")
         world.links.worked("coordinator")
     assert len(world.lines()) <= 2 * 60 / LOG_EVERY_S + 2
-    assert len(world.lines()) % 2 == 0, "each trouble that was told has an end that was told"
+    assert len(world.lines()) % 2 == 0, "each logged problem has a logged end"
 
 
 def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: LoggedLinks) -> None:

@@ -1,6 +1,8 @@
 """Words that hide who does what. docs/glossary.md has the words to use; CONTRIBUTING.md says how to write."""
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 INSTEAD = {
-    r"told": "logged, reported, answered or instructed",
-    r"tells": "reports, shows or returns",
+    r"tell(?:s|ing)?|told": "log, report, answer, show, return or instruct",
     r"whoever": "the process that",
     r"somebody|nobody": "name the process or the person, or use the passive voice",
     r"anew": "again; recreated",
@@ -22,35 +23,48 @@ INSTEAD = {
     r"made again": "recreated",
     r"errands?": "task",
     r"goes on": "continues",
+    r"keepers?": "supervisor",
+    r"stor(?:y|ies)": "report, log or history",
+    r"spill": "sort",
 }
-PLACES = ("coordinator", "connections", "sinks", "sources", "onceward", "protos", "docs", "examples", "compose")
+PLACES = (
+    *("coordinator", "connections", "sinks", "sources", "protos", "docs", "examples", "compose"),
+    *("tests", "benchmarks", "scripts"),
+)
+ENDINGS = (".md", ".proto", ".py", ".sh", ".toml", ".txt")
+NEWLINE = "\n"
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 def files() -> list[Path]:
-    """The texts that users and operators read: the product, its pages, and its examples."""
-    found = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in (".md", ".proto", ".py")]
-    return [ROOT / page for page in PAGES] + [path for path in found if not path.name.endswith("_pb2.py")]
+    """All texts that people read, except this one."""
+    below = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in ENDINGS]
+    kept = [path for path in below if not path.name.endswith("_pb2.py") and path != Path(__file__).resolve()]
+    return [ROOT / page for page in PAGES] + kept
+
+
+@cache
+def texts() -> dict[Path, str]:
+    return {path: path.read_text(encoding="utf-8") for path in files()}
+
+
+def found(banned: str, paths: Iterable[Path]) -> list[str]:
+    """Each match as ``file:line: match``."""
+    pattern = re.compile(banned, re.IGNORECASE)
+    return [
+        f"{path.relative_to(ROOT)}:{texts()[path].count(NEWLINE, 0, match.start()) + 1}: {match[0]}"
+        for path in paths
+        for match in pattern.finditer(texts()[path])
+    ]
 
 
 @pytest.mark.parametrize("word", INSTEAD)
 def test_pages_and_code_use_the_fields_words(word: str) -> None:
-    banned = re.compile(rf"(?<![\w-])(?:{word})(?![\w-])", re.IGNORECASE)
-    wrong = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in files()
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if banned.search(line)
-    ]
-    assert wrong == [], f"use instead: {INSTEAD[word]}"
+    assert found(rf"(?<![\w-])(?:{word})(?![\w-])", texts()) == [], f"use instead: {INSTEAD[word]}"
 
 
 @pytest.mark.parametrize("word", INSTEAD)
 def test_tests_are_named_in_the_fields_words(word: str) -> None:
-    banned = re.compile(rf"def test_(?:\w+_)?(?:{word.replace(' ', '_')})(?:_\w+)?\(", re.IGNORECASE)
-    wrong = [
-        f"{path.relative_to(ROOT)}: {found[0]}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        for found in banned.finditer(path.read_text(encoding="utf-8"))
-    ]
-    assert wrong == [], f"use instead: {INSTEAD[word]}"
+    tests = [path for path in texts() if path.is_relative_to(ROOT / "tests")]
+    named = rf"def test_(?:\w+_)?(?:{word.replace(' ', '_')})(?:_\w+)?\("
+    assert found(named, tests) == [], f"use instead: {INSTEAD[word]}"

@@ -129,19 +129,19 @@ class KafkaCommitter(Committer):
         return Age(transaction=handle.transaction.id, open_for=self._clock.now() - began, timeout=handle.timeout)
 
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.leftovers`. Raises ControlPlaneError if a broker cannot tell."""
+        """See :meth:`Committer.leftovers`. Raises ControlPlaneError if a broker does not answer."""
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
         found = [identifier for control in self._controls for identifier in list_open(control, job, self._clock)]
         return sorted(str(identifier) for identifier in found if str(identifier) not in kept)
 
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
-        """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker cannot tell."""
+        """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker does not answer."""
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
         return sorted(found, key=lambda one: one.handle)
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker cannot tell, or if a cluster of ``beside``
-        cannot be reached."""
+        """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker does not answer, or if a cluster of
+        ``beside`` cannot be reached."""
         controls: Sequence[ControlPlane] = self._controls
         if beside:
             handles = [KafkaCommittable.of(committable) for committable in beside]

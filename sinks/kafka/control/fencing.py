@@ -84,8 +84,8 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
 def list_open(
     control: ControlPlane, job: str, clock: Clock, *, states: Collection[State] = (State.ONGOING,)
 ) -> list[TransactionalId]:
-    """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker cannot tell for 30 s:
-    an incomplete list would leave transactions open unnoticed."""
+    """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker does not answer for
+    30 s: an incomplete list would leave transactions open unnoticed."""
     transactions = Transactions(control)
     found: list[TransactionalId] = []
 

@@ -27,7 +27,7 @@ def handle_of(identifier: str, producer_id: int, epoch: int) -> TransactionHandl
 def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[OpenTransaction]:
     """Return the open and ending transactions of ``job`` on one cluster, by id; omits those that end meanwhile.
 
-    Raises ControlPlaneError if a broker cannot tell.
+    Raises ControlPlaneError if a broker does not answer.
     """
     identifiers = list_open(control, job, clock, states=_LISTED)
     views = Transactions(control).describe([str(identifier) for identifier in identifiers])

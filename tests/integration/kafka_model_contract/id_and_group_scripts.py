@@ -91,7 +91,7 @@ def the_group_is_deleted_after_the_abort(stage: Stage) -> None:
     ours = stage.writer().receipt(7, "token").ids
     stage.end(ours, commit=False)
     stage.delete_group()
-    stage.delete_group("nobody")
+    stage.delete_group("unknown")
 
 
 def a_receipt_without_records(stage: Stage) -> None:

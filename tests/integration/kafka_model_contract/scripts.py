@@ -101,12 +101,12 @@ def fence_of_an_unknown_id(stage: Stage) -> None:
 
 
 def an_unknown_id(stage: Stage) -> None:
-    nobody = (stage.name("nobody"), 0, 0)
-    stage.end(nobody, commit=True)
-    stage.end(nobody, commit=False)
-    stage.end(nobody, commit=False, version=1)
-    stage.describe("nobody")
-    stage.receipt("nobody")
+    unknown = (stage.name("unknown"), 0, 0)
+    stage.end(unknown, commit=True)
+    stage.end(unknown, commit=False)
+    stage.end(unknown, commit=False, version=1)
+    stage.describe("unknown")
+    stage.receipt("unknown")
 
 
 def an_empty_transaction(stage: Stage) -> None:

@@ -379,5 +379,5 @@ class Writer:
         try:
             call()
         except KafkaException as error:
-            return "refused for good" if error.args[0].fatal() else "refused"
+            return "refused permanently" if error.args[0].fatal() else "refused"
         return "well"

@@ -20,7 +20,7 @@ def walk(stage: Stage, seed: int) -> None:
     implicit = random.random() < 0.3
     """Whether this client enlists by writing."""
 
-    def somebody() -> Ids:
+    def any_id() -> Ids:
         if random.random() < 0.8:
             return newest
         name, producer, epoch = random.choice(known)
@@ -29,20 +29,20 @@ def walk(stage: Stage, seed: int) -> None:
     for _ in range(_STEPS):
         match random.randrange(12):
             case 0 | 1:
-                stage.add_partition(somebody(), out, random.randrange(2))
+                stage.add_partition(any_id(), out, random.randrange(2))
             case 2 | 3 | 4:
                 partition = random.randrange(2)
-                stage.produce(somebody(), out, [b"x"], random.randrange(4), partition=partition, implicit=implicit)
+                stage.produce(any_id(), out, [b"x"], random.randrange(4), partition=partition, implicit=implicit)
             case 5:
-                stage.add_offsets(somebody())
+                stage.add_offsets(any_id())
             case 6:
-                stage.commit_offset(somebody(), random.randrange(100), "token", implicit=implicit)
+                stage.commit_offset(any_id(), random.randrange(100), "token", implicit=implicit)
             case 7 | 8:
                 commit, version = random.random() < 0.6, random.choice((1, 4, 5, 5))
-                stage.end(somebody(), commit=commit, version=version)
+                stage.end(any_id(), commit=commit, version=version)
                 newest = _as_told(stage, newest, raised=version == 5 and random.random() < 0.5)
             case 9:
-                given = stage.initialise(fresh if random.random() < 0.6 else somebody())
+                given = stage.initialise(fresh if random.random() < 0.6 else any_id())
                 if given[1] >= 0:
                     newest = given
                     known.append(given)

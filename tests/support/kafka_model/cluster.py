@@ -30,7 +30,7 @@ from tests.support.kafka_model.fetching import Fetching
 from tests.support.kafka_model.groups import Groups
 from tests.support.kafka_model.log import PartitionLog
 from tests.support.kafka_model.parts import Parts
-from tests.support.kafka_model.placement import NOBODY, Shard
+from tests.support.kafka_model.placement import NO_BROKER, Shard
 from tests.support.kafka_model.settings import AddOffsets, AddPartitions, CommitOffsets, Partition, Produce, Settings
 from tests.support.kafka_model.state import ClusterState, TransactionTable
 from tests.support.kafka_model.storage import Appended, Storage
@@ -160,7 +160,7 @@ class Cluster:
         for logs in self._state.topics.values():
             for log in logs:
                 if log.leader == node:
-                    log.leader = NOBODY
+                    log.leader = NO_BROKER
                     self._state.schedule(now + election_s, self._elect_log, log, node)
 
     def restart(self, node: int, now: float, *, loading_s: float = 0.2) -> None:
@@ -210,11 +210,11 @@ class Cluster:
         return [*self._state.transactions, *self._state.groups]
 
     def _elect(self, now: float, shard: Shard[Any], former: int, loading_s: float) -> None:
-        if shard.leader == NOBODY:
+        if shard.leader == NO_BROKER:
             chosen = self._state.elected(former)
-            if chosen != NOBODY:
+            if chosen != NO_BROKER:
                 shard.move(chosen, now, loading_s=loading_s)
 
     def _elect_log(self, _now: float, log: PartitionLog, former: int) -> None:
-        if log.leader == NOBODY:
+        if log.leader == NO_BROKER:
             log.leader = self._state.elected(former)

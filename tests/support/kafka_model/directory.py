@@ -5,7 +5,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, CoordinatorKind
 from tests.support.kafka_model import answers
-from tests.support.kafka_model.placement import NOBODY, Shard
+from tests.support.kafka_model.placement import NO_BROKER, Shard
 from tests.support.kafka_model.state import ClusterState
 
 __all__ = ["Directory"]
@@ -29,7 +29,7 @@ class Directory:
             else:
                 shard = self._state.group_shard(key)
             leader = shard.leader_according_to(node, now)
-            code = answers.Code.COORDINATOR_NOT_AVAILABLE if leader == NOBODY else answers.Code.NONE
+            code = answers.Code.COORDINATOR_NOT_AVAILABLE if leader == NO_BROKER else answers.Code.NONE
             found.append(answers.Coordinator(key=key, node_id=leader, error_code=code))
         return answers.Coordinators(coordinators=found)
 

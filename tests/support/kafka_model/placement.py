@@ -8,9 +8,9 @@ from zlib import crc32
 
 from tests.support.kafka_model.answers import Code
 
-__all__ = ["NOBODY", "Shard", "shard_of"]
+__all__ = ["NO_BROKER", "Shard", "shard_of"]
 
-NOBODY = -1
+NO_BROKER = -1
 
 _Table = TypeVar("_Table")
 
@@ -41,7 +41,7 @@ class Shard(Generic[_Table]):
     _deposed: _Deposed[_Table] | None = field(default=None)
 
     def ready(self, now: float) -> bool:
-        return self.leader != NOBODY and now >= self.loading_until
+        return self.leader != NO_BROKER and now >= self.loading_until
 
     def serve(self, node: int, now: float) -> tuple[_Table, bool] | Code:
         """The table as `node` sees it, and whether `node` may change it; or the code that `node` answers with."""
@@ -65,7 +65,7 @@ class Shard(Generic[_Table]):
 
     def depose(self, node: int, now: float, *, loading_s: float, stale_s: float, believers: frozenset[int]) -> None:
         """Move to `node`, and let the former leader answer from its current knowledge for `stale_s` seconds."""
-        if self.leader != NOBODY:
+        if self.leader != NO_BROKER:
             self._deposed = _Deposed(
                 node=self.leader, until=now + stale_s, table=self.copied(self.table), believers=believers
             )
@@ -76,4 +76,4 @@ class Shard(Generic[_Table]):
         if self._deposed is not None and self._deposed.node == node:
             self._deposed = None
         if self.leader == node:
-            self.leader = NOBODY
+            self.leader = NO_BROKER

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.kafka_model.groups import Groups
 from tests.support.kafka_model.log import PartitionLog
-from tests.support.kafka_model.placement import NOBODY, Shard, shard_of
+from tests.support.kafka_model.placement import NO_BROKER, Shard, shard_of
 from tests.support.kafka_model.settings import Settings
 from tests.support.kafka_model.transactions import Entry
 
@@ -75,11 +75,11 @@ class ClusterState:
         return logs[partition[1]] if logs is not None and 0 <= partition[1] < len(logs) else None
 
     def elected(self, leader: int) -> int:
-        """The successor of `leader`: itself if it runs, otherwise the next broker that does, or `NOBODY`."""
+        """The successor of `leader`: itself if it runs, otherwise the next broker that does, or `NO_BROKER`."""
         brokers = self.settings.brokers
         start = brokers.index(leader)
         ring = brokers[start:] + brokers[:start]
-        return next((broker for broker in ring if broker in self.alive), NOBODY)
+        return next((broker for broker in ring if broker in self.alive), NO_BROKER)
 
 
 def _copied(table: TransactionTable) -> TransactionTable:

@@ -109,6 +109,6 @@ def test_a_killed_benchmarks_leftovers_are_removed_but_nothing_in_use(tmp_path: 
         assert first.exists()
         assert second.exists()
         assert not left.exists()
-        assert (foreign / "data").exists(), "without a lock nobody knows whose it is"
+        assert (foreign / "data").exists(), "without a lock its owner is unknown"
     assert not first.exists()
     assert not second.exists()

@@ -336,8 +336,8 @@ def test_optional_fields_may_be_omitted() -> None:
     assert [(one.good_for_s, one.base) for one in requests.acknowledge(first, NOW)] == [(None, 0)] * 2  # type: ignore[arg-type]
     loss = changed(REQUESTS[requests.acknowledge_loss][0], slots=None)
     assert requests.acknowledge_loss(loss, NOW).slots == frozenset()  # type: ignore[arg-type]
-    nobody = changed(REQUESTS[requests.open_job][0], claim=pb.Claim(store_id="s", generation=1))
-    assert requests.open_job(nobody, NOW).claim == Claim(  # type: ignore[arg-type]
+    unheld = changed(REQUESTS[requests.open_job][0], claim=pb.Claim(store_id="s", generation=1))
+    assert requests.open_job(unheld, NOW).claim == Claim(  # type: ignore[arg-type]
         store_id="s", generation=Generation(1), completed=CheckpointId(0)
     )
 

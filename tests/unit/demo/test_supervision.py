@@ -67,9 +67,9 @@ Starter = Callable[[str], Callable[[str, dict[str, str]], ManagedProcess]]
 
 def revived(one: Supervised) -> str:
     wait_until(lambda: one.child.exit_code is not None, "the child ends")
-    story = one.revive()
-    assert story is not None
-    return story
+    report = one.revive()
+    assert report is not None
+    return report
 
 
 def test_each_process_gets_the_next_kill_and_the_last_one_none(start: Starter, tmp_path: Path) -> None:

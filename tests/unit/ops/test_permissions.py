@@ -34,7 +34,7 @@ def opened(client: CoordinatorClient, driver: str, claim: Claim | None = None) -
     return client.open_job(ORDERS, (SOURCE, SINK), settings, claim, driver=driver, wait="0s")
 
 
-def told(*place: str) -> dict[str, str]:
+def history_of(*place: str) -> dict[str, str]:
     """Return the history's last detail of each kind of event."""
     events = json.loads(onceward("history", "orders", "--json", *place).stdout)["events"]
     return {one["event"]: one["detail"] for one in reversed(events)}
@@ -57,7 +57,7 @@ def test_takeover_lets_the_next_driver_replace_the_live_one_and_no_later_driver(
             opened(client, "third")
         second.close(CloseReason.STOPPED)
         first.let_go()
-    assert REASON in told("--coordinator", address)["TakeoverPermitted"]
+    assert REASON in history_of("--coordinator", address)["TakeoverPermitted"]
 
 
 def test_takeover_is_refused_where_it_could_not_help(address: str, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_adopt_permits_the_refused_start_of_a_program_that_has_ended_and_no_othe
         session.close(CloseReason.STOPPED)
         with pytest.raises(RefusedError, match="belongs to store f0:re"):
             opened(client, "second", FORMER)
-    history = told(*place)
+    history = history_of(*place)
     assert REASON in history["AdoptionPermitted"]
     assert "adopting the claim of store f0:re" in history["GenerationGranted"]
 

@@ -96,23 +96,23 @@ def test_a_ruling_against_the_evidence_is_refused_unless_forced(
 
 def test_nothing_that_is_not_proved_is_decided_blindly(tmp_path: Path) -> None:
     halted(tmp_path)
-    nobody = Brokers({}, {})
+    unreachable = Brokers({}, {})
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.GIVEN_UP, "2"), (Ruling.GIVEN_UP, "all"), (Ruling.COMMITTED, "1")):
             with pytest.raises(ConfigurationError, match="--clusters FILE"):
-                decide(client, nobody, ORDERS, resolution(ruling, slots))
-        decide(client, nobody, ORDERS, resolution(Ruling.GIVEN_UP, "1"))
-        decide(client, nobody, ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
+                decide(client, unreachable, ORDERS, resolution(ruling, slots))
+        decide(client, unreachable, ORDERS, resolution(Ruling.GIVEN_UP, "1"))
+        decide(client, unreachable, ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
         assert client.job(ORDERS).status is JobStatus.SUSPENDED
 
 
 def test_brokers_that_are_away_prove_nothing(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({})
-    fake.away = OncewardError("nobody answers")
+    fake.away = OncewardError("no broker answers")
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.COMMITTED, "1"), (Ruling.COMMITTED, "2"), (Ruling.GIVEN_UP, "2")):
-            with pytest.raises(ConfigurationError, match="must be known first, and nobody answers"):
+            with pytest.raises(ConfigurationError, match="must be known first, and no broker answers"):
                 decide(client, fake.reached(), ORDERS, resolution(ruling, slots))
         decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "1"))
         decide(client, fake.reached(), ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
@@ -170,7 +170,7 @@ def test_transactions_shows_owner_age_time_left_and_evidence(tmp_path: Path) -> 
 def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> None:
     halted(tmp_path)
     fake = FakeBrokers({})
-    fake.away = OncewardError("nobody answers")
+    fake.away = OncewardError("no broker answers")
     with served(tmp_path) as client:
         listed, problems = rows(client, fake.reached(), ORDERS)
         blind, unasked = rows(client, Brokers({}, {}), ORDERS)
@@ -179,7 +179,7 @@ def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> Non
         (1, "unknown", "lost"),
         (2, "unknown", "in_doubt"),
     ]
-    assert "nobody answers" in problems[0]
+    assert "no broker answers" in problems[0]
     assert [one.state for one in blind] == ["unknown"] * 3
     assert "no --clusters FILE was given" in unasked[0]
 
@@ -195,7 +195,7 @@ def test_the_command_lists_confirms_decides_and_exits_with_the_right_code(tmp_pa
         (2, "in_doubt"),
     ]
     assert "slot 1 was lost" in " ".join(onceward("transactions", "orders", *place).stdout.split())
-    command = ("resolve", "orders", "--give-up", "1", "--reason", "Ada: the records are of no use now", *place)
+    command = ("resolve", "orders", "--give-up", "1", "--reason", "Ada: the records are obsolete", *place)
     unconfirmed = onceward(*command)
     assert (unconfirmed.returncode, unconfirmed.stdout) == (ExitCode.USAGE, "")
     for part in ("When the job halted it was lost: slot 1 was lost", "given up", "Nothing was changed", "--yes"):

@@ -28,7 +28,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def telling(view: ClusterView, offsets: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def reporting(view: ClusterView, offsets: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the client of ``view`` report these ends of the only partition, one after the other."""
 
     def list_offsets(wanted: dict[Any, Any], **_: Any) -> dict[Any, Any]:
@@ -43,13 +43,13 @@ def telling(view: ClusterView, offsets: list[int], monkeypatch: pytest.MonkeyPat
 
 def test_an_answer_without_an_offset_is_retried_and_is_no_empty_log(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ClusterView(KafkaCluster("localhost:1"))
-    telling(view, [OFFSET_INVALID, 1834], monkeypatch)
+    reporting(view, [OFFSET_INVALID, 1834], monkeypatch)
     assert view.beginnings(["out"]) == {Lane("out", 0): 1834}
 
 
 def test_without_any_offset_the_end_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     view = ClusterView(KafkaCluster("localhost:1"))
-    telling(view, [OFFSET_INVALID] * 1000, monkeypatch)
+    reporting(view, [OFFSET_INVALID] * 1000, monkeypatch)
     with pytest.raises(KafkaException) as raised:
         view.ends(["out"])
     assert raised.value.args[0].code() == KafkaError._TRANSPORT

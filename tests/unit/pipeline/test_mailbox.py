@@ -234,7 +234,7 @@ def test_an_abort_counts_as_done_when_the_main_thread_takes_its_next_instruction
 
 
 def test_that_the_generation_is_over_matters_more_than_why_it_failed() -> None:
-    for over in (GenerationEndedError("nobody has the job"), FencedError("a newer generation owns the job")):
+    for over in (GenerationEndedError("no driver has the job"), FencedError("a newer generation owns the job")):
         driver = Driver()
         driver.mailbox.deliver(answers.Fail(reason="too many failures"))
         driver.mailbox.fail(over)

@@ -1,4 +1,4 @@
-"""A lost slot is made again only from a split that made this slot and no other."""
+"""A lost slot is written again only from a split that made this slot and no other."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -41,7 +41,7 @@ class Lossy(Driver):
 
     def __init__(self, on_lost: OnLost = OnLost.REPLAY, positions: Document | None = POSITIONS) -> None:
         super().__init__(on_lost)
-        self.story: list[str] = []
+        self.actions: list[str] = []
         """The actions at the brokers and the coordinator, in order."""
         self.running: Any = lambda: None
         """Called in the Spark job."""
@@ -69,11 +69,11 @@ class Lossy(Driver):
         self.interrupts += 1
 
     def log(self, event: str, **facts: Any) -> None:
-        self.story.append(event)
+        self.actions.append(event)
         self.events.append((event, facts))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable]) -> Sequence[str]:
-        self.story.append(f"sweep beside {len(keep)}")
+        self.actions.append(f"sweep beside {len(keep)}")
         return ()
 
     def origin(self, committable: Committable) -> Origin:
@@ -85,10 +85,10 @@ class Lossy(Driver):
         self.checked.append((splits, positions))
 
     def start(self) -> None:
-        self.story.append("start Spark")
+        self.actions.append("start Spark")
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        self.story.append(f"write {[one['start'] for one in plan.splits]}")
+        self.actions.append(f"write {[one['start'] for one in plan.splits]}")
         self.running()
         return tuple(Vote(slot=slot, attempt=0, records=10, bytes=10) for slot in range(len(plan.splits)))
 
@@ -104,14 +104,14 @@ class Lossy(Driver):
         self, checkpoint: CheckpointId, participant: ParticipantName, amendment: int, lost: Any, written: Any
     ) -> Answer:
         assert (amendment, participant) == (0, SINK.name)
-        self.story.append(f"amend {sorted(lost)} by {[one.slot for one in written]}")
+        self.actions.append(f"amend {sorted(lost)} by {[one.slot for one in written]}")
         return Answer(verdict=self.amended, detail="so it is")
 
     def diagnose(self, _error: BaseException) -> OncewardError | None:
         return self.known
 
     def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> None:
-        self.story.append("decline")
+        self.actions.append("decline")
         self.declined.append(reason)
 
 
@@ -121,7 +121,7 @@ WRITTEN = ["sweep beside 4", "start Spark", "write [10, 30]"]
 def test_replayed_slots_replace_the_lost_ones_and_are_committed() -> None:
     driver = Lossy()
     driver.replay()
-    assert driver.story == [*WRITTEN, "replayed", "amend [1, 3] by [1, 3]"]
+    assert driver.actions == [*WRITTEN, "replayed", "amend [1, 3] by [1, 3]"]
     assert driver.checked == [((split(1), split(3)), POSITIONS)]
     kept = slots(0, 2), slots(1, 3, again=True)
     assert driver.settler.unsettled() == (kept[0][0], kept[1][0], kept[0][1], kept[1][1])
@@ -171,12 +171,12 @@ def test_an_amendment_that_was_heard_before_is_committed() -> None:
 def test_an_instruction_that_was_carried_out_already_changes_nothing() -> None:
     driver = Lossy()
     driver.replay()
-    done = list(driver.story)
+    done = list(driver.actions)
     driver.replay()
     Lossy().replayer.replay(
         Replay(checkpoint=CheckpointId(4), participant=SINK.name, slots=frozenset({0}), amendment=0)
     )
-    assert driver.story == done
+    assert driver.actions == done
 
 
 def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() -> None:
@@ -184,14 +184,14 @@ def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() 
     driver.settler.expect(FIVE, slots(*ALL), POSITIONS, amendment=1)  # as the next generation does
     driver.replay(amendment=1)
     driver.queue.work()
-    assert driver.story == []
+    assert driver.actions == []
     assert driver.asked == [list(ALL)] * 2
 
 
 def test_a_refusal_before_anything_is_written_halts_the_job_and_names_the_records() -> None:
     driver = Lossy(positions=None)
     driver.replay()
-    assert driver.story == ["sweep beside 4", "sweep beside 4", "replay declined", "decline"]
+    assert driver.actions == ["sweep beside 4", "sweep beside 4", "replay declined", "decline"]
     assert driver.declined == [
         "the positions of checkpoint 5 are not known. Lost: the records of slot 1; the records of slot 3"
     ]
@@ -206,7 +206,7 @@ def test_input_that_cannot_be_read_again_is_never_read() -> None:
 
     source.check_replay = refuse
     driver.replay()
-    assert not any(one.startswith("write") for one in driver.story)
+    assert not any(one.startswith("write") for one in driver.actions)
     assert driver.declined[0].startswith("the log is another one. Lost: ")
 
 
@@ -223,7 +223,7 @@ def test_output_of_a_transform_that_now_moves_rows_is_swept_before_the_job_halts
     tasks: Any = driver
     tasks.inputs = lambda *_: inputs
     driver.replay()
-    assert driver.story == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
+    assert driver.actions == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
     assert "the transform moves rows between partitions now" in driver.declined[0]
 
 

@@ -47,7 +47,7 @@ def test_closing_drops_the_calls_that_have_not_begun(wait: bool) -> None:
         assert made == []
     else:
         closer.join(60)
-        assert not closer.is_alive(), "it waits although nobody asked it to"
+        assert not closer.is_alive(), "it waits without need"
     free.set()
     closer.join(60)
     worker.close(wait=True)

@@ -69,16 +69,16 @@ def transaction(began: int) -> Committable:
 def reported(caplog: pytest.LogCaptureFixture) -> Iterator[list[tuple[int, str]]]:
     found: list[tuple[int, str]] = []
 
-    class Keeper(logging.Handler):
+    class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 found.append((record.levelno, record.getMessage().split(".")[0]))
 
-    keeper = Keeper()
+    collector = Collector()
     logger = logging.getLogger("onceward.pipeline")
-    logger.addHandler(keeper)
+    logger.addHandler(collector)
     yield found
-    logger.removeHandler(keeper)
+    logger.removeHandler(collector)
 
 
 def test_half_of_the_timeout_warns_and_nine_tenths_are_an_error_each_once(reported: list[tuple[int, str]]) -> None:

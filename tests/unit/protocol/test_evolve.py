@@ -96,7 +96,7 @@ FULL = Durable(
     lost=True,
     takeover=Generation(3),
     adoption=CLAIM,
-    restore=RestoreOrder(source=COMPLETED, reason="somebody wants it"),
+    restore=RestoreOrder(source=COMPLETED, reason="Ada wants it"),
     outcomes={SINK: {0: LOST, 1: DOUBT, 2: COMMITTED}, OTHER: {0: LOST, 1: DOUBT}},
     resolution=Resolution(checkpoint=NINE, participant=OTHER, slots=frozenset({2}), ruling=Ruling.GIVEN_UP),
     losses=(

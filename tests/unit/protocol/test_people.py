@@ -60,7 +60,7 @@ def test_a_refused_operator_gets_the_reason(life: tuple[str, ...], command: str,
 def test_an_operators_reason_is_recorded_with_the_transition() -> None:
     assert one(said(after("open d1"), "stop")[1], StatusChanged).detail == "asked to stop"
     _, forgotten = said(after(*LEFT), "forget")
-    assert one(forgotten, StatusChanged).detail == one(forgotten, JobForgotten).reason == "somebody wants it"
+    assert one(forgotten, StatusChanged).detail == one(forgotten, JobForgotten).reason == "Ada wants it"
     _, resolved = said(after(*HALTED, "resolve 2 sink 2 given_up"), "resolve 2 sink 1 given_up")
     assert one(resolved, StatusChanged).detail == "a person's reason"
 

@@ -321,18 +321,18 @@ def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], met
     request: Message
     match name:
         case "Acknowledge":
-            request = acknowledge(job="nobody")
+            request = acknowledge(job="absent")
         case "Decline":
-            request = pb.DeclineRequest(job="nobody", generation=1, checkpoint=1, participant="sink")
+            request = pb.DeclineRequest(job="absent", generation=1, checkpoint=1, participant="sink")
         case "Settle":
-            request = settle(job="nobody")
+            request = settle(job="absent")
         case "Amend":
-            request = amend(job="nobody")
+            request = amend(job="absent")
         case "TriggerCheckpoint":
-            request = trigger(job="nobody")
+            request = trigger(job="absent")
         case "ResolveSlots":
             request = operators_pb2.ResolveSlotsRequest(
-                job="nobody",
+                job="absent",
                 checkpoint=1,
                 participant="sink",
                 slots=[1],
@@ -340,31 +340,31 @@ def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], met
                 reason="a test",
             )
         case "SkipInput":
-            request = operators_pb2.SkipInputRequest(job="nobody", topic="orders", offset=5, reason="a test")
+            request = operators_pb2.SkipInputRequest(job="absent", topic="orders", offset=5, reason="a test")
         case "AcknowledgeLoss":
             request = operators_pb2.AcknowledgeLossRequest(
-                job="nobody", checkpoint=1, participant="sink", reason="known"
+                job="absent", checkpoint=1, participant="sink", reason="known"
             )
         case "ForgetJob":
-            request = operators_pb2.ForgetJobRequest(job="nobody", reason="gone")
+            request = operators_pb2.ForgetJobRequest(job="absent", reason="gone")
         case "DescribeRequest":
-            request = operators_pb2.DescribeRequestRequest(job="nobody", request="r1")
+            request = operators_pb2.DescribeRequestRequest(job="absent", request="r1")
         case "RestoreJob":
-            request = restore(job="nobody")
+            request = restore(job="absent")
         case "DeleteSavepoint":
-            request = operators_pb2.DeleteSavepointRequest(job="nobody", checkpoint=1)
+            request = operators_pb2.DeleteSavepointRequest(job="absent", checkpoint=1)
         case "CloseJob":
-            request = pb.CloseJobRequest(job="nobody", generation=1, reason=pb.CLOSE_REASON_FAILED)
+            request = pb.CloseJobRequest(job="absent", generation=1, reason=pb.CLOSE_REASON_FAILED)
         case "Watch" | "Renew":
-            request = pb.RenewRequest(job="nobody", generation=1)
+            request = pb.RenewRequest(job="absent", generation=1)
         case "DescribeCheckpoint":
-            request = operators_pb2.DescribeCheckpointRequest(job="nobody", checkpoint=1)
+            request = operators_pb2.DescribeCheckpointRequest(job="absent", checkpoint=1)
         case "PermitTakeover":
-            request = operators_pb2.PermitTakeoverRequest(job="nobody", generation=1, reason="a test")
+            request = operators_pb2.PermitTakeoverRequest(job="absent", generation=1, reason="a test")
         case "OpenJob" | "PermitAdoption" | "ListJobs":
             return  # the first two may come before a store knows the job, listing names none
         case _:
-            request = operators_pb2.StopJobRequest(job="nobody")
+            request = operators_pb2.StopJobRequest(job="absent")
     assert call(channel, method, request.SerializeToString()) is grpc.StatusCode.NOT_FOUND
     assert [one.job for one in running.people.jobs()] == [JOB]
 
@@ -401,11 +401,11 @@ def test_committables_just_below_the_limit_are_kept_and_given_back(running: Runn
 def test_the_protocols_refusals_come_back_as_verdicts_and_change_nothing(running: Running) -> None:
     session, zero, one, two = running.session, CheckpointId(0), CheckpointId(1), CheckpointId(2)
     before = running.stored()
-    nobody = ParticipantName("nobody")
+    absent = ParticipantName("absent")
     proved = [Settlement(slot=0, outcome=Outcome.COMMITTED, evidence="")]
     assert session.acknowledge(one, two, {SOURCE.name: positions(1)})[0].verdict is Verdict.WRONG_BASE
     assert session.acknowledge(two, zero, {SOURCE.name: positions(1)})[0].verdict is Verdict.UNKNOWN_CHECKPOINT
-    assert session.acknowledge(one, zero, {nobody: positions(1)})[0].verdict is Verdict.UNKNOWN_PARTICIPANT
+    assert session.acknowledge(one, zero, {absent: positions(1)})[0].verdict is Verdict.UNKNOWN_PARTICIPANT
     assert session.acknowledge(one, zero, {SINK.name: positions(1)})[0].verdict is Verdict.INVALID
     assert session.settle(one, SINK.name, proved).verdict is Verdict.TOO_LATE
     assert session.decline(two, SINK.name, "no").verdict is Verdict.UNKNOWN_CHECKPOINT
@@ -479,6 +479,6 @@ def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
 
 
 def test_refusals_of_the_client_carry_the_exit_code_of_a_usage_error(people: OperatorClient) -> None:
-    with pytest.raises(RefusedError, match="job nobody is unknown") as refused:
-        people.job(JobName("nobody"))
+    with pytest.raises(RefusedError, match="job absent is unknown") as refused:
+        people.job(JobName("absent"))
     assert refused.value.exit_code is ExitCode.USAGE

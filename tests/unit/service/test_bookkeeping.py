@@ -160,7 +160,7 @@ def test_a_repeated_acknowledgement_takes_no_extra_room() -> None:
 
 def test_a_strangers_request_takes_no_room() -> None:
     budget, members = Budget(), state(SOURCE, SINK)
-    assert budget.problem(members, acknowledged("nobody"), MAX_CHECKPOINT_BYTES) is None, "the protocol refuses it"
+    assert budget.problem(members, acknowledged("absent"), MAX_CHECKPOINT_BYTES) is None, "the protocol refuses it"
     assert budget.problem(members, acknowledged("sink"), MAX_CHECKPOINT_BYTES) is None
 
 
@@ -171,7 +171,7 @@ def test_contributions_to_one_checkpoint_are_refused_when_no_grant_could_carry_t
     problem = budget.problem(members, acknowledged("source"), MAX_CHECKPOINT_BYTES - MAX_REQUEST_BYTES + 1)
     assert problem is not None
     assert "at most" in problem
-    assert budget.problem(members, acknowledged("nobody"), 1) is not None, "there is no room left"
+    assert budget.problem(members, acknowledged("absent"), 1) is not None, "there is no room left"
     assert budget.problem(members, acknowledged("sink", checkpoint=6), MAX_CHECKPOINT_BYTES + 1) is None, "not pending"
     assert budget.problem(members, Renew(now=0.0, generation=Generation(1)), MAX_CHECKPOINT_BYTES + 1) is None
 

@@ -180,7 +180,7 @@ def test_a_refused_job_leaves_no_trace(client: CoordinatorClient, people: Operat
 SINK_TOO = type(SINK)(name=type(SINK.name)("sink-too"), role=SINK.role, kind="test")
 
 
-def test_a_jobs_log_reads_as_a_story_without_any_documents_content(
+def test_a_jobs_log_shows_each_transition_without_any_documents_content(
     client: CoordinatorClient, job: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "onceward"):
@@ -192,9 +192,9 @@ def test_a_jobs_log_reads_as_a_story_without_any_documents_content(
         session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(123456789)})
         session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1)})
         session.close(CloseReason.FAILED, "a test ends it")
-    story = [record.getMessage() for record in caplog.records if record.name == "onceward.coordinator"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "onceward.coordinator"]
     begin = f"job={job} generation=1"
-    assert story == [
+    assert logged == [
         f"{begin} event=granted participants=source,sink",
         f'{begin} event=status status=running because="a driver was granted a generation"',
         f"{begin} checkpoint=1 event=triggered base=0",

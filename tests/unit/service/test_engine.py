@@ -47,7 +47,7 @@ class Bench:
             failed=self._failed,
         )
 
-    def tell(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
+    def send(self, job: JobName, *events: Event, size: int = 0) -> list[Verdict]:
         """Process the events in one batch and return their verdicts."""
         batch, answers = CommitBatch(), list[Answer]()
         for event in events:
@@ -63,7 +63,7 @@ class Bench:
         self.engine.publish(batch)
 
     def open(self, job: JobName) -> None:
-        assert self.tell(job, self.opening()) == [Verdict.ACCEPTED]
+        assert self.send(job, self.opening()) == [Verdict.ACCEPTED]
 
     def opening(self) -> OpenJob:
         return OpenJob(
@@ -104,28 +104,28 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_documents_that_a_checker_refuses_change_nothing_and_are_in_the_history(bench: Bench) -> None:
     bench.open(A)
-    bench.tell(A, bench.watching())
+    bench.send(A, bench.watching())
     before = bench.engine.state(A)
     answer = bench.engine.work_out(batch := CommitBatch(), A, bench.acknowledging(positions(13)))
     bench.take(batch)
     assert (answer.verdict, "13 is no offset" in answer.detail) == (Verdict.INVALID, True)
     assert bench.engine.state(A) is before
     assert bench.history(A, 1) == [("Acknowledge", Verdict.INVALID, 1)]
-    assert bench.tell(A, bench.acknowledging(positions(12))) == [Verdict.ACCEPTED]
+    assert bench.send(A, bench.acknowledging(positions(12))) == [Verdict.ACCEPTED]
 
 
 def test_an_oversized_grant_is_refused(bench: Bench) -> None:
     bench.open(A)
-    bench.tell(A, bench.watching())
+    bench.send(A, bench.watching())
     event = bench.acknowledging(slots(1, 0))
-    assert bench.tell(A, event, size=MAX_CHECKPOINT_BYTES + 1) == [Verdict.INVALID]
-    assert bench.tell(A, event, size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
+    assert bench.send(A, event, size=MAX_CHECKPOINT_BYTES + 1) == [Verdict.INVALID]
+    assert bench.send(A, event, size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
 
 
 def test_an_event_without_a_size_takes_no_room(bench: Bench) -> None:
     bench.open(A)
-    bench.tell(A, bench.watching(), bench.acknowledging(slots(1, 0)))
-    assert bench.tell(A, bench.acknowledging(positions(1)), size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
+    bench.send(A, bench.watching(), bench.acknowledging(slots(1, 0)))
+    assert bench.send(A, bench.acknowledging(positions(1)), size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
 
 
 def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(bench: Bench) -> None:
@@ -133,7 +133,7 @@ def test_the_history_has_the_refused_calls_of_this_moment_and_each_only_once(ben
     bench.open(A)
     bench.open(B)
     late = [Renew(now=bench.now, generation=Generation(number)) for number in (7, 8, 7)]
-    assert bench.tell(A, *late) == [Verdict.FENCED] * 3
+    assert bench.send(A, *late) == [Verdict.FENCED] * 3
     noted = [("Renew", Verdict.FENCED, 1), ("Renew", Verdict.FENCED, 2)]
     for _ in range(2):
         history = bench.history(A)
@@ -160,7 +160,7 @@ def test_the_next_wakeup_is_the_first_of_all_deadlines_and_chores(bench: Bench) 
     bench.open(A)
     assert bench.engine.next_deadline() == 120.0, "it has no stream"
     bench.now = 104.0
-    bench.tell(A, Renew(now=bench.now, generation=Generation(7)))
+    bench.send(A, Renew(now=bench.now, generation=Generation(7)))
     assert bench.engine.next_deadline() == 105.0, "what was refused goes to the history"
     bench.engine.tidy()
     assert bench.engine.next_deadline() == 120.0
@@ -185,11 +185,11 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
 def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Bench) -> None:
     assert bench.engine.wanted(A, FIRST) is None
     bench.open(A)
-    bench.tell(A, bench.watching())
+    bench.send(A, bench.watching())
     (trigger,) = bench.engine.wanted(A, FIRST) or ()
     assert isinstance(trigger, Trigger)
     assert bench.engine.wanted(A, Generation(2)) is None
-    bench.tell(A, StreamLost(now=bench.now, generation=FIRST))
+    bench.send(A, StreamLost(now=bench.now, generation=FIRST))
     bench.now += SETTINGS.seconds("lease")
     bench.engine.due(batch := CommitBatch(), 1)
     bench.take(batch)
@@ -206,7 +206,7 @@ def test_an_unknown_job_is_named_with_the_store(bench: Bench) -> None:
         with pytest.raises(UnknownJobError, match=f"{A}.*{bench.engine.store_id}"):
             ask()
     with pytest.raises(UnknownJobError):
-        bench.tell(A, bench.watching())
+        bench.send(A, bench.watching())
 
 
 def left_by_an_earlier_process(file: Path, checkpoints: int, *jobs: JobName) -> None:
@@ -221,7 +221,7 @@ def left_by_an_earlier_process(file: Path, checkpoints: int, *jobs: JobName) -> 
 def test_pruning_keeps_retained_checkpoints_and_logs_refusals(tmp_path: Path) -> None:
     left_by_an_earlier_process(tmp_path / "store.db", 12, A, B)
     bench = Bench(tmp_path / "store.db")
-    assert bench.tell(A, bench.watching()) == [Verdict.FENCED]
+    assert bench.send(A, bench.watching()) == [Verdict.FENCED]
     bench.engine.tidy()
     retained = CheckpointSettings().num_retained
     assert [len(ids(bench.store, job)) for job in (A, B)] == [retained, retained]
@@ -247,14 +247,14 @@ def test_after_a_store_failure_every_caller_gets_one_error_and_no_answer(
 ) -> None:
     bench.open(A)
     bench.open(B)
-    bench.tell(A, Renew(now=bench.now, generation=Generation(7)))
+    bench.send(A, Renew(now=bench.now, generation=Generation(7)))
     bench.changed.clear()
 
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the disk said no")
 
     monkeypatch.setattr(bench.store, "note", fail)
-    calls: list[Callable[[], object]] = [bench.engine.tidy, lambda: bench.tell(A, bench.watching()), bench.engine.tidy]
+    calls: list[Callable[[], object]] = [bench.engine.tidy, lambda: bench.send(A, bench.watching()), bench.engine.tidy]
     for call in calls:
         with pytest.raises(StoreError, match="the disk said no"):
             call()

@@ -47,7 +47,7 @@ class GatedStore(Store):
     def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         self.writes.append([durable.job for durable, _ in steps])
         self.entered.release()
-        assert self.gate.acquire(timeout=30), "nobody let the write through"
+        assert self.gate.acquire(timeout=30), "the write was not let through"
         if self.problem is not None:
             raise self.problem
         super().apply(steps, at=at)

@@ -588,7 +588,7 @@ def test_a_driver_that_opens_the_job_stops_the_coordinators_work(tmp_path: Path)
         assert "commits 2 transactions" in here.orphans.doing(JOB)
         assert await here.open() == 3
         assert here.orphans.doing(JOB) == ""
-        settlement = Settlement(slot=0, outcome=Outcome.LOST, evidence="told too late")
+        settlement = Settlement(slot=0, outcome=Outcome.LOST, evidence="reported too late")
         late = Settle(
             now=here.engine.clock(),
             generation=Generation(2),
@@ -722,7 +722,7 @@ def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
         first.cancel()  # its thread still runs
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert sum(thread.name == "onceward-errand" for thread in threading.enumerate()) == 1
+        assert sum(thread.name == "onceward-lane" for thread in threading.enumerate()) == 1
         stuck.set()
         assert await second
 

@@ -90,7 +90,7 @@ def test_an_impossible_request_is_refused(on_demand: ScriptedDriver, people: Ope
     assert people.delete_savepoint(job, 1).verdict is Verdict.REFUSED
     assert people.delete_savepoint(job, 99).verdict is Verdict.REFUSED
     with pytest.raises(RefusedError, match="remembers no request"):
-        people.request(job, RequestId("nobody"))
+        people.request(job, RequestId("absent"))
     on_demand.close()
     assert people.request_checkpoint(job, SAVEPOINT).verdict is Verdict.TOO_LATE
 

@@ -92,7 +92,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
     with connect(coordinator.address, links=links) as client:
         session = client.open_job(JobName(job), (SOURCE, SINK), SETTINGS, None, driver="d")
         session.report_oldest(lambda: reported[-1])
-        wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal tells")
+        wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal reports it")
         summary = people.job(JobName(job))
         assert "cluster 'main', which does not answer the driver (4 EndTxn: timed out)" in whats(people, job)
         assert summary.oldest_transaction is not None

@@ -167,7 +167,7 @@ def test_a_claim_that_changes_between_the_two_looks_is_not_overwritten(bench: Be
     with pytest.raises(ClaimChangedError, match="claimed by store theirs for generation 2"):
         ours.take(OURS, ())
     assert claim_at(bench) == THEIRS
-    assert theirs.renew(through(2, THEIRS)), "its holder goes on, though it was refused once"
+    assert theirs.renew(through(2, THEIRS)), "its holder continues, though it was refused once"
 
 
 def test_a_claim_equal_to_the_compared_one_is_taken(bench: Bench) -> None:
@@ -265,8 +265,8 @@ def test_a_refused_holder_that_meets_another_claim_fences_no_one(bench: Bench) -
     bench.transport.sent.clear()
     with pytest.raises(FencedError, match="it was taken over"):
         ours.renew(through(2))
-    anew = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
-    assert all(call.request.producer_id >= 0 for call in anew), "it fenced the rightful holder"
+    again = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
+    assert all(call.request.producer_id >= 0 for call in again), "it fenced the rightful holder"
     assert claim_at(bench) == THEIRS
     assert theirs.renew(through(2, THEIRS))
     assert claim_at(bench) == through(2, THEIRS)
@@ -289,7 +289,7 @@ def test_a_commit_that_was_carried_out_without_an_answer_is_recognised(bench: Be
     deaf = iter([True])
     bench.transport.deaf = lambda call: isinstance(call.request, EndTxnRequest) and next(deaf, False)
     assert ours.renew(through(2))
-    assert kinds(bench).count(EndTxnRequest) == 1, "it was written once more"
+    assert kinds(bench).count(EndTxnRequest) == 1, "it was written again"
     assert claim_at(bench) == through(2)
     assert ours.renew(through(3))
 

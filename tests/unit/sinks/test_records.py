@@ -146,7 +146,7 @@ def test_no_more_waits_in_the_client_than_is_allowed(
     changed.poll = rarely
     writer.write(batch(values(30)))
     assert longest == 6
-    assert writer.checks > 0, "nobody would notice that a delivery failed"
+    assert writer.checks > 0, "a failed delivery would stay unnoticed"
     assert writer.written() == values(30)
 
 
@@ -195,7 +195,7 @@ def test_a_full_client_queue_is_polled_until_it_has_room(bench: Bench) -> None:
     def check() -> None:
         writer.check()
         if writer.checks > 100:
-            raise DeliveryError("nobody makes room")
+            raise DeliveryError("no room")
 
     writer.producer.produce(batch(values(7)), check)
     assert writer.checks > 0

@@ -129,14 +129,14 @@ def test_seats_of_earlier_generations_and_of_jobs_long_gone_are_removed(memory: 
     assert kept == ["orders.sink.1", "orders.sink.2", "other.sink.1"], "one of the earlier generation has its process"
 
 
-@pytest.mark.parametrize("how", ["no such memory", "somebody else's", "open to others"])
+@pytest.mark.parametrize("how", ["no such memory", "another user's", "open to others"])
 def test_without_shared_memory_each_process_has_its_own_seat(
     tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     match how:
         case "no such memory":
             monkeypatch.setattr(seats, "_SHARED_MEMORY", tmp_path / "none")
-        case "somebody else's":
+        case "another user's":
             (tmp_path / "theirs").mkdir()
             memory.symlink_to(tmp_path / "theirs")
         case _:

@@ -31,7 +31,7 @@ CONTENT = st.none() | st.binary(max_size=40)
 @pytest.fixture(scope="module")
 def topics() -> Iterator[dict[str, int]]:
     """Handles of a client without a broker."""
-    callbacks = Callbacks.of(logging.getLogger("nobody"))
+    callbacks = Callbacks.of(logging.getLogger("unheard"))
     client = new_client(PRODUCER, {}, callbacks)
     handles = {name: lib.topic_new(client, name.encode(), None) for name in ("a", "b")}
     yield handles

@@ -224,7 +224,7 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
 def test_briefly_unavailable_leaders_are_retried(passing: ManualTime) -> None:
     answers: list[dict[Partition, int] | CheckpointFailedError] = [
         {P[0]: 1},
-        CheckpointFailedError("nobody"),
+        CheckpointFailedError("no broker"),
         {},
         {P[1]: 2},
     ]

@@ -297,7 +297,7 @@ def test_an_offset_behind_a_range_that_was_read_is_nobodys() -> None:
 @pytest.mark.parametrize(
     "event",
     [said(KafkaError.TOPIC_AUTHORIZATION_FAILED), said(KafkaError._FATAL), said(KafkaError._TRANSPORT, fatal=True)],
-    ids=["forbidden", "unknown", "for good"],
+    ids=["forbidden", "unknown", "permanent"],
 )
 def test_a_permanent_error_fails_the_task(event: Event) -> None:
     taken = together(Answers([event, record(0)]), 2)

@@ -193,8 +193,8 @@ def test_partitions_that_do_not_exist_are_refused_by_name(logs: Any) -> None:
 
 
 def test_an_unbounded_source_sends_no_request() -> None:
-    nobody: Any = None
-    assert resolve_ends(nobody, ALL, end=None) is None
+    unasked: Any = None
+    assert resolve_ends(unasked, ALL, end=None) is None
 
 
 def test_the_latest_end_is_before_the_records_of_open_transactions(logs: Any) -> None:

@@ -277,7 +277,7 @@ def test_damaged_history_is_set_aside_and_listed_as_damaged(
         again.end()
         again.open()
         again.checkpoints(1)
-        assert store.load_jobs()[0] == again.durable, "the job goes on"
+        assert store.load_jobs()[0] == again.durable, "the job continues"
 
 
 def details_of(store: Store, checkpoint: int) -> CheckpointDescription:
@@ -362,7 +362,7 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
                 assert (one.settlement.outcome, one.reason) == (Outcome.IN_DOUBT, "")
                 assert (one.document.kind, one.document.body) == ("unreadable", {})
                 assert (one.recorded_at, one.acknowledged_at) == (None, None)
-                assert "not what was written" in one.acknowledgement, "that somebody knows of it stays"
+                assert "not what was written" in one.acknowledgement, "the acknowledgement stays"
             case GenerationSummary():
                 assert (one.generation, one.driver, one.granted_at, one.ended_at) == (1, "", None, None)
             case HistoryEntry():
@@ -383,7 +383,7 @@ def test_a_loss_whose_key_is_damaged_is_still_listed(store: Store, file: Path) -
     assert (report.job, report.participant, report.checkpoint, report.settlement.slot) == (
         "unreadable", "unreadable", 0, 0
     )  # fmt: skip
-    assert (report.acknowledged_at, report.acknowledgement) == (None, ""), "nobody knows of it"
+    assert (report.acknowledged_at, report.acknowledgement) == (None, ""), "it is not acknowledged"
 
 
 def test_a_record_that_ends_after_it_was_damaged_is_named_in_the_log(

@@ -59,7 +59,7 @@ def test_a_torn_log_gives_one_of_the_states_that_were_written(tmp_path: Path) ->
         (place / "store.db-wal").write_bytes(log[:length])
         jobs = loaded(place / "store.db")
         found = int(jobs[0].base) if jobs else 0
-        assert found >= newest, "a longer log tells less"
+        assert found >= newest, "a longer log shows less"
         newest = max(newest, found)
         if jobs and jobs[0].completed is not None:
             assert not jobs[0].unreadable

@@ -114,4 +114,4 @@ def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store
         assert damaged.losses(JOB, 10, acknowledged=False) == []
         (report,) = damaged.losses(JOB, 10, acknowledged=True)
         assert "not what was written" in report.settlement.evidence, "no checksum makes it look whole again"
-        assert report.acknowledgement, "that somebody knows of it is shown"
+        assert report.acknowledgement, "the acknowledgement is shown"

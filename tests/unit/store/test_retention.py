@@ -277,7 +277,7 @@ def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Stor
         job = StoredJob(store, known=job.durable)
         store.note(JOB, [(FLOOD, 1)] * KEPT_HISTORY, at=AT)
         assert store.prune([(JOB, 1)]) is False
-        assert ids(store) == [5, 4, 3, 2, 1], "what was removed before it failed is taken back"
+        assert ids(store) == [5, 4, 3, 2, 1], "what was removed before it failed is rolled back"
         job.checkpoints(1)
         assert store.prune([(JOB, 1)]) is False
         job.end()
