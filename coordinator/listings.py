@@ -17,6 +17,7 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
+    Claim,
     Document,
     Generation,
     JobName,
@@ -81,6 +82,10 @@ class JobSummary:
     oldest_transaction: Age | None
     """The pre-committed, unsettled transaction that has been open longest. None also when unknown: for a job without a
     driver, if the coordinator has no clusters."""
+    takeover_permitted: bool
+    """True when a person permits the next driver to replace the live one of this generation."""
+    adoption_permitted: Claim | None
+    """The claim, without its holder, that a person permits to adopt."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,12 @@ def job_detail(job: JobSummary) -> str:
     if job.unacknowledged_losses:
         lost = f"the records of {job.unacknowledged_losses} slots were given up"
         parts.append(f"{lost}, and the loss is not acknowledged: onceward losses {job.job}")
+    if job.takeover_permitted:
+        parts.append("the next driver may replace the live one")
+    if job.adoption_permitted is not None:
+        claim = job.adoption_permitted
+        what = f"store {claim.store_id} (generation {claim.generation}, through checkpoint {claim.completed})"
+        parts.append(f"may adopt the claim of {what}")
     if job.restore_from:
         parts.append(f"begins next with checkpoint {job.restore_from}: {job.restore_reason}")
     return "; ".join(filter(None, parts))

@@ -60,6 +60,8 @@ class JobSummaries:
             unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
             waits=tuple(self._waits(state, last, report, now)),
             oldest_transaction=self._oldest(state, report, now),
+            takeover_permitted=durable.driven and durable.takeover == durable.generation,
+            adoption_permitted=durable.adoption,
         )
 
     def _waits(self, state: JobState, last: LastCompleted, report: Report | None, now: float) -> Iterator[JobWait]:

@@ -264,6 +264,8 @@ class JobSummary(_message.Message):
     ORPHAN_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     OLDEST_TRANSACTION_FIELD_NUMBER: _builtins.int
+    TAKEOVER_PERMITTED_FIELD_NUMBER: _builtins.int
+    ADOPTION_PERMITTED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -296,6 +298,8 @@ class JobSummary(_message.Message):
     """Number of slots whose records were given up and that no person has acknowledged."""
     orphan: _builtins.str
     """What the coordinator does or waits for in place of a driver; empty for nothing."""
+    takeover_permitted: _builtins.bool
+    """True when a person permits the next driver to replace the live one of this generation."""
     @_builtins.property
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Queued and running requests of people, oldest first."""
@@ -307,6 +311,10 @@ class JobSummary(_message.Message):
     @_builtins.property
     def oldest_transaction(self) -> _participants_pb2.TransactionAge:
         """The pre-committed, unsettled transaction that has been open longest, if that is known."""
+
+    @_builtins.property
+    def adoption_permitted(self) -> _participants_pb2.Claim:
+        """The claim that a person permits to adopt; its holder is empty. Absent when there is no such permission."""
 
     def __init__(
         self,
@@ -329,15 +337,21 @@ class JobSummary(_message.Message):
         orphan: _builtins.str = ...,
         waits: _abc.Iterable[Global___Wait] | None = ...,
         oldest_transaction: _participants_pb2.TransactionAge | None = ...,
+        takeover_permitted: _builtins.bool = ...,
+        adoption_permitted: _participants_pb2.Claim | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "ending", b"ending", "oldest_transaction", b"oldest_transaction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__adoption_permitted: _TypeAlias = _typing.Literal["adoption_permitted"]  # noqa: Y015
+    _WhichOneofArgType__adoption_permitted: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted"]  # noqa: Y015
     _WhichOneofReturnType__ending: _TypeAlias = _typing.Literal["ending"]  # noqa: Y015
     _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015
     _WhichOneofReturnType__oldest_transaction: _TypeAlias = _typing.Literal["oldest_transaction"]  # noqa: Y015
     _WhichOneofArgType__oldest_transaction: _TypeAlias = _typing.Literal["_oldest_transaction", b"_oldest_transaction"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adoption_permitted) -> _WhichOneofReturnType__adoption_permitted | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ending) -> _WhichOneofReturnType__ending | None: ...
     @_typing.overload

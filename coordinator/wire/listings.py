@@ -31,6 +31,8 @@ from onceward.coordinator.wire.malformed import as_job, as_participant
 from onceward.coordinator.wire.values import (
     age_from_wire,
     age_to_wire,
+    claim_from_wire,
+    claim_to_wire,
     participant_from_wire,
     participant_to_wire,
     request_from_wire,
@@ -84,6 +86,8 @@ def job_summary_to_wire(value: JobSummary) -> pb.JobSummary:
         orphan=value.orphan[:MAX_TEXT],
         waits=[pb.Wait(what=wait.what[:MAX_TEXT], since_ms=_milliseconds(wait.since)) for wait in value.waits],
         oldest_transaction=age_to_wire(oldest) if oldest is not None else None,
+        takeover_permitted=value.takeover_permitted,
+        adoption_permitted=claim_to_wire(value.adoption_permitted) if value.adoption_permitted is not None else None,
     )
 
 
@@ -108,6 +112,10 @@ def job_summary_from_wire(message: pb.JobSummary) -> JobSummary:
         orphan=message.orphan,
         waits=tuple(JobWait(what=wait.what, since=_time(wait.since_ms)) for wait in message.waits),
         oldest_transaction=age_from_wire(oldest) if oldest is not None else None,
+        takeover_permitted=message.takeover_permitted,
+        adoption_permitted=(
+            claim_from_wire(message.adoption_permitted) if message.HasField("adoption_permitted") else None
+        ),
     )
 
 

@@ -113,6 +113,8 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "orphan": "",
         "unacknowledged_losses": 0,
         "oldest_transaction": None,
+        "takeover_permitted": False,
+        "adoption_permitted": None,
     }
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout

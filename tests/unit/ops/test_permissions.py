@@ -34,6 +34,11 @@ def opened(client: CoordinatorClient, driver: str, claim: Claim | None = None) -
     return client.open_job(ORDERS, (SOURCE, SINK), settings, claim, driver=driver, wait="0s")
 
 
+def listed(*place: str) -> str:
+    """Return what ``onceward jobs`` prints, in one line."""
+    return " ".join(onceward("jobs", *place).stdout.split())
+
+
 def history_of(*place: str) -> dict[str, str]:
     """Return the history's last detail of each kind of event."""
     events = json.loads(onceward("history", "orders", "--json", *place).stdout)["events"]
@@ -50,7 +55,9 @@ def test_takeover_lets_the_next_driver_replace_the_live_one_and_no_later_driver(
         for said in (permitted, again):
             assert (said.returncode, "generation 1" in said.stdout) == (0, True), said.stderr
         assert "permitted before" in again.stdout
+        assert "may replace the live one" in listed("--coordinator", address)
         second = opened(client, "second")
+        assert "may replace the live one" not in listed("--coordinator", address)
         with pytest.raises(FencedError):
             first.renew()
         with pytest.raises(RefusedError, match="generation 2 of orders has a living driver"):
@@ -90,6 +97,8 @@ def test_adopt_permits_the_refused_start_of_a_program_that_has_ended_and_no_othe
     for said in (permitted, again):
         assert (said.returncode, "store f0:re (generation 4, through checkpoint 17)" in said.stdout) == (0, True)
     assert "permitted before" in again.stdout
+    pending = "may adopt the claim of store f0:re (generation 4, through checkpoint 17)"
+    assert pending in listed(*place)
 
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         with pytest.raises(RefusedError, match="through checkpoint 18"):
@@ -102,6 +111,7 @@ def test_adopt_permits_the_refused_start_of_a_program_that_has_ended_and_no_othe
         session.close(CloseReason.STOPPED)
         with pytest.raises(RefusedError, match="belongs to store f0:re"):
             opened(client, "second", FORMER)
+    assert pending not in listed(*place)
     history = history_of(*place)
     assert REASON in history["AdoptionPermitted"]
     assert "adopting the claim of store f0:re" in history["GenerationGranted"]

@@ -239,5 +239,6 @@ def test_only_unusually_long_waits_are_logged(seconds: int, shown: bool) -> None
         last_completed_at=None, settled=True, ending=None, failures=0, open_requests=(), unreadable="",
         restore_from=NO_CHECKPOINT, restore_reason="", orphan="", unacknowledged_losses=0, oldest_transaction=None,
         waits=(JobWait(what="something", since=datetime.now(UTC) - timedelta(seconds=seconds)),),
+        takeover_permitted=False, adoption_permitted=None,
     )  # fmt: skip
     assert ("for something" in job_detail(summary)) is shown
