@@ -23,17 +23,18 @@ class Snapshot:
 
     checkpoint: int
     records_per_second: float
-    lag: int
-    """Records (offsets) not yet read."""
+    lag: int | None
+    """Records (offsets) not yet read; None until a checkpoint is planned."""
     oldest_transaction: float
     """Seconds since the start of the oldest checkpoint whose transactions may be open; 0 = none."""
     troubles: tuple[Trouble, ...] = ()
     """Links that do not work now, oldest first."""
 
     def text(self) -> str:
+        lag = "unknown" if self.lag is None else f"{self.lag:,}"
         return (
             f"checkpoint {self.checkpoint} · {self._broken()}{self.records_per_second:,.0f} records/s · "
-            f"lag {self.lag:,} · oldest open transaction {self.oldest_transaction:.1f} s"
+            f"lag {lag} · oldest open transaction {self.oldest_transaction:.1f} s"
         )
 
     def _broken(self) -> str:
@@ -68,7 +69,7 @@ class Progress:
         self._open: dict[int, float] = {}
         self._recent: list[tuple[float, int]] = []
         self._checkpoint = 0
-        self._lag = 0
+        self._lag: int | None = None
         self._shown = -_LOG_EVERY
         self._drawn: tuple[str, ...] | None = None
         """The broken links in the line on the terminal; None = no line is drawn."""

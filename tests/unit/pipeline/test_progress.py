@@ -30,6 +30,14 @@ def test_a_terminal_gets_one_line_that_is_drawn_over() -> None:
     assert line.endswith("\n")
 
 
+def test_the_lag_is_unknown_until_a_checkpoint_is_planned() -> None:
+    progress = Progress("orders", stream=io.StringIO())
+    progress.began(1)
+    assert "lag unknown" in progress.snapshot().text()
+    progress.read(10, 0)
+    assert "lag 0" in progress.snapshot().text()
+
+
 def test_without_a_terminal_it_is_a_log_line_and_nothing_is_written(caplog: pytest.LogCaptureFixture) -> None:
     plain = io.StringIO()
     with caplog.at_level(logging.INFO, logger="onceward"):
