@@ -114,7 +114,11 @@ class CheckpointJob:
         return self._built.facts.columns if self._built is not None else ()
 
     def check(self) -> None:
-        """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used."""
+        """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used, and for a
+        copy without a column that the sink needs."""
+        if self._transform is None and self._transform_batches is None:
+            empty = self._spark.createDataFrame([], self._source.schema)
+            self._sink.prepare(empty.select(*self._source.copied_columns))
         # two splits: with one, Spark leaves out the exchanges that more would need
         seeds = self._build(2).facts.seeds
         if seeds and not self._per_checkpoint_operations:

@@ -2,6 +2,7 @@
 Nothing runs."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
 from onceward.coordinator.pipeline.plans import PlanFacts
 from onceward.coordinator.pipeline.spark_job import CheckpointJob, numbers
 from onceward.coordinator.protocol.values import JobName
+from onceward.sinks.kafka.driver.columns import project
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -236,6 +238,33 @@ def test_a_cached_copy_beside_the_input_is_refused_too(spark: "SparkSession", ta
     kept[0].unpersist()
 
 
+def job_of(
+    spark: "SparkSession",
+    transform: "Callable[[DataFrame], DataFrame] | None",
+    *,
+    prepare: "Callable[[DataFrame], DataFrame]",
+    copied: tuple[str, ...] = ("key", "value"),
+) -> CheckpointJob:
+    source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None, copied_columns=copied)
+    sink: Any = SimpleNamespace(write=lambda: None, prepare=prepare)
+    return CheckpointJob(
+        spark=spark,
+        job=JobName("job"),
+        source=source,
+        transform=transform,
+        transform_batches=None,
+        sink=sink,
+        per_checkpoint_operations=True,
+    )
+
+
+def test_a_copy_without_a_column_that_the_sink_needs_is_refused_before_it_runs(spark: "SparkSession") -> None:
+    prepare = partial(project, routed=False)
+    job_of(spark, None, prepare=prepare).check()
+    with pytest.raises(ConfigurationError, match="value: the column is missing"):
+        job_of(spark, None, prepare=prepare, copied=("key",)).check()
+
+
 def test_a_plan_that_each_checkpoint_builds_is_examined_once(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,17 +276,7 @@ def test_a_plan_that_each_checkpoint_builds_is_examined_once(
         return examine(df, *arguments, **options)
 
     monkeypatch.setattr(plans, "examine", counted)
-    source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None)
-    sink: Any = SimpleNamespace(write=lambda: None, prepare=lambda df: df)
-    job = CheckpointJob(
-        spark=spark,
-        job=JobName("job"),
-        source=source,
-        transform=lambda df: df.groupBy("key").agg(F.first("value").alias("value")),
-        transform_batches=None,
-        sink=sink,
-        per_checkpoint_operations=True,
-    )
+    job = job_of(spark, lambda df: df.groupBy("key").agg(F.first("value").alias("value")), prepare=lambda df: df)
     job.check()
     job.check()
     assert job.moving

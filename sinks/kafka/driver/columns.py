@@ -68,7 +68,7 @@ def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
     problems = column_problems(columns, routed=routed)
     if problems:
         raise ConfigurationError(
-            "The transform's result cannot be written to Kafka; nothing was read or written. Correct these columns:\n"
+            "The records cannot be written to Kafka as they are; nothing was read or written. Correct these columns:\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
     names = {name.lower(): name for name, _ in columns}
