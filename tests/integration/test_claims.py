@@ -52,7 +52,7 @@ def test_an_older_backup_of_the_store_is_refused(here: JobProcesses, topics: Top
     here.spec["source_options"]["end"] = None
     running = here.driver()
     wait_until(lambda: len(topics.read(here.spec["sink"])) == 4 * 20, "the second part is copied")
-    running.kill()
+    running.end()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "backup", tmp_path / "state")
     assert "checkpoint" in refused(here, topics)

@@ -75,7 +75,7 @@ def _running(file: Path, log: Path) -> Iterator[Process]:
     try:
         yield broker
     finally:
-        broker.kill()
+        broker.end()
 
 
 def test_a_broker_with_these_properties_does_its_work(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ def wait_for_output(topics: Topics, sink: str, records: int, driver: Process) ->
 
 
 def java_of(driver: Process) -> int:
-    """The JVM that a driver started. It is in the driver's process group, whose id is the driver's process id."""
+    """The JVM that a driver started: it stays in the driver's process group."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 group = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[2])
-                if group == driver.pid and (entry / "comm").read_text().strip() == "java":
+                if group == os.getpgid(driver.pid) and (entry / "comm").read_text().strip() == "java":
                     return int(entry.name)
             except (FileNotFoundError, ProcessLookupError):
                 continue

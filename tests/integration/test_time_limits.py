@@ -224,7 +224,7 @@ def test_a_black_holed_stream_is_noticed_reported_and_replaced(
             assert proxies.accepted()[link.name] - before <= 20
             session.close(CloseReason.STOPPED)
     finally:
-        process.kill()
+        process.end()
 
 
 def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_p
             assert people.jobs() == []
         assert proxies.accepted()[link.name] <= 3
     finally:
-        process.kill()
+        process.end()
 
 
 def test_a_broker_that_goes_silent_is_noticed_reported_and_used_again(

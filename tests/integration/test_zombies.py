@@ -123,4 +123,4 @@ def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: 
         wait_until(lambda: "event=swept" in log(here), "the coordinator has aborted it")
         assert_exactly_once(topics, source, sink)
     finally:
-        task.kill()
+        task.end()

@@ -1,9 +1,6 @@
 """Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +10,7 @@ from typing import Any, Self
 from typer.testing import CliRunner
 
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.supervisor import die_with_parent
+from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
@@ -23,52 +20,27 @@ QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 """Settings of jobs whose processes are killed."""
 
 
-class Process:
-    """One child in its own process group; killed with all its children when the test or the run ends."""
+class Process(ManagedProcess):
+    """A process whose test fails if a wait for it takes too long."""
 
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None
     ) -> None:
         """``directory``: where the command runs; None for ours."""
-        self.log = log
-        with log.open("ab") as output:
-            self._child = subprocess.Popen(
-                command,
-                cwd=directory,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent(os.getpid()),
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
+        super().__init__(log.stem, command, log, {"PYTHONUNBUFFERED": "1", **environment}, directory=directory)
 
     @property
     def running(self) -> bool:
-        return self._child.poll() is None
+        return self.exit_code is None
 
     def wait(self, limit_s: float = 120.0) -> int:
-        """Wait for the exit code; negative = ended by that signal."""
-        try:
-            return self._child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {limit_s:.0f} s:\n{self.tail()}") from None
+        """Return its exit code; 128 + n after signal n."""
+        code = super().wait(limit_s)
+        assert code is not None, f"{self.name} still runs after {limit_s:.0f} s:\n{self.tail()}"
+        return code
 
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self._child.pid, number)
-
-    def kill(self) -> None:
-        """Kill the process and its children with SIGKILL."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-
-    def tail(self, characters: int = 4000) -> str:
-        return self.log.read_text(errors="replace")[-characters:]
+    def tail(self, lines: int = 60) -> str:
+        return super().tail(lines)
 
 
 class JobProcesses:
@@ -140,14 +112,14 @@ class JobProcesses:
     def wait_for_kill(self, point: KillPoint, count: int, process: Process) -> None:
         wait_until(lambda: not process.running, f"the process reaches {point}", 120)
         assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
-        process.kill()
+        process.end()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.kill()
+            process.end()
 
     def _start(
         self, command: Sequence[str], log: str, kill_at: Sequence[str], more: Mapping[str, str] | None = None

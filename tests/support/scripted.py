@@ -1,16 +1,13 @@
 """A driver without Spark and Kafka, and a coordinator process that tests can kill."""
 
-import os
 import queue
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, assert_never
+from typing import assert_never
 
 from onceward.coordinator.client.session import CoordinatorClient, Session
 from onceward.coordinator.errors import OncewardError
@@ -29,6 +26,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from tests.support.documents import committable, document
+from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -63,11 +61,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class CoordinatorProcess:
-    """``onceward serve`` in a separate process; ``preamble`` is Python that it runs first.
-
-    The process ends with the tests, even if they are killed.
-    """
+class CoordinatorProcess(Process):
+    """``onceward serve`` in a separate process; ``preamble`` is Python that it runs first."""
 
     def __init__(
         self,
@@ -82,43 +77,15 @@ class CoordinatorProcess:
         self.address = f"127.0.0.1:{self.port}"
         self.store_url = f"sqlite:///{directory / 'store.db'}"
         directory.mkdir(exist_ok=True)
-        self.log = directory / "coordinator.log"
-        self._log_file: IO[bytes] = self.log.open("ab")
-        guard = "from onceward.coordinator.dev.supervisor import die_with_parent\n"
-        guard += f"(die_with_parent({os.getpid()}) or int)()"
-        code = f"{guard}\n{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
+        code = f"{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
         options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", *options],
-            env={**os.environ, **(environment or {})},
-            stdout=self._log_file,
-            stderr=self._log_file,
-        )
+        command = [sys.executable, "-c", code, "serve", *options]
+        super().__init__(command, directory / "coordinator.log", environment or {})
 
     def wait_ready(self) -> "CoordinatorProcess":
         wait_until(lambda: self._connects() or not self.running, "the coordinator listens")
-        assert self.running, self.log.read_text()
+        assert self.running, self.tail()
         return self
-
-    @property
-    def running(self) -> bool:
-        return self._child.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def kill(self) -> None:
-        self._child.kill()
-        self.wait()
-
-    def terminate(self) -> None:
-        self._child.send_signal(signal.SIGTERM)
-
-    def wait(self, limit_s: float = 30.0) -> int:
-        code = self._child.wait(limit_s)
-        self._log_file.close()
-        return code
 
     def _connects(self) -> bool:
         try:

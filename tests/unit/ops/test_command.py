@@ -213,8 +213,7 @@ def test_serve_announces_its_address_and_ends_with_zero_on_sigterm(tmp_path: Pat
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait() == ExitCode.FINISHED
     finally:
-        if process.running:
-            process.kill()
+        process.end()
 
 
 def test_serve_listens_on_loopback_only_by_default(tmp_path: Path) -> None:

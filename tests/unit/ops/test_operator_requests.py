@@ -219,14 +219,13 @@ def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None
             driver.wait_committed(1)
             with asking("stop", "orders", "--coordinator", first.address) as stop:
                 stop.hear("waits for its driver to leave")
-                first.kill()
+                first.end()
                 second = CoordinatorProcess(tmp_path / "c", port=first.port).wait_ready()
                 driver.close()
                 assert stop.ends()[0] == 0
     finally:
         for process in filter(None, (first, second)):
-            if process.running:
-                process.kill()
+            process.end()
 
 
 def test_a_request_stays_in_force_when_its_client_stops_waiting(running: ScriptedDriver, tmp_path: Path) -> None:

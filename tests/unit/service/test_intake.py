@@ -25,7 +25,7 @@ _BYTES = 30 * 1024 * 1024
 def process(tmp_path: Path) -> Iterator[CoordinatorProcess]:
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     yield process
-    process.kill()
+    process.end()
 
 
 def memory(process: CoordinatorProcess, what: str) -> int:

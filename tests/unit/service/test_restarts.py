@@ -53,7 +53,7 @@ def started(
     environment: dict[str, str] | None = None,
 ) -> CoordinatorProcess:
     process = CoordinatorProcess(directory, port=port, environment=environment, preamble=preamble)
-    stack.callback(lambda: process.kill() if process.running else None)
+    stack.callback(process.end)
     return process.wait_ready()
 
 
@@ -68,7 +68,7 @@ class Revival:
         self.done: Future[None] = pool.submit(self._revive)
 
     def _revive(self) -> None:
-        assert self.process.wait(60) == -signal.SIGKILL
+        assert self.process.wait(60) == 128 + signal.SIGKILL
         self.process = self._start(port=self.process.port)
 
 
@@ -140,7 +140,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     process = started(stack, tmp_path / "c", environment=armed)
     client = stack.enter_context(connect(process.address, patience="30s"))
     driver = ScriptedDriver(client, JobName(job))
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(60) == 128 + signal.SIGKILL
     with closing(Store.open(process.store_url)) as store:
         (durable,) = store.load_jobs()
     assert durable.pending is not None
@@ -175,7 +175,7 @@ def test_a_generation_that_must_fail_learns_it_from_the_next_coordinator(
     session.start_watch(reported.append)
     wait_until(lambda: any(isinstance(one, Trigger) for one in reported), "the first trigger arrives")
     declining = None if deadline else pool.submit(lambda: session.decline(CheckpointId(1), SINK.name, "no"))
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(60) == 128 + signal.SIGKILL
     started(stack, tmp_path / "c", port=process.port)
     wait_until(lambda: any(isinstance(one, Fail) for one in reported), "the driver gets its instruction to fail")
     if declining is not None:
@@ -200,7 +200,7 @@ def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
     )
     assert waits.wait(30)
     for _ in range(3):
-        process.kill()
+        process.end()
         process = started(stack, tmp_path / "c", port=process.port)
         driver.wait_committed(len(driver.committed) + 3)
     with pytest.raises(RefusedError, match="has a living driver"):

@@ -55,7 +55,7 @@ def test_a_silent_driver_is_noticed_within_15_seconds(tmp_path: Path, job: str) 
     finally:
         driver.kill()
         driver.wait()
-        process.kill()
+        process.end()
 
 
 @pytest.mark.slow
@@ -75,4 +75,4 @@ def test_a_silent_coordinator_is_noticed_within_15_seconds(tmp_path: Path, job: 
             wait_until(lambda: len(instructions) > seen, "everything that is wanted arrives again")
             session.close(CloseReason.STOPPED)
     finally:
-        process.kill()
+        process.end()
