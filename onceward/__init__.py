@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
     from onceward.coordinator.pipeline.pipeline import Pipeline
     from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
+    from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
+    from onceward.coordinator.pipeline.streaming.sink import StreamSink
     from onceward.coordinator.protocol.settings import CheckpointSettings
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sources.kafka.driver.source import KafkaSource
@@ -28,6 +30,8 @@ __all__ = [
     "Restart",
     "Sink",
     "Source",
+    "StreamSink",
+    "StreamingPipeline",
     "load_clusters",
 ]
 
@@ -42,6 +46,8 @@ _HOMES = {
     "Restart": "coordinator.pipeline.restarts",
     "Sink": "coordinator.pipeline.interfaces",
     "Source": "coordinator.pipeline.interfaces",
+    "StreamingPipeline": "coordinator.pipeline.streaming.pipeline",
+    "StreamSink": "coordinator.pipeline.streaming.sink",
     "load_clusters": "connections.clusters_file",
 }
 

@@ -2,15 +2,19 @@
 
 from datetime import UTC, datetime, timedelta
 
+from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSummary, JobWait
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.losses import exit_code
 from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind
+from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
 
 __all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
+
+_SPARK_BATCH = "spark-batch"
+"""The kind of a Structured Streaming query's positions, and of the source that has them."""
 
 
 def list_jobs(place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
@@ -80,7 +84,10 @@ def job_detail(job: JobSummary) -> str:
 def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
     name = job_name(job)
     with operators(place) as (client, _):
-        found, code = client.checkpoints(name, limit), exit_code(client.job(name).unacknowledged_losses)
+        described, found = client.describe(name), client.checkpoints(name, limit)
+        streaming = not as_json and any(one.kind == _SPARK_BATCH for one in described.participants)
+        batches = {one.checkpoint: _batch(client, name, one) for one in found} if streaming else {}
+        code = exit_code(described.summary.unacknowledged_losses)
     if as_json:
         print_json(found)
         return code
@@ -117,10 +124,21 @@ def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, *, as_jso
             str(checkpoint.records_written),
             as_bytes(checkpoint.bytes_written),
             str(checkpoint.committables),
-            _checkpoint_detail(checkpoint),
+            "; ".join(filter(None, (batches.get(checkpoint.checkpoint), _checkpoint_detail(checkpoint)))),
         )
     print_table(shown, f"Job {job} has no stored checkpoints.")
     return code
+
+
+def _batch(client: OperatorClient, job: JobName, checkpoint: CheckpointSummary) -> str:
+    """Name Spark's batch in a checkpoint of a Structured Streaming query; empty while nothing is completed."""
+    if checkpoint.state not in (CheckpointState.COMPLETED, CheckpointState.SETTLED):
+        return ""
+    for snapshot in client.checkpoint(job, checkpoint.checkpoint).snapshots.values():
+        positions = snapshot.positions
+        if positions is not None and positions.kind == _SPARK_BATCH and positions.body.get("query") is not None:
+            return f"batch {positions.body.get('batch')} of query {positions.body['query']}"
+    return ""
 
 
 def show_checkpoint(job: str, checkpoint: int, place: CoordinatorLocation) -> None:

@@ -62,6 +62,23 @@ def writing(write: Any) -> BatchesTransform:
     return onceward_write
 
 
+def rewriting(write: Any) -> BatchesTransform:
+    """Return the writer task of a replay: it writes the slots that the splits name, and drains all others.
+
+    It numbers the votes by split.
+    """
+
+    def onceward_rewrite(batches: Batches) -> Batches:
+        task, slot, attempt = _current()
+        numbers = {split["slot"]: number for number, split in enumerate(task.splits)}
+        if slot in numbers:
+            yield _ballot(_written(write, task, numbers[slot], attempt, batches))
+        for _ in batches:  # the whole batch is evaluated, or its state would not be written
+            pass
+
+    return onceward_rewrite
+
+
 def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
     """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 

@@ -2,35 +2,30 @@
 
 import contextlib
 import os
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceward.coordinator.client.calls import require_address
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import ConfigurationError, OncewardError, RefusedError
+from onceward.coordinator.client.session import CoordinatorClient
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
-from onceward.coordinator.pipeline.generation import GenerationRun
-from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
+from onceward.coordinator.pipeline.generations import Generations
+from onceward.coordinator.pipeline.interfaces import Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.restarts import FINAL, Restart, Restarts
+from onceward.coordinator.pipeline.opening import connect_to, open_participants
+from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
-from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_log = logger("onceward.pipeline")
 
 
 class Pipeline:
@@ -100,7 +95,7 @@ class Pipeline:
         self._restart = restart or Restart()
         self._state_dir = state_dir
         self._stopping = StopFlag()
-        self._running: GenerationRun | None = None
+        self._running: Generations | None = None
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -118,19 +113,7 @@ class Pipeline:
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
-            links = Links()
-            progress = Progress(self._job, links=links)
-            stack.callback(progress.close)
-            interval = self._settings.interval
-            context = JobContext(
-                job=self._job,
-                checkpoint_timeout=as_duration(self._settings.timeout),
-                checkpoint_interval=None if interval is None else as_duration(interval),
-                links=links,
-            )
-            for participant in (self._source, self._sink):
-                stack.callback(participant.close)
-                participant.open(context)
+            links, progress = open_participants(stack, self._job, self._source, self._sink, self._settings)
             findings = preflight.examine(self._source, self._sink)
             embedded = self._address is None
             if self._spark is not None:
@@ -159,16 +142,7 @@ class Pipeline:
             return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        if self._address is None:
-            from onceward.coordinator.service.embedded import EmbeddedCoordinator
-
-            embedded = EmbeddedCoordinator(self._state_dir)
-            stack.callback(embedded.close)
-            client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
-        else:
-            client = connect(self._address, links=links)
-        stack.callback(client.close)
-        return client
+        return connect_to(stack, self._address, self._state_dir, links)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(
@@ -186,34 +160,11 @@ class Pipeline:
         return tasks
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
-        restarts = Restarts(self._restart, random.Random())
-        failed = False
-        while True:
-            run = GenerationRun(
-                members,
-                client,
-                restarts,
-                takeover=self._address is None,  # the lock on the embedded coordinator's directory replaces the lease
-                last=self._stopping.is_set(),
-            )
-            self._running = run
-            if self._stopping.is_set():  # looked at again: from here on, stop() reaches the run
-                run.stop()
-            try:
-                return run.run()
-            except FINAL as error:
-                if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
-                    return CloseReason.STOPPED  # the job was waiting for another driver and had not begun
-                raise
-            except Exception as error:
-                failed = True
-                following = run.next_start(error)
-                if following.delay is None:
-                    if isinstance(error, GenerationFailedError):
-                        raise GenerationFailedError(run.describe_end(error, following)) from error
-                    raise
-                if not isinstance(error, OncewardError):
-                    _log.exception("generation failed unexpectedly")
-                _log.warning("restarting in %.1f s: %s", following.delay, run.describe_end(error, following))
-                # if stopped meanwhile, one more generation settles what is decided, without starting Spark
-                self._stopping.wait(following.delay)
+        self._running = Generations(
+            members,
+            client,
+            self._restart,
+            self._stopping,
+            takeover=self._address is None,  # the lock on the embedded coordinator's directory replaces the lease
+        )
+        return self._running.run()

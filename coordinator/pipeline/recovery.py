@@ -75,6 +75,8 @@ class Recovery:
             self._m.source.begin_new_run()
         for positions in self.positions.values():
             self._m.source.restore(positions)
+            if not self._settler.unsettled():
+                self._m.source.settled(positions)
 
     def _commit(self, completed: CompletedCheckpoint) -> None:
         """Commit before doing anything else. If slots are lost, the coordinator's first instruction concerns them."""

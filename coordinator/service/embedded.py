@@ -1,8 +1,11 @@
 """The coordinator inside a driver: a background thread, a Unix socket, and a store under the state directory."""
 
 import asyncio
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Self
 
 from onceward.coordinator.errors import CoordinatorLostError, StoreError
@@ -11,7 +14,7 @@ from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.store import Store
 
-__all__ = ["EmbeddedCoordinator"]
+__all__ = ["EmbeddedCoordinator", "shared_coordinator"]
 
 _START_LIMIT_S = 30.0
 
@@ -103,3 +106,31 @@ class EmbeddedCoordinator:
             stopped.cancel()
             failed.cancel()
             await server.stop(0.5)
+
+
+_sharing = threading.Lock()
+_shared: dict[Path, tuple[EmbeddedCoordinator, int]] = {}
+"""Coordinators of this process that jobs share, with the number of their users, by state directory."""
+
+
+@contextlib.contextmanager
+def shared_coordinator(state_dir: str | os.PathLike[str] | None = None) -> Iterator[EmbeddedCoordinator]:
+    """Use the coordinator of a state directory together with other jobs of this process; the last user closes it.
+
+    Raises what the constructor of EmbeddedCoordinator raises.
+    """
+    directory = state_directory(state_dir)
+    with _sharing:
+        coordinator, users = _shared.get(directory, (None, 0))
+        if coordinator is None:
+            coordinator = EmbeddedCoordinator(directory)
+        _shared[directory] = coordinator, users + 1
+    try:
+        yield coordinator
+    finally:
+        with _sharing:
+            _, users = _shared.pop(directory)
+            if users > 1:
+                _shared[directory] = coordinator, users - 1
+            else:
+                coordinator.close()

@@ -46,10 +46,22 @@ class Process(ManagedProcess):
 class JobProcesses:
     """One job's processes, directory and events. A context manager; on exit every process is killed."""
 
-    def __init__(self, directory: Path, job: str, servers: str, source: str, sink: str, **spec: Any) -> None:
-        """The job copies the topic ``source`` to ``sink``. ``spec``: more for ``tests.support.driver``. Without a
-        ``coordinator`` the driver hosts it, and keeps its state in ``state`` below the directory."""
+    def __init__(
+        self,
+        directory: Path,
+        job: str,
+        servers: str,
+        source: str,
+        sink: str,
+        *,
+        program: str = "tests.support.driver",
+        **spec: Any,
+    ) -> None:
+        """The job writes what it reads from ``source`` to the topic ``sink``. ``spec``: more for the drivers'
+        ``program``. Without a ``coordinator`` the driver hosts it, and keeps its state in ``state`` below the
+        directory."""
         self.directory = directory
+        self._program = program
         self.spec = {"job": job, "servers": servers, "source": source, "sink": sink, **spec}
         if "coordinator" not in spec:
             self.spec["state_dir"] = str(directory / "state")
@@ -61,17 +73,17 @@ class JobProcesses:
         self._processes: list[Process] = []
 
     def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
-        return self._start([sys.executable, "-m", "tests.support.driver", json.dumps(self.spec)], "driver.log", kill_at)
+        return self._start([sys.executable, "-m", self._program, json.dumps(self.spec)], "driver.log", kill_at)
 
     def submit(self, program: Path, *options: str) -> Process:
         """Start a driver through spark-submit."""
         command = [str(Path(sys.executable).with_name("spark-submit")), *options, str(program), json.dumps(self.spec)]
         return self._start(command, "driver.log", (), {"PYSPARK_PYTHON": sys.executable})
 
-    def finish(self) -> None:
+    def finish(self, limit_s: float = 120) -> None:
         """Run a driver to its end; it must end with exit code 0."""
         driver = self.driver()
-        code = driver.wait()
+        code = driver.wait(limit_s)
         assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
 
     def command(self, *words: str) -> None:
@@ -109,8 +121,8 @@ class JobProcesses:
         )
         assert len(self.events(name)) >= count, process.tail()
 
-    def wait_for_kill(self, point: KillPoint, count: int, process: Process) -> None:
-        wait_until(lambda: not process.running, f"the process reaches {point}", 120)
+    def wait_for_kill(self, point: KillPoint, count: int, process: Process, limit_s: float = 120) -> None:
+        wait_until(lambda: not process.running, f"the process reaches {point}", limit_s)
         assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
         process.end()
 

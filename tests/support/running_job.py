@@ -420,6 +420,8 @@ class Input:
     def snapshot(self, plan: Plan) -> Document:
         return plan.positions
 
+    def settled(self, positions: Document) -> None: ...
+
     def mirror(self, positions: Document) -> None: ...
 
     def diagnose(self, _error: BaseException) -> None:

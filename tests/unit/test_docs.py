@@ -19,6 +19,8 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
+from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
+from onceward.coordinator.pipeline.streaming.sink import StreamSink
 from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.wire import limits
@@ -153,6 +155,7 @@ _ROWS = {
         *(70, 71, 72, 73, 74, 76, 79, 80, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96),
     ],
     "L": [*range(1, 19)],
+    "N": [*range(1, 6)],
 }
 """The faults that the page must answer for, held or not."""
 
@@ -231,6 +234,8 @@ def _fields(kind: Any) -> dict[str, Any]:
         ("CheckpointSettings", _fields(CheckpointSettings)),
         ("Restart", _fields(Restart)),
         ("Pipeline", _parameters(Pipeline.__init__)),
+        ("StreamSink", _parameters(StreamSink.__init__)),
+        ("StreamingPipeline", _parameters(StreamingPipeline.__init__)),
         ("KafkaSource", _parameters(KafkaSource.__init__, "monotonic", "sleep")),
         ("KafkaSink", _parameters(KafkaSink.__init__)),
     ],

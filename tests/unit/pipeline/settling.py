@@ -139,6 +139,8 @@ class Driver:
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         self.shown.append((checkpoint, [one.slot for one in committables]))
 
+    def settled(self, positions: Document) -> None: ...
+
     def mirror(self, positions: Document) -> None:
         self.mirrored.append(positions)
 

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline import pipeline
+from onceward.coordinator.pipeline import generations
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import NO_RESTART, NextStart, Restart, Restarts
 from onceward.coordinator.protocol.events import CloseReason
@@ -111,7 +111,7 @@ def test_checkpoints_settled_before_the_failing_record_count_as_progress() -> No
 
 def pipeline_of_runs(monkeypatch: pytest.MonkeyPatch, run: type, coordinator: str | None = "localhost:1") -> Pipeline:
     """Return a pipeline whose generations are instances of ``run``."""
-    monkeypatch.setattr(pipeline, "GenerationRun", run)
+    monkeypatch.setattr(generations, "GenerationRun", run)
     return Pipeline(
         job="orders",
         source=KafkaSource("localhost:1", topics=["in"]),

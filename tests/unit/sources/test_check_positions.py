@@ -54,7 +54,7 @@ def test_malformed_positions_are_refused_with_the_fault() -> None:
 def test_the_checkers_load_without_a_kafka_client() -> None:
     """The coordinator's core install has no Kafka client."""
     names = [point.value for point in entry_points(group="onceward.documents")]
-    assert len(names) == 2
+    assert len(names) == 3
     program = f"""
 import sys
 for name in ("confluent_kafka", "kafka", "pyarrow", "pyspark"):

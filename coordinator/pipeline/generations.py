@@ -1,0 +1,71 @@
+"""Run the generations of a job, one after the other, until the job ends."""
+
+import random
+
+from onceward.coordinator.client.session import CoordinatorClient
+from onceward.coordinator.errors import OncewardError, RefusedError
+from onceward.coordinator.pipeline.exits import StopFlag
+from onceward.coordinator.pipeline.generation import GenerationRun
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.members import Members
+from onceward.coordinator.pipeline.restarts import FINAL, Restart, Restarts
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.events import CloseReason
+
+__all__ = ["Generations"]
+
+_log = logger("onceward.pipeline")
+
+
+class Generations:
+    """The generations of one job in this process."""
+
+    def __init__(
+        self, members: Members, client: CoordinatorClient, restart: Restart, stopping: StopFlag, *, takeover: bool
+    ) -> None:
+        """``stopping``: set when the job is to leave. ``takeover``: a former driver that seems alive is gone."""
+        self._m = members
+        self._client = client
+        self._restarts = Restarts(restart, random.Random())
+        self._stopping = stopping
+        self._takeover = takeover
+        self._running: GenerationRun | None = None
+
+    def stop(self) -> None:
+        """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
+        self._stopping.set()
+        if self._running is not None:
+            self._running.stop()
+
+    def run(self) -> CloseReason:
+        """Run until the job ends. A failed generation is followed by the next one; final errors are raised."""
+        failed = False
+        while True:
+            run = GenerationRun(
+                self._m,
+                self._client,
+                self._restarts,
+                takeover=self._takeover,
+                last=self._stopping.is_set(),
+            )
+            self._running = run
+            if self._stopping.is_set():  # looked at again: from here on, stop() reaches the run
+                run.stop()
+            try:
+                return run.run()
+            except FINAL as error:
+                if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
+                    return CloseReason.STOPPED  # the job was waiting for another driver and had not begun
+                raise
+            except Exception as error:
+                failed = True
+                following = run.next_start(error)
+                if following.delay is None:
+                    if isinstance(error, GenerationFailedError):
+                        raise GenerationFailedError(run.describe_end(error, following)) from error
+                    raise
+                if not isinstance(error, OncewardError):
+                    _log.exception("generation failed unexpectedly")
+                _log.warning("restarting in %.1f s: %s", following.delay, run.describe_end(error, following))
+                # if stopped meanwhile, one more generation settles what is decided, without starting Spark
+                self._stopping.wait(following.delay)

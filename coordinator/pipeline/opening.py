@@ -1,0 +1,59 @@
+"""Open what a job needs on its driver: its participants, and the connection to its coordinator."""
+
+import contextlib
+import os
+
+from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
+from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
+from onceward.coordinator.protocol.values import JobName
+
+__all__ = ["connect_to", "open_participants"]
+
+
+def open_participants(
+    stack: contextlib.ExitStack, job: JobName, source: Source, sink: Sink, settings: CheckpointSettings
+) -> tuple[Links, Progress]:
+    """Open source and sink; ``stack`` closes them."""
+    links = Links()
+    progress = Progress(job, links=links)
+    stack.callback(progress.close)
+    context = JobContext(
+        job=job,
+        checkpoint_timeout=as_duration(settings.timeout),
+        checkpoint_interval=None if settings.interval is None else as_duration(settings.interval),
+        links=links,
+    )
+    for participant in (source, sink):
+        stack.callback(participant.close)
+        participant.open(context)
+    return links, progress
+
+
+def connect_to(
+    stack: contextlib.ExitStack,
+    address: str | None,
+    state_dir: str | os.PathLike[str] | None,
+    links: Links,
+    *,
+    shared: bool = False,
+) -> CoordinatorClient:
+    """Connect to the coordinator at ``address``, or start one in this process; ``stack`` closes it.
+
+    ``shared``: other jobs of this process may use the one in this process, too; each job must be there only once.
+    """
+    if address is None:
+        from onceward.coordinator.service.embedded import EmbeddedCoordinator, shared_coordinator
+
+        if shared:
+            embedded = stack.enter_context(shared_coordinator(state_dir))
+        else:
+            embedded = EmbeddedCoordinator(state_dir)
+            stack.callback(embedded.close)
+        client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
+    else:
+        client = connect(address, links=links)
+    stack.callback(client.close)
+    return client

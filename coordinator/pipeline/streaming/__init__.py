@@ -1,0 +1,1 @@
+"""Structured Streaming: each batch of a query is one checkpoint of a job."""

@@ -1,0 +1,162 @@
+"""Decide what a batch of a Structured Streaming query is to a job. Pure; the coordinator checks documents with it.
+
+Document ``spark-batch``, version 1: the newest batch of a job. ::
+
+    {"query": "7a6e...", "batch": 41, "offsets": "9f2c..."}
+
+``query`` is the id that Spark keeps in the checkpointLocation. ``offsets`` is the SHA-256 of the batch's entry in
+Spark's offset log, which holds the end offsets of all sources, the watermark and the time: a batch that Spark runs
+again with the same entry reads the same input against the same state. Before the first batch, ``query`` and
+``offsets`` are null and ``batch`` is -1.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from onceward.coordinator.protocol.values import Document
+
+__all__ = ["KIND", "Batch", "Found", "Place", "check_positions", "describe_refusal", "place", "positions_of", "skip_to"]
+
+KIND = "spark-batch"
+_VERSION = 1
+_BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One batch of one query, with its input."""
+
+    query: str
+    number: int
+    offsets: str
+    """SHA-256 of its entry in Spark's offset log, in hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The batch that Spark runs now."""
+
+    batch: Batch
+    after: int
+    """The batch before it that had a sink: number - 1, less when Spark repartitioned the state in between."""
+
+
+class Place(StrEnum):
+    """The place of a batch in the history of a job."""
+
+    NEXT = "next"
+    """It follows the newest completed batch, or is the first of the job: it is written."""
+    COMPLETED = "completed"
+    """It is the newest completed batch, run again by Spark with the same input: only its state is written."""
+    OTHER_QUERY = "other query"
+    """Another query: its checkpointLocation was deleted, or is another one."""
+    OLDER_COPY = "older copy"
+    """A completed batch with other input, or an earlier one: the checkpointLocation is an older copy."""
+    GAP = "gap"
+    """Batches between the newest completed one and this one had another sink, or none."""
+
+
+def place(base: Batch | None, found: Found) -> Place:
+    """Return the place of ``found``. ``base``: the job's newest completed batch; None before the first."""
+    batch = found.batch
+    if base is None:
+        return Place.NEXT
+    if batch.query != base.query:
+        return Place.OTHER_QUERY
+    if batch == base:
+        return Place.COMPLETED
+    if batch.number <= base.number:
+        return Place.OLDER_COPY
+    return Place.NEXT if found.after == base.number else Place.GAP
+
+
+def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
+    """Explain why a batch of this place is not written, what that means for the data, and what to do."""
+    batch = found.batch
+    begin_again = (
+        f"or, to begin again on purpose: onceward forget {job}, then start it. The output keeps what was written, and "
+        "the query writes again whatever it reads again"
+    )
+    match where:
+        case Place.OTHER_QUERY:
+            what = (
+                f"Spark runs batch {batch.number} of query {batch.query}, and job {job} has completed batch "
+                f"{base.number} of query {base.query}: the checkpointLocation was deleted, or is another one"
+            )
+            remedy = f"Start the query with the checkpointLocation of query {base.query}; {begin_again}"
+        case Place.OLDER_COPY:
+            differs = "with other input" if batch.number == base.number else f"after batch {base.number} is completed"
+            what = (
+                f"Spark runs batch {batch.number} of query {batch.query} {differs}: the checkpointLocation is an older "
+                f"copy than the history of job {job}, or the job was not restored with it"
+            )
+            remedy = (
+                f"Put the newest checkpointLocation back, or restore the checkpoint of job {job} that has batch "
+                f"{batch.number - 1} (onceward restore {job} --from ID; output after it repeats); {begin_again}"
+            )
+        case Place.GAP:
+            what = (
+                f"Spark runs batch {batch.number} of query {batch.query}, and job {job} has completed batch "
+                f"{base.number}: the batches between them ran with another sink, or the job was restored to an older "
+                "checkpoint without its checkpointLocation"
+            )
+            remedy = (
+                f"Put back a checkpointLocation that ends with batch {base.number} or {base.number + 1}; {begin_again}"
+            )
+        case Place.NEXT | Place.COMPLETED:
+            raise ValueError(f"a batch that is {where.value} is not refused")
+        case _:
+            assert_never(where)
+    return f"{what}. Nothing of the batch was written: its records could be in the output twice, or never. {remedy}."
+
+
+def positions_of(batch: Batch | None) -> Document:
+    """Return the positions of a job whose newest batch is ``batch``; None before its first one."""
+    body: dict[str, Any] = dict(_BEFORE_THE_FIRST)
+    if batch is not None:
+        body = {"query": batch.query, "batch": batch.number, "offsets": batch.offsets}
+    return Document(kind=KIND, version=_VERSION, body=body)
+
+
+def batch_of(positions: Document) -> Batch | None:
+    """Return the newest batch in ``positions``; None before the first one. Raises ValueError with the reason."""
+    if positions.kind != KIND:
+        raise ValueError(f"the document is of kind {positions.kind!r}, and a stream reads {KIND!r}")
+    if positions.version != _VERSION:
+        raise ValueError(f"the document has version {positions.version}, this program knows version {_VERSION}")
+    body = dict(positions.body)
+    if body == _BEFORE_THE_FIRST:
+        return None
+    query, number, offsets = (body.get(name) for name in _BEFORE_THE_FIRST)
+    if not isinstance(query, str) or not query or not isinstance(offsets, str) or not offsets:
+        raise ValueError(f"the document is damaged: {body!r}")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"the document is damaged: batch {number!r} is not a number from 0")
+    return Batch(query=query, number=number, offsets=offsets)
+
+
+def check_positions(document: Document, base: Document | None) -> None:
+    """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
+
+    Raises ValueError for an unknown version or content, another query than the base's, and for a batch that is not
+    the base's or a later one.
+    """
+    after = batch_of(document)
+    before = batch_of(base) if base is not None else None
+    if before is None:
+        return
+    if after is None:
+        raise ValueError(f"they are before the first batch, the base's at batch {before.number}")
+    if after.query != before.query:
+        raise ValueError(f"they are of query {after.query}, the base's of {before.query}")
+    if after != before and after.number <= before.number:
+        raise ValueError(f"they are at batch {after.number}, the base's at batch {before.number}")
+
+
+def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
+    """Refuse to skip input (entry point ``onceward.positions``). Raises ValueError with the reason."""
+    raise ValueError(
+        "Spark keeps which input a Structured Streaming query has read, in its checkpointLocation. To go past input "
+        "that is gone, start the query with its source's own option, for example failOnDataLoss=false"
+    )

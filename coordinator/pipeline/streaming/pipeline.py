@@ -1,0 +1,191 @@
+"""The public entry point for a program that is one Structured Streaming query."""
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.pipeline import preflight
+from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.coordinator.pipeline.interfaces import Sink
+from onceward.coordinator.pipeline.restarts import FINAL, Restart, Restarts
+from onceward.coordinator.pipeline.spark import check_submission, is_alive, make_session
+from onceward.coordinator.pipeline.streaming.sink import StreamSink
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StreamingPipeline"]
+
+_log = logger("onceward.pipeline")
+
+_OUTPUT_MODES = ("append", "update", "complete")
+_TRIGGERS = ("availableNow", "once", "processingTime")
+
+
+class StreamingPipeline:
+    """A Structured Streaming query to Kafka, exactly once, with the restarts and exit codes of a ``Pipeline``.
+
+    >>> StreamingPipeline(
+    ...     job="totals",
+    ...     query=lambda spark: spark.readStream.format("kafka")...,
+    ...     sink=KafkaSink("localhost:9092", topic="totals"),
+    ...     checkpoint_location="/data/totals",
+    ...     output_mode="update",
+    ... ).run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        query: "Callable[[SparkSession], DataFrame]",
+        sink: Sink,
+        checkpoint_location: str | os.PathLike[str],
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        coordinator: str | None = None,
+        settings: CheckpointSettings | None = None,
+        spark: "SparkSession | None" = None,
+        restart: Restart | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        allow_complete_mode: bool = False,
+    ) -> None:
+        """Describe a query. Starts nothing and uses no network before :meth:`run`.
+
+        :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
+        :param query: function of a session that returns a streaming DataFrame; called at each start of the query.
+        :param checkpoint_location: where Spark keeps the query's offsets and state.
+        :param output_mode: ``append``, ``update`` or ``complete``.
+        :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
+            batch follows the last one at once.
+        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param settings: ``interval`` and ``min_pause`` have no effect: the trigger sets the pace.
+        :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
+        :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
+        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
+        :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
+        :raises ConfigurationError: when an argument cannot be used.
+        """
+        problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
+        try:
+            self._job = JobName(job)
+        except (ValueError, TypeError) as error:
+            problems.append(f"job: {error}")
+        if problems:
+            raise ConfigurationError(
+                "This StreamingPipeline cannot be used; nothing was started. Change these arguments:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        self._query = query
+        self._sink = sink
+        self._checkpoint_location = os.fspath(checkpoint_location)
+        self._output_mode = output_mode
+        self._trigger = dict(trigger or {})
+        self._coordinator = coordinator
+        self._settings = settings
+        self._spark = spark
+        self._restart = restart or Restart()
+        self._state_dir = state_dir
+        self._allow_complete_mode = allow_complete_mode
+        self._stopping = StopFlag()
+        self._running: StreamSink | None = None
+
+    def stop(self) -> None:
+        """End the query after its running batch is settled; callable from any thread and from signal handlers."""
+        self._stopping.set()
+        if self._running is not None:
+            self._running.stop()
+
+    def run(self) -> CloseReason:
+        """Run until the query has processed what is available, a signal or :meth:`stop` ends it, or a person must act.
+
+        A query that fails is started again, with Spark's checkpointLocation, after the delays of ``restart``. Final
+        errors are raised as by ``Pipeline.run``.
+        """
+        exit_with_codes()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._stopping.clear)
+            spark = self._session(stack)
+            sink = stack.enter_context(
+                StreamSink(
+                    spark,
+                    job=self._job,
+                    sink=self._sink,
+                    coordinator=self._coordinator,
+                    settings=self._settings,
+                    restart=self._restart,
+                    state_dir=self._state_dir,
+                    allow_complete_mode=self._allow_complete_mode,
+                )
+            )
+            self._running = sink
+            stack.enter_context(stopping_on_signals(self.stop))
+            return self._queries(spark, sink)
+
+    def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
+        if self._spark is not None:
+            return self._spark
+        preflight.require_safe(self._job, check_submission(embedded=self._coordinator is None))
+        spark, made = make_session(self._job)
+        if made:
+            stack.callback(spark.stop)
+        return spark
+
+    def _queries(self, spark: "SparkSession", sink: StreamSink) -> CloseReason:
+        """Run the query again and again until it ends without an error, or with a final one."""
+        restarts = Restarts(self._restart, random.Random())
+        while not self._stopping.is_set():
+            began, before = time.monotonic(), sink.batches
+            try:
+                return sink.await_termination(self._start(spark, sink))
+            except FINAL:
+                raise
+            except Exception as error:
+                if not is_alive(spark):
+                    raise OncewardError(
+                        "Spark's JVM is gone. Completed batches are committed now or at the next start; the running "
+                        "batch is run again by the next start. Start the program again."
+                    ) from error
+                following = restarts.after(
+                    error, settled=sink.batches - before, failed=1, lasted=time.monotonic() - began
+                )
+                if sink.ended or following.delay is None:
+                    raise
+                _log.warning("job %s: starting the query again in %.1f s: %s", self._job, following.delay, error)
+                self._stopping.wait(following.delay)
+        return CloseReason.STOPPED
+
+    def _start(self, spark: "SparkSession", sink: StreamSink) -> "StreamingQuery":
+        writer = self._query(spark).writeStream.outputMode(self._output_mode)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        location = self._checkpoint_location
+        return writer.option("checkpointLocation", location).queryName(self._job).foreachBatch(sink).start()
+
+
+def _problems(query: object, output_mode: str, trigger: object, allow_complete_mode: bool) -> "list[str]":
+    problems = []
+    if not callable(query):
+        problems.append(f"query: {query!r} is not a function of a session that returns a streaming DataFrame")
+    if output_mode not in _OUTPUT_MODES:
+        problems.append(f"output_mode: {output_mode!r} is none of {', '.join(_OUTPUT_MODES)}")
+    if output_mode == "complete" and not allow_complete_mode:
+        problems.append(
+            "output_mode: in complete mode each batch adds its whole result to the output again; use "
+            "'update', or pass allow_complete_mode=True if the readers expect that"
+        )
+    if trigger is not None and (not isinstance(trigger, Mapping) or len(trigger) != 1 or set(trigger) - set(_TRIGGERS)):
+        problems.append(
+            f"trigger: {trigger!r} is not one of {', '.join(_TRIGGERS)} with its value. Continuous and real-time "
+            "triggers have no batches, which checkpoints need"
+        )
+    return problems

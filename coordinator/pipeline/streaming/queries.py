@@ -1,0 +1,91 @@
+"""What Spark knows of a running query: its id, its logs, its output mode. Asked in the query's own thread."""
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.streaming.batches import Batch, Found
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Query"]
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Spark's local property for the jobs of a query (StreamExecution.QUERY_ID_KEY)."""
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_COMPLETE = "Complete"
+
+
+class Query:
+    """One run of a query. Its logs are read through Hadoop's file systems, as Spark reads them."""
+
+    def __init__(self, df: "DataFrame") -> None:
+        """``df``: a batch of the query, in its thread. Raises ConfigurationError outside of a query."""
+        self._context: Any = df.sparkSession.sparkContext
+        query = self._context.getLocalProperty(_QUERY_ID)
+        jvm: Any = self._context._jvm
+        running = None
+        if query is not None:
+            shared: Any = df.sparkSession._jsparkSession
+            running = shared.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+        if running is None:
+            raise ConfigurationError(
+                "A StreamSink takes the batches of a running query. Nothing was written. Pass it to "
+                "df.writeStream.foreachBatch(sink), or call it inside the function that is passed there."
+            )
+        self.id = str(query)
+        self._running: Any = running
+
+    def is_run_of(self, df: "DataFrame") -> bool:
+        """Return whether ``df`` is a batch of this run."""
+        context: Any = df.sparkSession.sparkContext
+        return bool(context.getLocalProperty(_QUERY_ID) == self.id and self.active())
+
+    @property
+    def rewrites_everything(self) -> bool:
+        """Whether each batch holds the whole result (output mode complete)."""
+        return bool(self._running.outputMode().toString() == _COMPLETE)
+
+    def active(self) -> bool:
+        """False once the query is being stopped."""
+        return bool(self._running.isActive())
+
+    def find(self, number: int, *, first: bool) -> Found:
+        """Return batch ``number``. ``first``: of this run; only before it can Spark have repartitioned the state."""
+        entry = hashlib.sha256(self._read(f"offsets/{number}")).hexdigest()
+        after = number - 1
+        while first and self._repartitioned(after):
+            after -= 1
+        return Found(batch=Batch(query=self.id, number=number, offsets=entry), after=after)
+
+    def _repartitioned(self, number: int) -> bool:
+        """Return whether Spark's StreamingCheckpointManager.repartition made the batch: it is committed, no sink saw
+        it, and it differs from the one before only in the number of partitions."""
+        files = (f"commits/{number}", f"offsets/{number - 1}", f"offsets/{number}")
+        if number < 1 or not all(map(self._exists, files)):  # Spark deletes old entries
+            return False
+        before, entry = (self._read(file).decode().splitlines() for file in files[1:])
+        return before[2:] == entry[2:] and _partitions(before) != _partitions(entry)
+
+    def _path(self, name: str) -> Any:
+        return self._context._jvm.org.apache.hadoop.fs.Path(f"{self._running.resolvedCheckpointRoot()}/{name}")
+
+    def _exists(self, name: str) -> bool:
+        path = self._path(name)
+        return bool(path.getFileSystem(self._context._jsc.hadoopConfiguration()).exists(path))
+
+    def _read(self, name: str) -> bytes:
+        path = self._path(name)
+        stream = path.getFileSystem(self._context._jsc.hadoopConfiguration()).open(path)
+        try:
+            return bytes(self._context._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+
+def _partitions(entry: list[str]) -> str | None:
+    """Return the number of shuffle partitions in an entry of the offset log: version, metadata, one line a source."""
+    found: str | None = json.loads(entry[1]).get("conf", {}).get(_PARTITIONS)
+    return found

@@ -1,0 +1,279 @@
+"""The public sink for Structured Streaming: a function for ``foreachBatch`` that writes each batch exactly once."""
+
+import contextlib
+import os
+import threading
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from onceward.coordinator.client.calls import require_address
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline import preflight
+from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.coordinator.pipeline.generations import Generations
+from onceward.coordinator.pipeline.interfaces import Sink
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.members import Members
+from onceward.coordinator.pipeline.opening import connect_to, open_participants
+from onceward.coordinator.pipeline.restarts import Restart
+from onceward.coordinator.pipeline.spark import check_session
+from onceward.coordinator.pipeline.streaming.batches import Batch
+from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError
+from onceward.coordinator.pipeline.streaming.queries import Query
+from onceward.coordinator.pipeline.streaming.source import BatchSource
+from onceward.coordinator.pipeline.streaming.tasks import BatchTasks
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StreamSink"]
+
+_log = logger("onceward.pipeline")
+
+_LOOK_S = 0.2
+"""Seconds between looks for signals and for the end of the job."""
+
+_registering = threading.Lock()
+_open: "dict[JobName, StreamSink]" = {}
+"""The open sinks of this process. A signal ends all of their queries."""
+
+
+class StreamSink:
+    """Writes the batches of one Structured Streaming query, each of them in one checkpoint of a job.
+
+    >>> with StreamSink(spark, job="totals", sink=KafkaSink("localhost:9092", topic="totals")) as sink:
+    ...     query = totals.writeStream.option("checkpointLocation", "...").foreachBatch(sink).start()
+    ...     sink.await_termination(query)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        *,
+        job: str,
+        sink: Sink,
+        coordinator: str | None = None,
+        settings: CheckpointSettings | None = None,
+        restart: Restart | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        allow_complete_mode: bool = False,
+    ) -> None:
+        """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
+        not wait for the first batch, because readers of the output wait for it.
+
+        :param spark: the query's classic session, never changed.
+        :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
+        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace.
+        :param restart: delays between generations after failures; None = Flink's exponential delay.
+        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
+        :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
+        :raises ConfigurationError: when an argument cannot be used.
+        :raises OncewardError: every final error of ``Pipeline.run``.
+        """
+        try:
+            self._job = JobName(job)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"job: {error}") from None
+        if coordinator is not None:
+            require_address(coordinator)
+        self._allow_complete_mode = allow_complete_mode
+        self._handover = Handover()
+        self._stopping = StopFlag()
+        self._one_batch = threading.Lock()
+        self._query: Query | None = None
+        self._failure: BaseException | None = None
+        """What the last batch raised."""
+        self.batches = 0
+        """Batches that were settled since the sink was made."""
+        exit_with_codes()
+        with contextlib.ExitStack() as stack:
+            self._register(stack)
+            self._open(
+                stack,
+                spark,
+                sink,
+                coordinator,
+                replace(settings or CheckpointSettings(), interval=0, min_pause=0),
+                restart or Restart(),
+                state_dir,
+            )
+            self._stack = stack.pop_all()
+
+    def _register(self, stack: contextlib.ExitStack) -> None:
+        """Without this, a second sink of the job would take it from the first one: both have one coordinator."""
+        with _registering:
+            if self._job in _open:
+                raise ConfigurationError(
+                    f"job: this process has an open StreamSink of job {self._job} already. Nothing was started. Give "
+                    "each query its own job, or close the other sink first."
+                )
+            _open[self._job] = self
+        stack.callback(_open.pop, self._job)
+
+    def _open(
+        self,
+        stack: contextlib.ExitStack,
+        spark: "SparkSession",
+        sink: Sink,
+        coordinator: str | None,
+        settings: CheckpointSettings,
+        restart: Restart,
+        state_dir: str | os.PathLike[str] | None,
+    ) -> None:
+        embedded = coordinator is None
+        findings = check_session(spark, embedded=embedded)
+        preflight.require_safe(self._job, findings)
+        source = BatchSource(self._job, self._handover)
+        links, progress = open_participants(stack, self._job, source, sink, settings)
+        preflight.require_safe(self._job, preflight.examine(source, sink))
+        client = connect_to(stack, coordinator, state_dir, links, shared=True)
+        self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
+        committer = sink.committer()
+        stack.callback(committer.close)
+        members = Members(
+            job=self._job,
+            source=source,
+            sink=sink,
+            committer=committer,
+            tasks=self._tasks,
+            settings=settings,
+            journal=Journal(self._job),
+            progress=progress,
+        )
+        self._generations = Generations(members, client, restart, self._stopping, takeover=embedded)
+        thread = threading.Thread(target=self._run, name=f"onceward-{self._job}", daemon=True)
+        stack.callback(thread.join)
+        stack.callback(self._generations.stop)
+        thread.start()
+        self._handover.wait_recovered()
+
+    def _run(self) -> None:
+        try:
+            reason = self._generations.run()
+        except BaseException as error:  # noqa: BLE001 - raised where the program waits
+            self._handover.end(error)
+        else:
+            self._reason = reason
+            self._handover.end(StreamEndedError(f"Job {self._job} was ended: {reason.value}."))
+
+    _reason = CloseReason.FINISHED
+
+    # -- in the query's thread
+
+    def __call__(self, df: "DataFrame", batch: int) -> None:
+        """Write a batch; return when it is settled. Pass the sink to ``foreachBatch``."""
+        self._failure = None
+        try:
+            if self._stopping.is_set():
+                raise StreamEndedError(f"Job {self._job} is being stopped.")
+            with self._one_batch:
+                self._write(df, batch)
+                self.batches += 1
+        except Exception as error:  # noqa: BLE001 - await_termination raises it
+            self._failure = error
+            if not isinstance(error, StreamEndedError):
+                _log.error("job %s: batch %d was not written: %s", self._job, batch, error)
+            # A short text: Spark searches it with a regular expression that overflows its thread's stack.
+            raise RuntimeError(
+                f"batch {batch} of job {self._job} was not written: {type(error).__name__}, see the log"
+            ) from None
+
+    def _write(self, df: "DataFrame", number: int) -> None:
+        query = self._query
+        first = query is None or not query.is_run_of(df)
+        if query is None or first:
+            query = self._query = Query(df)
+            self._require_usable(query)
+        found = query.find(number, first=first)
+        ran = False
+        with self._handover.offering(found):
+            while (work := self._handover.next_work(found.batch, query.active)) is not None:
+                try:
+                    votes = self._tasks.execute(df, work)
+                except Exception as error:
+                    if self._handover.answer(work, error):
+                        raise
+                else:
+                    ran = self._handover.answer(work, votes) or ran
+        if not ran:
+            self._write_state(df, found.batch)
+
+    def _write_state(self, df: "DataFrame", batch: Batch) -> None:
+        """Run a batch that was settled before: Spark needs the version of the state that the batch makes."""
+        _log.info("job %s: batch %d is settled already; Spark writes its state", self._job, batch.number)
+        df.write.format("noop").mode("overwrite").save()
+
+    def _require_usable(self, query: Query) -> None:
+        if query.rewrites_everything and not self._allow_complete_mode:
+            raise ConfigurationError(
+                "The query's output mode is complete: each batch would add its whole result to the output again. "
+                "Nothing was written. Use outputMode('update'), which writes what has changed, or pass "
+                "allow_complete_mode=True if the readers of the output expect that, for example of a compacted topic."
+            )
+
+    # -- in the program's thread
+
+    def await_termination(self, query: "StreamingQuery") -> CloseReason:
+        """Wait until ``query`` ends. SIGINT, SIGTERM, :meth:`stop` and ``onceward stop`` end it after its running batch
+        is settled.
+
+        A signal ends the queries of all open sinks of this process. Raises the error that failed a batch or ended the
+        job, and Spark's StreamingQueryException for every other failure. Uncaught, errors of Onceward end the process
+        with their exit codes.
+        """
+        from pyspark.errors import StreamingQueryException
+
+        with stopping_on_signals(_stop_all):
+            try:
+                while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # Spark takes fractions
+                    if self.ended or self._is_idle_and_stopping():
+                        query.stop()
+            except StreamingQueryException:
+                if not self._stopping.is_set() and not self.ended:
+                    if self._failure is not None:
+                        raise self._failure from None
+                    raise
+        ended = self._handover.ended
+        if ended is not None and not isinstance(ended, StreamEndedError):
+            raise ended
+        if ended is not None:
+            return self._reason
+        return CloseReason.STOPPED if self._stopping.is_set() else CloseReason.FINISHED
+
+    @property
+    def ended(self) -> bool:
+        """True when no batch can be written any more: an error or a person has ended the job."""
+        return self._handover.ended is not None
+
+    def stop(self) -> None:
+        """End the query after its running batch is settled; callable from any thread and from signal handlers.
+        :meth:`await_termination` stops the query."""
+        self._stopping.set()
+
+    def _is_idle_and_stopping(self) -> bool:
+        return self._stopping.is_set() and not self._one_batch.locked()
+
+    def close(self) -> None:
+        """Settle what is decided and leave the job. A batch that runs meanwhile fails, and runs again at the next
+        start."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _stop_all() -> None:
+    for sink in list(_open.values()):
+        sink.stop()

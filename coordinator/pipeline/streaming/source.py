@@ -1,0 +1,108 @@
+"""The batch that Spark has open, as a source: what there is to read is the batch that is offered."""
+
+from collections.abc import Sequence
+
+from onceward.coordinator.errors import HaltedError
+from onceward.coordinator.pipeline.interfaces import (
+    Finding,
+    JobContext,
+    Plan,
+    ReplayRefusedError,
+    Resource,
+    Source,
+    SplitReader,
+)
+from onceward.coordinator.pipeline.streaming.batches import (
+    KIND,
+    Batch,
+    Place,
+    batch_of,
+    describe_refusal,
+    place,
+    positions_of,
+)
+from onceward.coordinator.pipeline.streaming.handover import Handover
+from onceward.coordinator.protocol.values import Document, JobName, JsonObject, Participant, ParticipantName, Role
+
+__all__ = ["BatchSource"]
+
+
+class BatchSource(Source):
+    """Plans the batches of one query. Spark reads them, so there is no reader."""
+
+    schema = ""
+    copied_columns = ()
+
+    def __init__(self, job: JobName, handover: Handover) -> None:
+        self.participant = Participant(name=ParticipantName("spark"), role=Role.SOURCE, kind=KIND)
+        self._job = job
+        self._handover = handover
+
+    def open(self, context: JobContext) -> None:
+        """Do nothing: Spark has the clients."""
+
+    def preflight(self) -> Sequence[Finding]:
+        return []
+
+    def resolve(self) -> Document:
+        self._handover.recovered(None)
+        return positions_of(None)
+
+    def restore(self, positions: Document) -> None:
+        self._handover.recovered(self._read(positions))
+
+    def plan(self, base: Document) -> Plan:
+        """Return the offered batch if it follows ``base``. Raises HaltedError if it may not be written."""
+        completed, found = self._read(base), self._handover.offered
+        idle = Plan(splits=(), positions=base, records=0, lag=0, finished=False)
+        if found is None:
+            return idle
+        match where := place(completed, found):
+            case Place.COMPLETED:
+                return idle
+            case Place.NEXT:
+                number = found.batch.number
+                return Plan(
+                    splits=({"batch": number},),
+                    positions=positions_of(found.batch),
+                    records=1,
+                    lag=0,
+                    finished=False,
+                    sizing={"batch": number},
+                )
+            case _:
+                assert completed is not None
+                raise HaltedError(describe_refusal(self._job, where, completed, found))
+
+    def read(self) -> SplitReader:
+        raise NotImplementedError("Spark reads its batches itself")
+
+    def settled(self, positions: Document) -> None:
+        batch = self._read(positions)
+        if batch is not None:
+            self._handover.settled(batch)
+
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        return ", ".join(f"batch {split['batch']}" for split in splits)
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        """Accept: Spark has not written its commit log for a batch that is not settled, so it runs the batch now or
+        when the query starts, with the same input. The run itself finds out if the checkpointLocation was replaced."""
+        if self._read(positions) is None:
+            raise ReplayRefusedError("the positions name no batch")
+
+    def reads(self, resource: Resource) -> bool:
+        """False: which topics the query reads is known only to Spark."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing: Spark has the clients."""
+
+    def _read(self, positions: Document) -> Batch | None:
+        try:
+            return batch_of(positions)
+        except ValueError as error:
+            raise HaltedError(
+                f"The stored positions of job {self._job} cannot be read: {error}. Nothing was written. Run the job "
+                "with the program that wrote them, under its own name, or restore a checkpoint that this one can read."
+            ) from None

@@ -1,0 +1,100 @@
+"""The tasks of a batch: a checkpoint asks for them, Spark's stream thread runs them on the batch's DataFrame."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, rewriting, unusable_in, writing
+from onceward.coordinator.pipeline.interfaces import Plan, Sink
+from onceward.coordinator.pipeline.spark import is_alive, ship
+from onceward.coordinator.pipeline.streaming.batches import batch_of
+from onceward.coordinator.pipeline.streaming.handover import Handover, Work
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BatchTasks"]
+
+_SLOT = "slot"
+_JOB_GROUP = "spark.jobGroup.id"
+"""Spark's local property. The group of a query's jobs is the id of its run."""
+
+
+class BatchTasks:
+    """Runs tasks in the thread of a query. Implements ``Tasks``."""
+
+    def __init__(self, spark: "SparkSession", *, job: JobName, sink: Sink, handover: Handover) -> None:
+        self._spark = spark
+        self._job = job
+        self._sink = sink
+        self._handover = handover
+        self._write: BatchesTransform | None = None
+        self._rewrite: BatchesTransform | None = None
+        self._job_group = ""
+
+    # -- the generation's threads
+
+    def start(self) -> None:
+        """Send the code to the executors. Raises PreflightError if they cannot run it."""
+        if self._write is not None:
+            return
+        write = self._sink.write()
+        ship(self._spark, (type(write).__module__,), arrow=True)
+        self._rewrite = rewriting(write)
+        self._write = writing(write)
+
+    def alive(self) -> bool:
+        return is_alive(self._spark)
+
+    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+        """Wait until the query's thread has run the batch. See :meth:`Handover.run`."""
+        batch = batch_of(plan.positions)
+        assert batch is not None, "a plan with splits is one of a batch"
+        task = CheckpointTask(
+            job=self._job,
+            generation=generation,
+            checkpoint=checkpoint,
+            splits=plan.splits,
+            columns=(),
+            sink=self._sink.participant.name,
+            sink_options=self._sink.writer_options(),
+            submitted=time.time(),
+        )
+        return self._handover.run(Work(task=task, batch=batch, replay=_is_replay(plan.splits)))
+
+    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+        """A slot is written again by running its whole batch again and writing this slot only."""
+        if _is_replay(plan.splits):
+            return [[split] for split in plan.splits]
+        (batch,) = plan.splits
+        return [[{**batch, _SLOT: slot}] for slot in range(slots)]
+
+    def cancel(self) -> None:
+        self._handover.cancel(lambda: self._spark.sparkContext.cancelJobGroup(self._job_group))
+
+    # -- the query's thread
+
+    def execute(self, df: "DataFrame", work: Work) -> tuple[Vote, ...]:
+        """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
+        replay = _is_replay(work.task.splits)
+        writer = self._rewrite if replay else self._write
+        assert writer is not None, "started before its first checkpoint"
+        context: Any = df.sparkSession.sparkContext
+        self._job_group = context.getLocalProperty(_JOB_GROUP)
+        context.setLocalProperty(TASK_PROPERTY, work.task.to_json())
+        try:
+            rows = self._sink.prepare(df).mapInArrow(writer, VOTE_SCHEMA).collect()
+        except Exception as error:
+            wrong = unusable_in(str(error))
+            if wrong is None:
+                raise
+            raise wrong from error
+        finally:
+            context.setLocalProperty(TASK_PROPERTY, None)
+        return check_votes((row[0] for row in rows), len(work.task.splits) if replay else None)
+
+
+def _is_replay(splits: Sequence[JsonObject]) -> bool:
+    return _SLOT in splits[0]

@@ -1,0 +1,188 @@
+"""Structured Streaming queries that write through a StreamSink: exact, or halted before anything is written."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from onceward import KafkaSink, StreamSink
+from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import Committable, Settlement
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from tests.support import running_count
+from tests.support.processes import JobProcesses
+from tests.support.running_count import expected, feed, records
+from tests.support.topics import Topics, abort_with_the_brokers_tool
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LIMIT_S = 300.0
+"""Limit for one life of a driver, which starts Spark; only a stalled machine needs it."""
+
+
+class Counting:
+    """The running count of one test, in this process."""
+
+    def __init__(self, spark: "SparkSession", topics: Topics, job: str, directory: Path, topic: str = "totals") -> None:
+        self.spark = running_count.session(spark)
+        self.topics, self.job, self.directory = topics, job, directory
+        self.topic = topics.create(topic, 2)
+        self.checkpoint = directory / "checkpoint"
+        self._fed = 0
+
+    def feed(self, files: list[running_count.File]) -> None:
+        feed(self.directory / "input", files, first=self._fed)
+        self._fed += len(files)
+
+    def open(self, sink: KafkaSink | None = None) -> StreamSink:
+        return StreamSink(
+            self.spark,
+            job=self.job,
+            sink=sink or KafkaSink(self.topics.servers, topic=self.topic),
+            state_dir=self.directory / "state",
+        )
+
+    def start(self, write: "Callable[[DataFrame, int], None]") -> "StreamingQuery":
+        df = running_count.running_count(self.spark, self.directory / "input")
+        return running_count.writer(df, self.checkpoint).foreachBatch(write).start()
+
+    def run(self, sink: KafkaSink | None = None) -> CloseReason:
+        """One life of the query: it processes all files."""
+        with self.open(sink) as opened:
+            return opened.await_termination(self.start(opened))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = map(json.loads, (self.directory / "events").read_text().splitlines())
+        return [line for line in lines if line["event"] == name]
+
+    def written(self) -> Counter[tuple[bytes | None, bytes | None]]:
+        return Counter((key, value) for _, _, key, value in self.topics.read(self.topic))
+
+
+@pytest.fixture
+def counting(
+    spark: "SparkSession", topics: Topics, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Counting:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
+    return Counting(spark, topics, job, tmp_path)
+
+
+def test_a_running_count_is_exact_over_several_lives_of_its_query(counting: Counting) -> None:
+    files = records(5)
+    for part in (files[:3], files[3:]):
+        counting.feed(part)
+        assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+def test_two_queries_of_one_application_share_a_state_directory_and_need_jobs_of_their_own(counting: Counting) -> None:
+    files = records(2)
+    counting.feed(files)
+    other = Counting(counting.spark, counting.topics, f"{counting.job}-b", counting.directory, "others")
+    other.checkpoint = counting.directory / "other"
+    with counting.open() as one, other.open() as two:
+        with pytest.raises(ConfigurationError, match="its own job"):
+            counting.open()
+        queries = counting.start(one), other.start(two)
+        assert [one.await_termination(queries[0]), two.await_termination(queries[1])] == [CloseReason.FINISHED] * 2
+    assert counting.written() == other.written() == expected(files)
+
+
+def test_a_deleted_or_older_checkpoint_directory_halts_the_job_before_anything_is_written(counting: Counting) -> None:
+    files = records(6)
+    counting.feed(files[:2])
+    counting.run()
+    older = counting.directory / "older"
+    shutil.copytree(counting.checkpoint, older)
+    counting.feed(files[2:4])
+    counting.run()
+    newest = counting.directory / "newest"
+    counting.checkpoint.rename(newest)
+    with pytest.raises(HaltedError, match="deleted, or is another one"):
+        counting.run()
+    shutil.rmtree(counting.checkpoint)
+    older.rename(counting.checkpoint)
+    counting.feed(files[4:])
+    with pytest.raises(HaltedError, match="older copy"):
+        counting.run()
+    assert counting.written() == expected(files[:4])
+    shutil.rmtree(counting.checkpoint)
+    newest.rename(counting.checkpoint)
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+class Losing(KafkaCommitter):
+    """Before one commit, aborts the first transaction of it, as a person with rights on the cluster can."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.left = 1
+
+    def commit(self, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
+        if self.left and len(committables) == 2:
+            self.left -= 1
+            self.abort(committables[:1])
+        return super().commit(committables, **options)
+
+
+class LosingSink(KafkaSink):
+    def committer(self) -> Losing:
+        made = super().committer()
+        return Losing(controls=made._controls, clock=made._clock, generation=made._generation)
+
+
+def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Counting) -> None:
+    files = records(3)
+    counting.feed(files)
+    assert counting.run(LosingSink(counting.topics.servers, topic=counting.topic)) is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+    assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(1, 1)]
+
+
+def test_a_batch_that_is_settled_and_not_in_sparks_commit_log_is_not_written_again(counting: Counting) -> None:
+    """The state of its version is: the next batches count on it."""
+    files = records(4)
+    counting.feed(files)
+    with counting.open() as sink:
+
+        def fails_once_settled(df: "DataFrame", batch: int) -> None:
+            sink(df, batch)
+            if batch == 1 and sink.batches == 2:
+                raise ValueError("after batch 1")
+
+        query = counting.start(fails_once_settled)
+        with pytest.raises(StreamingQueryException, match="after batch 1"):
+            sink.await_termination(query)
+        assert sink.await_termination(counting.start(sink)) is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_once(
+    topics: Topics, job: str, tmp_path: Path
+) -> None:
+    """The second kill leaves a decided batch, whose transactions are then lost: the next life writes them again."""
+    files, topic = records(4), topics.create("totals", 2)
+    feed(tmp_path / "input", files)
+    spec = {"job": job, "servers": topics.servers, "topic": topic, "directory": str(tmp_path)}
+    with JobProcesses(tmp_path, "tests.support.running_count", **spec) as here:
+        for point, count in ((KillPoint.COORDINATOR_BEFORE_DECISION, 3), (KillPoint.DRIVER_AFTER_DECISION, 1)):
+            here.wait_for_kill(point, count, here.driver(kill_at=[f"{point.value}:{count}"]), LIMIT_S)
+        abort_with_the_brokers_tool(topics.servers, topic, 0)
+        here.finish(LIMIT_S)
+        assert here.events("replayed")
+    assert Counter((key, value) for _, _, key, value in topics.read(topic)) == expected(files)
