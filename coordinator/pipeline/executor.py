@@ -28,6 +28,8 @@ hold ranges of several partitions: each batch holds records of one partition, an
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
 VOTE_SCHEMA = "vote string"
+DIGEST_COLUMN = "onceward_digest"
+"""A 64-bit hash of each record."""
 READER_NAME = "onceward_read"
 """The reader's name in Spark's plans; the plan checks look for it."""
 
@@ -62,21 +64,29 @@ def writing(write: Any) -> BatchesTransform:
     return onceward_write
 
 
-def rewriting(write: Any) -> BatchesTransform:
-    """Return the writer task of a replay: it writes the slots that the splits name, and drains all others.
+def digesting(write: Any) -> BatchesTransform:
+    """Return the writer task of a batch that may have to run again: its vote has the digest of its records.
 
-    It numbers the votes by split.
+    The last column of the batches is :data:`DIGEST_COLUMN`, which is not written. A task whose splits name slots is a
+    replay: it writes only these, numbers the votes by split, and drains all other slots, so that the whole batch is
+    evaluated and its state is written.
     """
 
-    def onceward_rewrite(batches: Batches) -> Batches:
+    def onceward_write_digested(batches: Batches) -> Batches:
+        clock = Stopwatch()
         task, slot, attempt = _current()
-        numbers = {split["slot"]: number for number, split in enumerate(task.splits)}
-        if slot in numbers:
-            yield _ballot(_written(write, task, numbers[slot], attempt, batches))
-        for _ in batches:  # the whole batch is evaluated, or its state would not be written
-            pass
+        numbers = {split["slot"]: number for number, split in enumerate(task.splits) if "slot" in split}
+        if numbers and slot not in numbers:
+            for _ in batches:
+                pass
+            return
+        digest = _Digest(batches)
+        made = Timed(iter(digest))
+        vote = _written(write, task, numbers.get(slot, slot), attempt, made)
+        _warmed_up()
+        yield _ballot(replace(vote, digest=digest.text, steps=clock.steps(task.submitted, made, None)))
 
-    return onceward_rewrite
+    return onceward_write_digested
 
 
 def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
@@ -147,6 +157,29 @@ def unusable_in(text: str) -> ConfigurationError | None:
     """Extract the error that :func:`unusable` marked from the text of a Spark exception; None when there is none."""
     match = _MARKED.search(text)
     return ConfigurationError(str(json.loads(match[1]))) if match else None
+
+
+class _Digest:
+    """The batches of a slot without their column of hashes, whose sum does not depend on the order of the records."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._records = 0
+        self._sum = 0
+
+    def __iter__(self) -> Batches:
+        import numpy as np
+
+        for batch in self._batches:
+            hashes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+            self._records += batch.num_rows
+            self._sum = (self._sum + int(hashes.sum(dtype=np.int64))) % 2**64
+            yield batch.select(batch.schema.names[:-1])
+
+    @property
+    def text(self) -> str:
+        """Their number, and the sum of their hashes modulo 2**64 in hex."""
+        return f"{self._records}:{self._sum:016x}"
 
 
 class _Given:

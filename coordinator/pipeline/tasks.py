@@ -60,6 +60,8 @@ class Vote:
     """Bytes of keys and values of those records."""
     body: Mapping[str, Any] = field(default_factory=dict)
     """What the sink's ``pre_commit`` needs; empty for a slot without records, which has no transaction."""
+    digest: str = ""
+    """Of the slot's records, whatever their order; empty when not computed."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.support import running_count
-from tests.support.processes import JobProcesses
+from tests.support.processes import JobProcesses, free_address
 from tests.support.running_count import expected, feed, records
 from tests.support.topics import Topics, abort_with_the_brokers_tool
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,11 +46,12 @@ class Counting:
         feed(self.directory / "input", files, first=self._fed)
         self._fed += len(files)
 
-    def open(self, sink: KafkaSink | None = None) -> StreamSink:
+    def open(self, sink: KafkaSink | None = None, coordinator: str | None = None) -> StreamSink:
         return StreamSink(
             self.spark,
             job=self.job,
             sink=sink or KafkaSink(self.topics.servers, topic=self.topic),
+            coordinator=coordinator,
             state_dir=self.directory / "state",
         )
 
@@ -150,6 +153,19 @@ def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Countin
     assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(1, 1)]
 
 
+def test_a_lost_transaction_that_would_come_out_otherwise_halts_the_job_and_is_not_written(counting: Counting) -> None:
+    """The other transaction of the batch is visible already: the two would not belong together."""
+    counting.feed(records(1))
+    drawn = "reflect('java.util.UUID', 'randomUUID') AS value"
+    with (
+        counting.open(LosingSink(counting.topics.servers, topic=counting.topic)) as sink,
+        pytest.raises(HaltedError, match="has other records when it runs again"),
+    ):
+        sink.await_termination(counting.start(lambda df, batch: sink(df.selectExpr("key", drawn), batch)))
+    written = counting.written()
+    assert 0 < written.total() < expected(records(1)).total()
+
+
 def test_a_batch_that_is_settled_and_not_in_sparks_commit_log_is_not_written_again(counting: Counting) -> None:
     """The state of its version is: the next batches count on it."""
     files = records(4)
@@ -165,6 +181,40 @@ def test_a_batch_that_is_settled_and_not_in_sparks_commit_log_is_not_written_aga
         with pytest.raises(StreamingQueryException, match="after batch 1"):
             sink.await_termination(query)
         assert sink.await_termination(counting.start(sink)) is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_batch_continues_with_that_batch(counting: Counting) -> None:
+    files = records(4)
+    counting.feed(files)
+    started: list[StreamingQuery] = []
+    with counting.open() as sink:
+
+        def stopped_in_batch_1(df: "DataFrame", batch: int) -> None:
+            if batch == 1:
+                wait_until(lambda: started, "the query has started")
+                threading.Thread(target=started[0].stop).start()
+                wait_until(lambda: not started[0].isActive, "the query is being stopped")
+            sink(df, batch)
+
+        started.append(counting.start(stopped_in_batch_1))
+        started[0].awaitTermination()
+        assert sink.await_termination(counting.start(sink)) is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+@pytest.mark.kill
+def test_a_coordinator_that_is_killed_in_a_batch_costs_the_query_a_wait(counting: Counting, tmp_path: Path) -> None:
+    files, address, point = records(3), free_address(), KillPoint.COORDINATOR_BEFORE_DECISION
+    counting.feed(files)
+    with JobProcesses(tmp_path) as here:
+        serving = here.coordinator(address, kill_at=[f"{point.value}:3"])
+        with counting.open(coordinator=address) as sink:
+            query = counting.start(sink)
+            here.wait_for_kill(point, 3, serving, LIMIT_S)
+            here.coordinator(address)
+            assert sink.await_termination(query) is CloseReason.FINISHED
+            assert sink.batches == 3
     assert counting.written() == expected(files)
 
 

@@ -10,7 +10,7 @@ from onceward.coordinator.pipeline.streaming.batches import Batch, Found
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Query"]
+__all__ = ["Query", "moves_rows"]
 
 _QUERY_ID = "sql.streaming.queryId"
 """Spark's local property for the jobs of a query (StreamExecution.QUERY_ID_KEY)."""
@@ -83,6 +83,12 @@ class Query:
             return bytes(self._context._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
+
+
+def moves_rows(df: "DataFrame") -> bool:
+    """Return whether rows of a batch move between tasks: its plan is an RDD by now, whose lineage shows the shuffle."""
+    lineage: Any = df._jdf
+    return "ShuffledRowRDD" in str(lineage.queryExecution().toRdd().toDebugString())
 
 
 def _partitions(entry: list[str]) -> str | None:

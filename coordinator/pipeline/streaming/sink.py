@@ -12,15 +12,15 @@ from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.generations import Generations
-from onceward.coordinator.pipeline.interfaces import Sink
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_participants
 from onceward.coordinator.pipeline.restarts import Restart
-from onceward.coordinator.pipeline.spark import check_session
+from onceward.coordinator.pipeline.spark import check_retries, check_session
 from onceward.coordinator.pipeline.streaming.batches import Batch
 from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError
-from onceward.coordinator.pipeline.streaming.queries import Query
+from onceward.coordinator.pipeline.streaming.queries import Query, moves_rows
 from onceward.coordinator.pipeline.streaming.source import BatchSource
 from onceward.coordinator.pipeline.streaming.tasks import BatchTasks
 from onceward.coordinator.printable import logger
@@ -190,13 +190,15 @@ class StreamSink:
         first = query is None or not query.is_run_of(df)
         if query is None or first:
             query = self._query = Query(df)
-            self._require_usable(query)
+            self._require_usable(query, df)
         found = query.find(number, first=first)
         ran = False
         with self._handover.offering(found):
             while (work := self._handover.next_work(found.batch, query.active)) is not None:
                 try:
                     votes = self._tasks.execute(df, work)
+                except ReplayRefusedError as error:
+                    self._handover.answer(work, error)  # it halts the job, which ends the loop
                 except Exception as error:
                     if self._handover.answer(work, error):
                         raise
@@ -210,7 +212,9 @@ class StreamSink:
         _log.info("job %s: batch %d is settled already; Spark writes its state", self._job, batch.number)
         df.write.format("noop").mode("overwrite").save()
 
-    def _require_usable(self, query: Query) -> None:
+    def _require_usable(self, query: Query, df: "DataFrame") -> None:
+        if moves_rows(df):
+            preflight.require_safe(self._job, check_retries(df.sparkSession))
         if query.rewrites_everything and not self._allow_complete_mode:
             raise ConfigurationError(
                 "The query's output mode is complete: each batch would add its whole result to the output again. "

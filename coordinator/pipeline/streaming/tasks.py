@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, BatchesTransform, rewriting, unusable_in, writing
-from onceward.coordinator.pipeline.interfaces import Plan, Sink
+from onceward.coordinator.pipeline.executor import DIGEST_COLUMN, VOTE_SCHEMA, BatchesTransform, digesting, unusable_in
+from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.spark import is_alive, ship
 from onceward.coordinator.pipeline.streaming.batches import batch_of
 from onceward.coordinator.pipeline.streaming.handover import Handover, Work
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchTasks"]
 
-_SLOT = "slot"
+_SLOT, _SLOTS, _DIGEST = "slot", "slots", "digest"
 _JOB_GROUP = "spark.jobGroup.id"
 """Spark's local property. The group of a query's jobs is the id of its run."""
 
@@ -31,7 +31,8 @@ class BatchTasks:
         self._sink = sink
         self._handover = handover
         self._write: BatchesTransform | None = None
-        self._rewrite: BatchesTransform | None = None
+        self._votes: tuple[Vote, ...] = ()
+        """Of the run that ended last."""
         self._job_group = ""
 
     # -- the generation's threads
@@ -42,8 +43,7 @@ class BatchTasks:
             return
         write = self._sink.write()
         ship(self._spark, (type(write).__module__,), arrow=True)
-        self._rewrite = rewriting(write)
-        self._write = writing(write)
+        self._write = digesting(write)
 
     def alive(self) -> bool:
         return is_alive(self._spark)
@@ -62,14 +62,19 @@ class BatchTasks:
             sink_options=self._sink.writer_options(),
             submitted=time.time(),
         )
-        return self._handover.run(Work(task=task, batch=batch, replay=_is_replay(plan.splits)))
+        replay = _is_replay(plan.splits)
+        self._votes = self._handover.run(Work(task=task, batch=batch, replay=replay))
+        if replay:
+            _require_same(batch.number, plan.splits, self._votes)
+        return self._votes
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """A slot is written again by running its whole batch again and writing this slot only."""
+        """A slot is written again by running its whole batch again and writing this slot only. The number of slots and
+        the digest of its records show whether the second run gives the same."""
         if _is_replay(plan.splits):
             return [[split] for split in plan.splits]
         (batch,) = plan.splits
-        return [[{**batch, _SLOT: slot}] for slot in range(slots)]
+        return [[{**batch, _SLOT: vote.slot, _SLOTS: slots, _DIGEST: vote.digest}] for vote in self._votes]
 
     def cancel(self) -> None:
         self._handover.cancel(lambda: self._spark.sparkContext.cancelJobGroup(self._job_group))
@@ -78,14 +83,16 @@ class BatchTasks:
 
     def execute(self, df: "DataFrame", work: Work) -> tuple[Vote, ...]:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
+        assert self._write is not None, "started before its first checkpoint"
         replay = _is_replay(work.task.splits)
-        writer = self._rewrite if replay else self._write
-        assert writer is not None, "started before its first checkpoint"
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
         context.setLocalProperty(TASK_PROPERTY, work.task.to_json())
         try:
-            rows = self._sink.prepare(df).mapInArrow(writer, VOTE_SCHEMA).collect()
+            records = _hashed(self._sink.prepare(df))
+            if replay:
+                _require_same_slots(work.batch.number, work.task.splits, records)
+            rows = records.mapInArrow(self._write, VOTE_SCHEMA).collect()
         except Exception as error:
             wrong = unusable_in(str(error))
             if wrong is None:
@@ -98,3 +105,29 @@ class BatchTasks:
 
 def _is_replay(splits: Sequence[JsonObject]) -> bool:
     return _SLOT in splits[0]
+
+
+def _hashed(df: "DataFrame") -> "DataFrame":
+    """Add the hash of each record, computed where the record is. Spark hashes no maps."""
+    from pyspark.sql import functions
+
+    columns = [name for name, kind in df.dtypes if "map<" not in kind]
+    return df.withColumn(DIGEST_COLUMN, functions.xxhash64(*columns))
+
+
+def _require_same_slots(batch: int, splits: Sequence[JsonObject], records: "DataFrame") -> None:
+    """Raise ReplayRefusedError, before anything is written, if the batch comes in another number of slots now."""
+    plan: Any = records._jdf
+    wanted, found = splits[0][_SLOTS], int(plan.queryExecution().toRdd().getNumPartitions())
+    if found != wanted:
+        raise ReplayRefusedError(f"batch {batch} has {found} slots when it runs again, and had {wanted}")
+
+
+def _require_same(batch: int, splits: Sequence[JsonObject], votes: Sequence[Vote]) -> None:
+    """Raise ReplayRefusedError if a slot was written again with other records than before."""
+    for split, vote in zip(splits, votes, strict=True):
+        if vote.digest != split[_DIGEST]:
+            raise ReplayRefusedError(
+                f"slot {split[_SLOT]} of batch {batch} has other records when it runs again ({vote.digest}, was "
+                f"{split[_DIGEST]}): the query draws at random, reads the clock, or depends on the order of its input"
+            )

@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from pyspark import TaskContext
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import executor
-from onceward.coordinator.pipeline.executor import Batches, choosing, fusing, reading, unusable_in, writing
+from onceward.coordinator.pipeline.executor import Batches, choosing, digesting, fusing, reading, unusable_in, writing
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE, Journal
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
 
@@ -73,6 +74,44 @@ def test_a_writer_returns_its_vote_as_the_only_row() -> None:
     vote = Vote.from_json(ballot.column("vote").to_pylist()[0])
     assert (vote.slot, vote.attempt, vote.records, vote.body) == (1, 30, 2, {"id": "x"})
     assert {"schedule", "read+transform", "produce", "flush"} == vote.steps.keys()
+
+
+def test_a_digest_depends_on_the_records_and_not_on_their_order() -> None:
+    def digest_of(*batches: list[tuple[str, int]]) -> str:
+        writer = Written()
+        made = (
+            pa.RecordBatch.from_arrays(
+                [pa.array([v for v, _ in batch]), pa.array([h for _, h in batch], pa.int64())], ["value", "hash"]
+            )
+            for batch in batches
+        )
+        (ballot,) = digesting(writer)(made)
+        assert writer.values == [value for batch in batches for value, _ in batch]
+        return Vote.from_json(ballot.column("vote")[0].as_py()).digest
+
+    most, least = 2**63 - 1, -(2**63)
+    digest = digest_of([("a", most), ("b", most)], [("c", least)])
+    assert digest == digest_of([("c", least)], [("b", most)], [("a", most)])
+    others = [digest_of([("a", most), ("b", most)]), digest_of([("a", most), ("b", most), ("c", 1)]), digest_of()]
+    assert len({digest, *others}) == 4
+
+
+def test_a_replay_writes_only_the_slots_of_its_splits_and_drains_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(*slots: int) -> tuple[list[int], list[Any]]:
+        task = replace(TASK, splits=tuple({"slot": slot} for slot in slots))
+        properties = {TASK_PROPERTY: task.to_json()}
+        context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 1, taskAttemptId=lambda: 30)
+        monkeypatch.setattr(TaskContext, "get", lambda: context)
+        rows = iter([pa.RecordBatch.from_pydict({"value": ["a"], "hash": [1]})])
+
+        def write(_task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
+            return Vote(slot=slot, attempt=attempt, records=sum(batch.num_rows for batch in batches), bytes=1)
+
+        votes = [Vote.from_json(one.column("vote")[0].as_py()).slot for one in digesting(write)(rows)]
+        return votes, list(rows)
+
+    assert written(0, 1) == ([1], []), "slot 1 is the second split"
+    assert written(0, 2) == ([], [])
 
 
 def test_reader_function_and_writer_in_one_task_write_the_functions_output() -> None:
