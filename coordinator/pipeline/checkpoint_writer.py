@@ -15,8 +15,6 @@ from onceward.coordinator.protocol.values import CheckpointId, Document, Generat
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
 
-_IDLE_POLL = 0.05
-"""Seconds between polls for new data while a triggered checkpoint waits for some."""
 _IDLE_WAIT = 1.0
 """Seconds after which a checkpoint without new data is acknowledged unchanged, or a quarter of the checkpoint timeout
 if that is less."""
@@ -90,7 +88,7 @@ class CheckpointWriter:
             ended = self._m.runtime.monotonic()
             if plan.records or plan.finished or plan.positions != positions or ended > give_up:
                 return plan, ended - began
-            if self._mailbox.wait(lambda: self._disturbed(checkpoint), _IDLE_POLL):
+            if self._mailbox.wait(lambda: self._disturbed(checkpoint), self._m.source.idle_poll_s):
                 return plan, ended - began
 
     def _disturbed(self, checkpoint: CheckpointId) -> bool:

@@ -124,6 +124,8 @@ class Source(ABC):
     """Columns as a Spark DDL string."""
     copied_columns: Sequence[str]
     """The columns that a job without a transform writes, in order."""
+    idle_poll_s: float = 0.05
+    """Seconds between two plans while a checkpoint waits for new data."""
 
     @abstractmethod
     def open(self, context: JobContext) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from onceward import KafkaSink, StreamSink
-from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
@@ -203,11 +203,57 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch_continues_with_that_ba
     assert counting.written() == expected(files)
 
 
+def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before_anything_is_written(
+    counting: Counting,
+) -> None:
+    counting.feed(records(1))
+    df = running_count.running_count(counting.spark, counting.directory / "input")
+    writer = running_count.writer(df, counting.directory / "complete").outputMode("complete")
+    with counting.open() as sink, pytest.raises(ConfigurationError, match="allow_complete_mode"):
+        sink.await_termination(writer.foreachBatch(sink).start())
+    counting.spark.conf.set("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
+    with counting.open() as sink, pytest.raises(PreflightError, match="moves rows between tasks"):
+        sink.await_termination(counting.start(sink))
+    assert not counting.written()
+
+
+def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Counting) -> None:
+    files = records(4)
+    for name, value in {
+        "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "rocksdb.changelogCheckpointing.enabled": "true",
+    }.items():
+        counting.spark.conf.set(f"spark.sql.streaming.stateStore.{name}", value)
+    counting.feed(files[:2])
+    counting.run()
+    counting.spark._streamingCheckpointManager.repartition(str(counting.checkpoint), 3)
+    counting.feed(files[2:])
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger"),
+    [
+        ({"asyncProgressTrackingEnabled": "true"}, {"processingTime": "1 second"}),
+        ({}, {"continuous": "1 second"}),
+    ],
+    ids=["asynchronous progress tracking", "continuous"],
+)
+def test_spark_refuses_foreach_batch_where_it_would_not_log_each_batch_first(
+    spark: "SparkSession", tmp_path: Path, options: dict[str, str], trigger: dict[str, Any]
+) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.options(**options).trigger(**trigger)
+    with pytest.raises(Exception, match=r"(?i)foreachBatch|not supported"):
+        writer.option("checkpointLocation", str(tmp_path / "c")).foreachBatch(lambda _df, _n: None).start().stop()
+
+
 @pytest.mark.kill
 def test_a_coordinator_that_is_killed_in_a_batch_costs_the_query_a_wait(counting: Counting, tmp_path: Path) -> None:
     files, address, point = records(3), free_address(), KillPoint.COORDINATOR_BEFORE_DECISION
     counting.feed(files)
-    with JobProcesses(tmp_path) as here:
+    source = str(counting.directory / "input")
+    with JobProcesses(tmp_path, counting.job, counting.topics.servers, source, counting.topic) as here:
         serving = here.coordinator(address, kill_at=[f"{point.value}:3"])
         with counting.open(coordinator=address) as sink:
             query = counting.start(sink)
@@ -227,9 +273,10 @@ def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_on
 ) -> None:
     """The second kill leaves a decided batch, whose transactions are then lost: the next life writes them again."""
     files, topic = records(4), topics.create("totals", 2)
-    feed(tmp_path / "input", files)
-    spec = {"job": job, "servers": topics.servers, "topic": topic, "directory": str(tmp_path)}
-    with JobProcesses(tmp_path, "tests.support.running_count", **spec) as here:
+    source = tmp_path / "input"
+    feed(source, files)
+    program = "tests.support.running_count"
+    with JobProcesses(tmp_path, job, topics.servers, str(source), topic, program=program) as here:
         for point, count in ((KillPoint.COORDINATOR_BEFORE_DECISION, 3), (KillPoint.DRIVER_AFTER_DECISION, 1)):
             here.wait_for_kill(point, count, here.driver(kill_at=[f"{point.value}:{count}"]), LIMIT_S)
         abort_with_the_brokers_tool(topics.servers, topic, 0)

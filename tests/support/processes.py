@@ -84,7 +84,7 @@ class JobProcesses:
         """Run a driver to its end; it must end with exit code 0."""
         driver = self.driver()
         code = driver.wait(limit_s)
-        assert code == 0, f"the driver ended with {code}:\n{driver.tail(8000)}"
+        assert code == 0, f"the driver ended with {code}:\n{driver.tail()}"
 
     def command(self, *words: str) -> None:
         """Run a command of ``onceward``; it must end with exit code 0."""

@@ -81,17 +81,17 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    directory = Path(spec["directory"])
+    source = Path(spec["source"])
     made, _ = make_session("tests")
     pipeline = StreamingPipeline(
         job=spec["job"],
-        query=lambda spark: running_count(spark, directory / "input"),
-        sink=KafkaSink(spec["servers"], topic=spec["topic"]),
-        checkpoint_location=directory / "checkpoint",
+        query=lambda spark: running_count(spark, source),
+        sink=KafkaSink(spec["servers"], topic=spec["sink"]),
+        checkpoint_location=source.parent / "checkpoint",
         output_mode="update",
         trigger={"availableNow": True},
         spark=session(made),
-        state_dir=directory / "state",
+        state_dir=spec["state_dir"],
         restart=Restart(initial="100ms", maximum="1s"),
     )
     print("ended:", pipeline.run().value)

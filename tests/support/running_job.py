@@ -404,6 +404,7 @@ class Input:
     """A source that always has ten more records."""
 
     participant = SOURCE
+    idle_poll_s = 0.05
 
     def resolve(self) -> Document:
         return _at(0)

@@ -32,6 +32,8 @@ class BatchSource(Source):
 
     schema = ""
     copied_columns = ()
+    idle_poll_s = 0.005
+    """An offered batch waits for nothing else, and looking for it costs nothing."""
 
     def __init__(self, job: JobName, handover: Handover) -> None:
         self.participant = Participant(name=ParticipantName("spark"), role=Role.SOURCE, kind=KIND)

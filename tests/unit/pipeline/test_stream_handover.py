@@ -1,0 +1,125 @@
+"""How Spark's thread and the generation's threads hand a batch over, in every order of their steps."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from onceward.coordinator.errors import CheckpointFailedError, FencedError
+from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.coordinator.pipeline.streaming.batches import Batch, Found
+from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError, Work
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from tests.support.waiting import wait_until
+
+FIVE, SIX = (Batch(query="q", number=number, offsets=str(number)) for number in (5, 6))
+VOTES = (Vote(slot=0, attempt=1, records=2, bytes=3),)
+
+
+def found(batch: Batch) -> Found:
+    return Found(batch=batch, after=batch.number - 1)
+
+
+def work(batch: Batch = FIVE, *, replay: bool = False) -> Work:
+    task = CheckpointTask(job="j", generation=1, checkpoint=2, splits=({"batch": 5},), columns=(), sink="sink")
+    return Work(task=task, batch=batch, replay=replay)
+
+
+def always() -> bool:
+    return True
+
+
+def meanwhile(call: Callable[[], Any]) -> "Future[Any]":
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    return future
+
+
+def test_a_batch_is_run_for_the_checkpoint_and_released_when_it_is_settled() -> None:
+    handover, wanted = Handover(), work()
+    with handover.offering(found(FIVE)):
+        assert handover.offered == found(FIVE)
+        votes = meanwhile(lambda: handover.run(wanted))
+        assert handover.next_work(FIVE, always) is wanted
+        assert handover.answer(wanted, VOTES)
+        assert votes.result(10) == VOTES
+        handover.settled(FIVE)
+        assert handover.next_work(FIVE, always) is None
+    assert handover.offered is None
+
+
+def test_a_run_fails_when_the_query_stops_before_it_has_begun() -> None:
+    handover = Handover()
+    with handover.offering(found(FIVE)):
+        votes = meanwhile(lambda: handover.run(work()))
+    with pytest.raises(CheckpointFailedError, match="stopped before batch 5"):
+        votes.result(10)
+
+
+def test_a_replay_waits_until_spark_runs_its_batch() -> None:
+    handover, wanted = Handover(), work(replay=True)
+    votes = meanwhile(lambda: handover.run(wanted))
+    with handover.offering(found(FIVE)):
+        assert handover.next_work(FIVE, always) is wanted
+        handover.answer(wanted, VOTES)
+        assert votes.result(10) == VOTES
+
+
+def test_a_replay_is_refused_when_spark_runs_another_batch() -> None:
+    handover = Handover()
+    with handover.offering(found(SIX)), pytest.raises(ReplayRefusedError, match="Spark runs batch 6"):
+        handover.run(work(replay=True))
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_cancelled_run_stops_sparks_job_only_while_one_runs(taken: bool) -> None:
+    handover, wanted, stopped = Handover(), work(), list[bool]()
+    handover.cancel(lambda: stopped.append(True))
+    with handover.offering(found(FIVE)):
+        votes = meanwhile(lambda: handover.run(wanted))
+        if taken:
+            assert handover.next_work(FIVE, always) is wanted
+
+        def cancelled() -> bool:
+            handover.cancel(lambda: stopped.append(True))
+            return votes.done()
+
+        wait_until(cancelled, "the run ends")
+        with pytest.raises(CheckpointFailedError, match="cancelled"):
+            votes.result(10)
+        assert not handover.answer(wanted, VOTES), "its result comes too late"
+    assert stopped == [True] * taken
+
+
+def test_spark_runs_a_batch_again_for_the_next_checkpoint_after_one_that_failed() -> None:
+    handover, second = Handover(), work()
+    with handover.offering(found(FIVE)):
+        for wanted in (work(), second):
+            votes = meanwhile(lambda wanted=wanted: handover.run(wanted))  # type: ignore[misc]
+            assert handover.next_work(FIVE, always) is wanted
+            assert handover.answer(wanted, VOTES)
+            assert votes.result(10) == VOTES
+
+
+def test_the_wait_for_a_batch_ends_with_its_query_and_with_its_job() -> None:
+    handover = Handover()
+    with handover.offering(found(FIVE)):
+        with pytest.raises(StreamEndedError, match="query stopped"):
+            handover.next_work(FIVE, lambda: False)
+        handover.end(FencedError("another driver"))
+        with pytest.raises(FencedError):
+            handover.next_work(FIVE, always)
+        with pytest.raises(FencedError):
+            handover.wait_recovered()
+
+
+def test_a_settled_batch_is_not_taken_for_another_one_after_a_restore() -> None:
+    handover = Handover()
+    handover.settled(SIX)
+    handover.recovered(SIX)
+    assert handover.next_work(SIX, always) is None
+    handover.recovered(FIVE)
+    with pytest.raises(StreamEndedError):
+        handover.next_work(SIX, lambda: False)
