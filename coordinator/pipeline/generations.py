@@ -1,7 +1,5 @@
 """Run the generations of a job, one after the other, until the job ends."""
 
-import random
-
 from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.errors import OncewardError, RefusedError
 from onceward.coordinator.pipeline.exits import StopFlag
@@ -26,7 +24,7 @@ class Generations:
         """``stopping``: set when the job is to leave. ``takeover``: a former driver that seems alive is gone."""
         self._m = members
         self._client = client
-        self._restarts = Restarts(restart, random.Random())
+        self._restarts = Restarts(restart)
         self._stopping = stopping
         self._takeover = takeover
         self._running: GenerationRun | None = None

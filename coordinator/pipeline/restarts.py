@@ -69,9 +69,10 @@ class NextStart:
 class Restarts:
     """Decides after each failure whether and when the job restarts."""
 
-    def __init__(self, strategy: Restart, chance: random.Random) -> None:
+    def __init__(self, strategy: Restart, chance: random.Random | None = None) -> None:
+        """``chance``: the source of the jitter; for tests."""
         self._strategy = strategy
-        self._chance = chance
+        self._chance = chance or random.Random()
         self._failures = 0
         self._ahead = 0
         """Records to settle before the job has passed the input that failed."""

@@ -161,4 +161,4 @@ def test_only_one_module_implements_backoff() -> None:
         for node in nodes(file)
         if isinstance(node, ast.Import) and any(alias.name == "random" for alias in node.names)
     }
-    assert users == {"coordinator/backoff.py", "coordinator/pipeline/pipeline.py", "coordinator/pipeline/restarts.py"}
+    assert users == {"coordinator/backoff.py", "coordinator/pipeline/restarts.py"}

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,7 @@ class StreamingPipeline:
 
     def _queries(self, spark: "SparkSession", sink: StreamSink) -> CloseReason:
         """Run the query again and again until it ends without an error, or with a final one."""
-        restarts = Restarts(self._restart, random.Random())
+        restarts = Restarts(self._restart)
         while not self._stopping.is_set():
             began, before = time.monotonic(), sink.batches
             try:
