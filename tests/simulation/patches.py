@@ -21,6 +21,7 @@ import onceward.coordinator.pipeline.pipeline
 import onceward.coordinator.pipeline.progress
 import onceward.coordinator.pipeline.recovery
 import onceward.coordinator.pipeline.replaying
+import onceward.coordinator.pipeline.restarts
 import onceward.coordinator.pipeline.settler
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
@@ -79,7 +80,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     for module in (executor.delivery, executor.producers):
         yield module, "time", TIME
     # The machine would seed the product's own generator; the world seeds this one.
-    yield pipeline.pipeline, "random", SimpleNamespace(Random=lambda: random)
+    yield pipeline.restarts, "random", SimpleNamespace(Random=lambda: random)
     yield pipeline.pipeline, "exit_with_codes", lambda: None
     for module in (
         pipeline.generation,
