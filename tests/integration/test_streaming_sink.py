@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
 from onceward import KafkaSink, StreamSink
 from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Committable, Settlement
@@ -86,6 +88,9 @@ def test_a_running_count_is_exact_over_several_lives_of_its_query(counting: Coun
         counting.feed(part)
         assert counting.run() is CloseReason.FINISHED
     assert counting.written() == expected(files)
+    command = ["checkpoints", counting.job, "--state-dir", str(counting.directory / "state")]
+    listed = CliRunner(env={"COLUMNS": "400"}).invoke(app, command).output
+    assert [f"batch {number} of query" in listed for number in (0, 4, 5)] == [True, True, False]
 
 
 def test_two_queries_of_one_application_share_a_state_directory_and_need_jobs_of_their_own(counting: Counting) -> None:
