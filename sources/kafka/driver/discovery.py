@@ -31,9 +31,14 @@ class Discovery:
         self._due = time.monotonic() + self._interval
 
     def look_if_due(
-        self, base: KafkaPositions, *, subscribed: Collection[str], names: Callable[[], Collection[str]]
+        self,
+        base: KafkaPositions,
+        *,
+        subscribed: Collection[str],
+        names: Callable[[], Collection[str]],
+        reads: Callable[[Partition], bool],
     ) -> None:
-        """Look for partitions that ``base`` does not have. ``names`` returns the topics to read now.
+        """Look for partitions to read that ``base`` does not have. ``names`` returns the topics to read now.
 
         Raises HaltedError if a topic of ``base`` was deleted or recreated.
         """
@@ -45,7 +50,7 @@ class Discovery:
             partition
             for name in sorted(topics)
             for partition in (Partition(name, number) for number in topics[name].partitions)
-            if partition not in base and partition not in self._starts
+            if partition not in base and partition not in self._starts and reads(partition)
         ]
         try:
             starts = self._view.log_starts(new)

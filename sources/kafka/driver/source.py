@@ -1,21 +1,16 @@
 """The driver's part of the Kafka source."""
 
-import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Resource, Source, SplitReader
 from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
-from onceward.sources.kafka.control.leaders import Leaders
-from onceward.sources.kafka.control.metadata import BrokerView, LogEnd, TopicState, insist
 from onceward.sources.kafka.control.mirror import GroupMirror
 from onceward.sources.kafka.driver.arguments import SourceArguments
 from onceward.sources.kafka.driver.checks import (
@@ -23,32 +18,21 @@ from onceward.sources.kafka.driver.checks import (
     confirm_topics,
     durability_findings,
     owned_setting_findings,
-    refuse_gone,
-    refuse_other_cluster,
-    refuse_other_topics,
-    refuse_outside,
     topic_findings,
 )
-from onceward.sources.kafka.driver.discovery import Discovery
-from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
+from onceward.sources.kafka.driver.offsets import Limits
 from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.driver.resolution import resolve_ends, resolve_starts
 from onceward.sources.kafka.driver.sizing import Ran
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 from onceward.sources.kafka.driver.starts import End, Reset, Start, bound_text
-from onceward.sources.kafka.epochs import refuse_differences
+from onceward.sources.kafka.driver.subscription import Subscription
 from onceward.sources.kafka.executor.columns import COPIED, ddl_of
-from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for, offset_gone_in
+from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone_in
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
-from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.positions import KafkaPositions, Partition
 
 __all__ = ["KafkaSource"]
-
-_CONFIRM_SECONDS = 1.0
-
-_T = TypeVar("_T")
-
-_log = logger("onceward.source.kafka")
 
 
 class KafkaSource(Source):
@@ -122,29 +106,23 @@ class KafkaSource(Source):
         )
         self.cluster = KafkaCluster.of(cluster)
         self.participant = Participant(name=ParticipantName(name), role=Role.SOURCE, kind="kafka")
-        self._topics, self._pattern, self._columns = arguments.names, arguments.whole_name, arguments.read_columns
+        self._columns = arguments.read_columns
         self.schema = ddl_of(self._columns)
         self.copied_columns = tuple(column for column in COPIED if column in self._columns)
         self._limits = Limits()
-        self._view: BrokerView | None = None
-        self._leaders: Leaders | None = None
+        self._subscription: Subscription | None = None
         self._group = group_id or ""
-        self._cluster_id = ""
         self._ends: dict[Partition, int] | None = None
         self._new_run = False
-        self._discovery: Discovery | None = None
         self._mirror: GroupMirror | None = None
 
     @property
     def cluster_id(self) -> str:
         """Requested from the brokers once. Raises CheckpointFailedError if they do not answer."""
-        if not self._cluster_id:
-            self._cluster_id = self._broker().cluster_id()
-        return self._cluster_id
+        return self._opened().cluster_id
 
     def open(self, context: JobContext) -> None:
         """Open the source. It may be opened again after it was closed, and keeps no state from before."""
-        self._cluster_id = ""
         self._ends = None
         self._new_run = False
         self._limits = self._arguments.limits(
@@ -152,82 +130,48 @@ class KafkaSource(Source):
         )
         # The client accepts only str itself as a group, no subclass.
         self._group = self._arguments.group_id or str(context.job)
-        self._view = BrokerView(self.cluster, links=context.links)
-        self._leaders = Leaders(self.cluster, context.links)
-        self._discovery = Discovery(self._view, as_duration(self._arguments.discovery_interval))
-        self._mirror = GroupMirror(self._view, self._group) if self._arguments.mirror_offsets else None
+        self._subscription = Subscription(
+            self.cluster,
+            self._arguments.names,
+            self._arguments.whole_name,
+            links=context.links,
+            discovery_interval=as_duration(self._arguments.discovery_interval),
+        )
+        self._mirror = GroupMirror(self._subscription.view, self._group) if self._arguments.mirror_offsets else None
 
     def preflight(self) -> Sequence[Finding]:
         """Return all findings. Raises PreflightError if the cluster cannot be reached: then nothing can be checked."""
         findings = [*client_findings(), *owned_setting_findings(self.cluster)]
-        self._cluster_id = reach(self.cluster)
-        names = self._names()
-        found = confirm_topics(self._broker(), names)
-        findings += topic_findings(self.cluster, names or {self._wanted()}, found)
-        findings += durability_findings(found, self._broker())
+        reach(self.cluster)
+        subscription = self._opened()
+        names = subscription.names()
+        found = confirm_topics(subscription.view, names)
+        findings += topic_findings(self.cluster, names or {str(subscription)}, found)
+        findings += durability_findings(found, subscription.view)
         return findings
 
     def resolve(self) -> Document:
-        found = confirm_topics(self._broker(), self._names())
-        self._refuse_missing(found)
-        partitions = _partitions(found)
-        view, arguments = self._broker(), self._arguments
+        subscription, arguments = self._opened(), self._arguments
+        view = subscription.view
+        found = subscription.found()
+        partitions = subscription.partitions(found)
         ends = resolve_ends(view, partitions, end=arguments.end)
         reset = Reset(arguments.reset)
         starts = resolve_starts(view, partitions, start=arguments.start, reset=reset, group=self._group)
-        epochs = self._asked_leaders().epochs_before(starts)
-        if self._discovery is not None:
-            self._discovery.looked()
-        return KafkaPositions(
-            cluster=self.cluster.name,
-            cluster_id=self.cluster_id,
-            bound=bound_text(arguments.end),
-            topics={
-                name: TopicPosition(
-                    id=topic.id,
-                    partitions={
-                        p.number: Cursor(next=starts[p], end=None if ends is None else ends[p], epoch=epochs[p])
-                        for p in partitions
-                        if p.topic == name
-                    },
-                )
-                for name, topic in found.items()
-            },
-        ).to_document()
+        return subscription.positions(found, starts, ends, bound=bound_text(arguments.end)).to_document()
 
     def begin_new_run(self) -> None:
         self._new_run = True
 
     def restore(self, positions: Document) -> None:
         stored = KafkaPositions.from_document(positions)
-        refuse_other_cluster(stored, self.cluster, self.cluster_id)
-        subscribed = self._subscribed(stored)
-        self._refuse_other_topics(stored, subscribed)
-        further = self._new_run and self._at_its_end(stored)
-        read = [p for p, cursor in stored if p.topic in subscribed and (further or not cursor.done)]
-        starts, ends = insist(self._broker().log_starts, read), insist(self._broker().high_watermarks, read)
-        refuse_outside(stored, read, starts, ends)
-        refuse_differences(self._asked_leaders().differences({p: c for p, c in stored if p in starts}))
-        dropped = sorted(stored.topics.keys() - subscribed)
-        if dropped:
-            _log.warning("topics %s have positions but are not read by this source: they stay where they are", dropped)
+        self._opened().check(stored, also_done=self._new_run and self._at_its_end(stored))
 
     def plan(self, base: Document) -> Plan:
         positions = self._current(KafkaPositions.from_document(base))
-        subscribed = self._subscribed(positions)
-        read = {partition for partition, _ in positions if partition.topic in subscribed}
-        ends = self._available(positions, read)
-        cursors = {p: cursor for p, cursor in positions if p in ends and not cursor.done}
-        leaders = {p: leader for p in cursors if (leader := ends[p].leader) is not None}
-        lineages = self._asked_leaders().lineages(cursors, leaders)
-        plan = plan_ranges(
-            positions,
-            _offsets({p: end for p, end in ends.items() if p in lineages or p not in leaders}),
-            read=read,
-            limits=self._limits,
-            now=time.monotonic(),
-            lineages=lineages,
-        )
+        subscription = self._opened()
+        read = {partition for partition, _ in positions if subscription.reads(partition)}
+        plan = subscription.plan(positions, subscription.available(positions, read), read=read, limits=self._limits)
         least = self._arguments.min_partitions
         return replace(plan, splits=split_ranges(plan.splits, least), can_coalesce=least is None)
 
@@ -257,7 +201,7 @@ class KafkaSource(Source):
         ids now prove that the records came from the topic of the positions."""
         if plan.records:
             positions = KafkaPositions.from_document(plan.positions)
-            self._refuse_other_topics(
+            self._opened().refuse_other_topics(
                 positions, {split["topic"] for split in plan.splits if split["end"] > split["start"]}
             )
         return plan.positions
@@ -277,10 +221,11 @@ class KafkaSource(Source):
         return describe_ranges(splits)
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        subscription = self._opened()
         refuse_incomplete(
-            self._broker(),
-            self._asked_leaders(),
-            self.cluster_id,
+            subscription.view,
+            subscription.leaders,
+            subscription.cluster_id,
             KafkaPositions.from_document(positions),
             [each for split in splits for each in ranges_of(split)],
         )
@@ -290,42 +235,18 @@ class KafkaSource(Source):
             self._mirror.show({p: cursor.next for p, cursor in KafkaPositions.from_document(positions)})
 
     def reads(self, resource: Resource) -> bool:
-        return (resource.kind, resource.cluster) == (KAFKA_TOPIC, self.cluster_id) and self._wants(resource.name)
+        here = (resource.kind, resource.cluster) == (KAFKA_TOPIC, self.cluster_id)
+        return here and self._opened().wants(resource.name)
 
     def close(self) -> None:
         if self._mirror is not None:
             self._mirror.close()
-        self._view = self._leaders = self._discovery = self._mirror = None
+        self._subscription = self._mirror = None
 
-    def _broker(self) -> BrokerView:
-        return _opened(self._view)
-
-    def _asked_leaders(self) -> Leaders:
-        return _opened(self._leaders)
-
-    def _wanted(self) -> str:
-        return ", ".join(self._topics) if self._pattern is None else f"matching {self._pattern.pattern!r}"
-
-    def _wants(self, topic: str) -> bool:
-        return topic in self._topics if self._pattern is None else self._pattern.fullmatch(topic) is not None
-
-    def _names(self) -> frozenset[str]:
-        return frozenset(self._topics) if self._pattern is None else self._broker().names(self._pattern)
-
-    def _subscribed(self, positions: KafkaPositions) -> frozenset[str]:
-        """Return the topics with positions that this source still reads."""
-        return frozenset(filter(self._wants, positions.topics))
-
-    def _refuse_missing(self, found: Mapping[str, TopicState]) -> None:
-        missing = sorted(set(self._topics) - found.keys())
-        if missing or not found:
-            raise ConfigurationError(
-                f"There is no topic {', '.join(missing) or self._wanted()} on cluster {self.cluster.name!r} for this "
-                "user. Nothing was read. Create it, correct topics= or pattern=, or grant Describe and Read."
-            )
-
-    def _refuse_other_topics(self, positions: KafkaPositions, names: Collection[str]) -> None:
-        refuse_other_topics(positions, names, confirm_topics(self._broker(), names))
+    def _opened(self) -> Subscription:
+        if self._subscription is None:
+            raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
+        return self._subscription
 
     def _current(self, base: KafkaPositions) -> KafkaPositions:
         """Return ``base`` plus partitions found later, with the ends that the program's ``end=`` now requires."""
@@ -334,61 +255,18 @@ class KafkaSource(Source):
         resolve = bound != base.bound or (self._new_run and self._at_its_end(base))
         if bound is not None and not resolve:
             return base
-        positions = base
-        if self._discovery is not None:
-            if bound is None or self._ends is None:
-                self._discovery.look_if_due(base, subscribed=self._subscribed(base), names=self._names)
-            positions = self._discovery.added_to(base)
+        subscription = self._opened()
+        if bound is None or self._ends is None:
+            subscription.look_for_partitions(base)
+        positions = subscription.with_found(base)
         if not resolve:
             return positions
         if self._ends is None:  # once per run: a repeated checkpoint keeps its ends
-            read = [p for p, _ in positions if p.topic in self._subscribed(positions)]
-            self._ends = resolve_ends(self._broker(), read, end=self._arguments.end) or {}
+            read = [p for p, _ in positions if subscription.reads(p)]
+            self._ends = resolve_ends(subscription.view, read, end=self._arguments.end) or {}
         ends = self._ends
         return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
 
     def _at_its_end(self, positions: KafkaPositions) -> bool:
-        subscribed = self._subscribed(positions)
-        return all(cursor.done for partition, cursor in positions if partition.topic in subscribed)
-
-    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
-        """Return stable ends. A log that ends before its position is checked again after 1 s, then halts the job."""
-        try:
-            available = self._broker().led_ends(read)
-        except CheckpointFailedError:
-            self._refuse_other_topics(positions, {p.topic for p in read})
-            raise
-        if set(read) - available.keys():
-            self._refuse_other_topics(positions, {p.topic for p in set(read) - available.keys()})
-        if not gone_backwards(positions, _offsets(available)):
-            return available
-        self._refuse_other_topics(positions, {p.topic for p in read})
-        time.sleep(_CONFIRM_SECONDS)
-        again = self._broker().led_ends(read)
-        behind = gone_backwards(positions, _offsets(again))
-        logs = self._broker().high_watermarks(behind)
-        refuse_gone(
-            [
-                OffsetGone(
-                    topic=p.topic, partition=p.number, position=position, end=position, log_start=0, log_end=logs[p]
-                )
-                for p, (position, _) in sorted(behind.items())
-                if logs.get(p, position) < position
-            ]
-        )
-        # Started inside a transaction that is still open: the log holds the position, but its records are not visible.
-        return {**again, **{p: again[p]._replace(offset=position) for p, (position, _) in behind.items()}}
-
-
-def _opened(what: _T | None) -> _T:
-    if what is None:
-        raise ConfigurationError("This Kafka source is not open. Nothing was asked. Call open() first.")
-    return what
-
-
-def _offsets(ends: Mapping[Partition, LogEnd]) -> dict[Partition, int]:
-    return {partition: end.offset for partition, end in ends.items()}
-
-
-def _partitions(topics: Mapping[str, TopicState]) -> list[Partition]:
-    return [Partition(name, number) for name in sorted(topics) for number in topics[name].partitions]
+        reads = self._opened().reads
+        return all(cursor.done for partition, cursor in positions if reads(partition))

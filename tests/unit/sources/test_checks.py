@@ -235,7 +235,7 @@ def discovery(cluster: Any) -> Discovery:
 
 def look(found: Discovery, base: KafkaPositions, *names: str) -> dict[Partition, int]:
     """Return the positions that are new after a look, without those in ``base``."""
-    found.look_if_due(base, subscribed=["orders"], names=lambda: names)
+    found.look_if_due(base, subscribed=["orders"], names=lambda: names, reads=lambda _: True)
     return {partition: cursor.next for partition, cursor in found.added_to(base) if partition not in base}
 
 

@@ -30,6 +30,7 @@ from onceward.sources.kafka.driver.sizing import (
     first_sizing,
 )
 from onceward.sources.kafka.driver.source import KafkaSource
+from onceward.sources.kafka.driver.subscription import Subscription
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 TIMEOUT = 120.0
@@ -382,18 +383,23 @@ def test_measurements_size_the_next_plan_and_can_be_switched_off() -> None:
         _source(adaptive="no")
 
 
-class Backlogged(KafkaSource):
-    """A source of four partitions whose brokers always have a million more records."""
+class Backlogged(Subscription):
+    """A subscription to four partitions whose brokers always have a million more records."""
 
-    def _current(self, base: KafkaPositions) -> KafkaPositions:
-        return base
+    def look_for_partitions(self, base: KafkaPositions) -> None:
+        pass
 
-    def _available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
+    def available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
         return {partition: LogEnd(cursor.next + 250_000, None) for partition, cursor in positions}
 
 
+@pytest.fixture(autouse=True)
+def backlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.sources.kafka.driver.source.Subscription", Backlogged)
+
+
 def _source(*, adaptive: Any = True) -> tuple[KafkaSource, Callable[[], None]]:
-    source = Backlogged("localhost:1", ["t"], adaptive=adaptive, mirror_offsets=False)
+    source = KafkaSource("localhost:1", ["t"], adaptive=adaptive, mirror_offsets=False)
     context = JobContext(
         job=JobName("j"),
         checkpoint_timeout=timedelta(seconds=TIMEOUT),
