@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onceward.coordinator.pipeline.streaming.sink import StreamSink
     from onceward.coordinator.protocol.settings import CheckpointSettings
     from onceward.sinks.kafka.driver.sink import KafkaSink
+    from onceward.sources.kafka.driver.format import register
     from onceward.sources.kafka.driver.source import KafkaSource
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "StreamSink",
     "StreamingPipeline",
     "load_clusters",
+    "register",
 ]
 
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "StreamingPipeline": "coordinator.pipeline.streaming.pipeline",
     "StreamSink": "coordinator.pipeline.streaming.sink",
     "load_clusters": "connections.clusters_file",
+    "register": "sources.kafka.driver.format",
 }
 
 

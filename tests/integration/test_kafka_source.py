@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,11 @@ from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan, Resource
 from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
-from onceward.sources.kafka.driver import discovery
-from onceward.sources.kafka.driver import source as source_module
+from onceward.sources.kafka.driver import discovery, subscription
 from onceward.sources.kafka.executor import clients
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
 from tests.support.manual_time import ManualTime
-from tests.support.topics import Topics, wait_for
+from tests.support.topics import Topics, transaction, values, wait_for
 from tests.support.waiting import wait_until
 
 KEPT = {"retention.ms": "-1"}
@@ -68,33 +66,9 @@ def given_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     """The time of the source on the driver."""
     passing = ManualTime()
-    for module in (source_module, discovery):
+    for module in (subscription, discovery):
         monkeypatch.setattr(module, "time", passing)
     return passing
-
-
-def values(n: int, prefix: str = "v") -> list[bytes | None]:
-    return [f"{prefix}{i}".encode() for i in range(n)]
-
-
-def transaction(topics: Topics, topic: str, n: int, *, commit: bool, partition: int = 0, prefix: str = "t") -> None:
-    producer = Producer(
-        {
-            "bootstrap.servers": topics.servers,
-            "log_level": 0,
-            "transactional.id": f"{topics.prefix}.{time.monotonic_ns()}",
-        }
-    )
-    producer.list_topics(timeout=30)
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for value in values(n, prefix):
-        producer.produce(topic, value, partition=partition)
-    assert producer.flush(30) == 0
-    if commit:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
 
 
 def positions(document: Document, topic: str) -> dict[int, int]:

@@ -153,6 +153,32 @@ class Topics:
         return [value for _, _, _, value in self.read(topic, committed=committed)]
 
 
+def values(n: int, prefix: str = "v") -> list[bytes | None]:
+    """Values that show their order."""
+    return [f"{prefix}{i}".encode() for i in range(n)]
+
+
+def transaction(topics: Topics, topic: str, n: int, *, commit: bool, partition: int = 0, prefix: str = "t") -> None:
+    """Add ``n`` records in one transaction."""
+    producer = Producer(
+        {
+            "bootstrap.servers": topics.servers,
+            "log_level": 0,
+            "transactional.id": f"{topics.prefix}.{time.monotonic_ns()}",
+        }
+    )
+    producer.list_topics(timeout=_LIMIT_S)
+    producer.init_transactions(_LIMIT_S)
+    producer.begin_transaction()
+    for value in values(n, prefix):
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(_LIMIT_S) == 0
+    if commit:
+        producer.commit_transaction(_LIMIT_S)
+    else:
+        producer.abort_transaction(_LIMIT_S)
+
+
 def fill(topics: Topics, source: str, records: int) -> None:
     """Add ``records`` to each partition; the value shows the order, the key its partition."""
     for partition in range(3):

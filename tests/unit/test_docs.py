@@ -24,9 +24,10 @@ from onceward.coordinator.pipeline.streaming.sink import StreamSink
 from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.wire import limits
+from onceward.sources.kafka.driver.options import OPTIONS, Mode
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, READING = (
     ROOT / name
     for name in (
         "README.md",
@@ -37,6 +38,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS = (
         "docs/reference/exit-codes.md",
         "docs/reference/events.md",
         "docs/reference/limits.md",
+        "docs/reference/reading.md",
     )
 )
 PAGES = sorted(
@@ -246,6 +248,12 @@ def test_every_setting_is_described_with_its_default(heading: str, given: dict[s
     for name, default in given.items():
         shown = ("",) if default is inspect.Parameter.empty else (repr(default), str(default))
         assert described[name] in shown, name
+
+
+def test_every_option_for_reading_is_described_with_the_reads_it_is_for() -> None:
+    described = {name: cells[0].split(", ") for name, cells in rows(READING, "Options").items()}
+    words = {Mode.STREAM: "stream", Mode.BATCH: "batch"}
+    assert described == {name: [words[mode] for mode in Mode if mode in modes] for name, modes in OPTIONS.items()}
 
 
 def test_the_limits_of_the_page_are_those_of_the_code() -> None:

@@ -53,7 +53,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "control": (),
     "driver": ("client", "control", "executor"),
 }
-EXECUTOR_MODULES = ("sources.kafka.executor.reader", "sinks.kafka.executor.writer", "coordinator.pipeline.tasks")
+EXECUTOR_MODULES = (
+    "sources.kafka.executor.partitions",
+    "sources.kafka.executor.reader",
+    "sinks.kafka.executor.writer",
+    "coordinator.pipeline.tasks",
+)
 
 # The core may not use time, randomness, threads, files or the network.
 PURE_FORBIDDEN = {

@@ -8,7 +8,7 @@ from onceward.coordinator.errors import ConfigurationError
 
 PUBLIC = (
     *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource"),
-    *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "load_clusters"),
+    *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "load_clusters", "register"),
 )
 
 

@@ -11,7 +11,7 @@ from onceward.sources.kafka.driver.sizing import Sizing
 from onceward.sources.kafka.epochs import Lineage
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
 
-__all__ = ["Limits", "gone_backwards", "plan_ranges"]
+__all__ = ["Limits", "gone_backwards", "plan_ranges", "ranges_between"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,7 @@ def plan_ranges(
             limits.rate.took(partition, offsets)
     moved = {p: _moved(cursor, wanted[p], lineages.get(p)) for p, cursor in cursors.items()}
     return Plan(
-        splits=tuple(
-            {"topic": p.topic, "partition": p.number, "start": cursor.next, "end": moved[p].next}
-            | ({} if moved[p].epoch is None else {"epoch": moved[p].epoch})
-            for p, cursor in cursors.items()
-        ),
+        splits=tuple(_range(p, cursor.next, moved[p]) for p, cursor in cursors.items()),
         positions=positions.moved(moved, bound=positions.bound).to_document(),
         records=sum(wanted.values()),
         lag=sum(waiting.values()) - sum(wanted.values()),
@@ -83,6 +79,22 @@ def plan_ranges(
         cut_for_time=cut_by == ["adaptive"],
         sizing=_reported(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
     )
+
+
+def ranges_between(start: KafkaPositions, end: KafkaPositions) -> tuple[JsonObject, ...]:
+    """Return the ranges that hold records, from ``start`` to ``end``. Partitions that ``start`` does not have begin
+    with their position in ``end``: they have no range yet."""
+    begun = dict(start)
+    return tuple(
+        _range(partition, begun[partition].next, cursor)
+        for partition, cursor in end
+        if partition in begun and cursor.next > begun[partition].next
+    )
+
+
+def _range(partition: Partition, start: int, end: Cursor) -> JsonObject:
+    made = {"topic": partition.topic, "partition": partition.number, "start": start, "end": end.next}
+    return made | ({} if end.epoch is None else {"epoch": end.epoch})
 
 
 def _moved(cursor: Cursor, offsets: int, lineage: Lineage | None) -> Cursor:

@@ -1,14 +1,17 @@
-"""Turns ``start=``, ``reset=`` and ``end=`` into offsets, once, against the live cluster."""
+"""Turns ``start=``, ``reset=`` and ``end=``, and the bounds of ``format("onceward")``, into offsets, once, against the
+live cluster."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.sources.kafka.control.metadata import BrokerView, insist
-from onceward.sources.kafka.driver.starts import End, Reset, Start, StartMode
+from onceward.sources.kafka.driver.options import EARLIEST, LATEST, Bound
+from onceward.sources.kafka.driver.starts import End, Offsets, Reset, Start, StartMode
 from onceward.sources.kafka.positions import Partition
 
-__all__ = ["resolve_ends", "resolve_starts"]
+__all__ = ["resolve_bound", "resolve_ends", "resolve_starts"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,8 +32,8 @@ def resolve_starts(
         at = insist(lambda wanted: view.first_at(wanted, instant), partitions)
         return {p: ends[p] if (offset := at[p]) is None else max(offset, firsts[p]) for p in partitions}
     if isinstance(start, Mapping):
-        named = _named("start", start, partitions)
-        _refuse_outside("start", named, firsts, insist(view.high_watermarks, named))
+        named = _named("start=", _flat(start), partitions)
+        _refuse_outside("start=", named, firsts, insist(view.high_watermarks, named))
         return {**_reset(set(partitions) - named.keys(), reset, firsts, ends, "start= names no offset"), **named}
     match StartMode(start):
         case StartMode.EARLIEST:
@@ -49,7 +52,7 @@ def resolve_ends(view: BrokerView, partitions: Collection[Partition], *, end: En
     if end is None:
         return None
     if isinstance(end, Mapping):
-        named = _named("end", end, partitions)
+        named = _named("end=", _flat(end), partitions)
         missing = sorted(set(partitions) - named.keys())
         if missing:
             raise ConfigurationError(
@@ -65,22 +68,62 @@ def resolve_ends(view: BrokerView, partitions: Collection[Partition], *, end: En
     return {p: ends[p] if (offset := at[p]) is None else offset for p in partitions}
 
 
+def resolve_bound(view: BrokerView, partitions: Collection[Partition], bound: Bound) -> dict[Partition, int]:
+    """Return the bound's offset in each partition. Raises as :func:`resolve_starts`."""
+    # Requested first: see resolve_starts.
+    ends = insist(view.committed_ends, partitions)
+    firsts = insist(view.log_starts, partitions)
+    at = bound.at if isinstance(bound.at, Mapping) else dict.fromkeys(partitions, bound.at)
+    named = _named(bound.option, at, partitions)
+    missing = sorted(set(partitions) - named.keys())
+    if missing:
+        raise ConfigurationError(
+            f"{bound.option} does not name {_listed(missing)}. Nothing was read. Name every partition that is read: an "
+            f"offset, {EARLIEST} for earliest, or {LATEST} for latest."
+        )
+    if bound.times:
+        return _at_times(view, named, bound, firsts, ends)
+    words = {EARLIEST: firsts, LATEST: ends}
+    offsets = {p: offset for p, offset in named.items() if offset not in words}
+    _refuse_outside(bound.option, offsets, firsts, insist(view.high_watermarks, offsets))
+    return {p: words[offset][p] if offset in words else offset for p, offset in named.items()}
+
+
+def _at_times(
+    view: BrokerView,
+    times: Mapping[Partition, int],
+    bound: Bound,
+    firsts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+) -> dict[Partition, int]:
+    found: dict[Partition, int | None] = {}
+    for instant in set(times.values()):
+        found |= insist(partial(view.first_at, milliseconds=instant), [p for p in times if times[p] == instant])
+    none = sorted(p for p, offset in found.items() if offset is None)
+    if none and not bound.or_latest:
+        raise ConfigurationError(
+            f"{bound.option}: there is no record with that timestamp or a later one in {_listed(none)}. Nothing was "
+            "read. Choose an earlier time, or set startingOffsetsByTimestampStrategy=latest to begin with new records."
+        )
+    return {p: ends[p] if offset is None else max(offset, firsts[p]) for p, offset in found.items()}
+
+
 def milliseconds(instant: datetime) -> int:
     """Return ms since 1970, rounded up: a record is at or after an instant exactly if its whole milliseconds are."""
     return -((_EPOCH - instant) // timedelta(milliseconds=1))
 
 
-def _named(
-    argument: str, offsets: Mapping[str, Mapping[int, int]], partitions: Collection[Partition]
-) -> dict[Partition, int]:
-    named = {Partition(topic, n): offset for topic, numbers in offsets.items() for n, offset in numbers.items()}
+def _flat(offsets: Offsets) -> dict[Partition, int]:
+    return {Partition(topic, n): offset for topic, numbers in offsets.items() for n, offset in numbers.items()}
+
+
+def _named(argument: str, named: Mapping[Partition, int], partitions: Collection[Partition]) -> dict[Partition, int]:
     unknown = sorted(named.keys() - set(partitions))
     if unknown:
         raise ConfigurationError(
-            f"{argument}= names partitions that do not exist: {_listed(unknown)}. Nothing was read. "
-            f"Correct {argument}=."
+            f"{argument} names partitions that do not exist: {_listed(unknown)}. Nothing was read. Correct {argument}."
         )
-    return named
+    return dict(named)
 
 
 def _refuse_outside(
@@ -93,8 +136,8 @@ def _refuse_outside(
     ]
     if outside:
         raise ConfigurationError(
-            f"{argument}= names offsets that are not in the log: {'; '.join(outside)}. Nothing was read. "
-            f"Correct {argument}=."
+            f"{argument} names offsets that are not in the log: {'; '.join(outside)}. Nothing was read. "
+            f"Correct {argument}."
         )
 
 

@@ -1,0 +1,106 @@
+"""``format("onceward")``: Kafka as a Python data source of Spark.
+
+Spark pickles the data source's class by reference and imports this module in every process that has to do with a read:
+the planners beside the driver, and the executors' workers. So what only planners need is imported where they need it.
+"""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS, ddl_of
+from onceward.sources.kafka.executor.partitions import PartitionReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["OncewardDataSource", "register"]
+
+_STREAMS_SINCE = (4, 2)
+"""Limits per trigger and availableNow, for sources in Python."""
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("onceward")`` known to ``spark``, and send Onceward's code to its executors.
+
+    Call it for each session, also for those that ``newSession()`` makes; a second call does nothing. Raises
+    PreflightError that names what executors lack, or a session of Spark Connect.
+    """
+    from onceward.coordinator.pipeline.spark import ship
+
+    if not hasattr(spark, "_jsparkSession"):
+        raise PreflightError(
+            'format("onceward") needs a classic session, and this is one of Spark Connect. Nothing was registered. '
+            "Make the session with spark-submit or SparkSession.builder.master(...)."
+        )
+    session: Any = spark._jsparkSession
+    if session.sessionState().dataSourceManager().dataSourceExists(OncewardDataSource.name()):
+        return
+    ship(spark, (__name__, PartitionReader.__module__), arrow=True)
+    sessions: Any = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.SparkSession")
+    active = sessions.getActiveSession()
+    # Spark looks for an existing source of that name in the active session, which may be another one.
+    sessions.setActiveSession(session)
+    try:
+        spark.dataSource.register(OncewardDataSource)
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+
+
+class OncewardDataSource(DataSource):
+    """Topics of one Kafka cluster, read as a ``read_committed`` reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "onceward"
+
+    def schema(self) -> str:
+        from onceward.sources.kafka.driver.options import ReadOptions
+
+        return ddl_of(ReadOptions.parse(self.options).columns)
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        from onceward.sources.kafka.driver.batch_reader import KafkaBatchReader
+        from onceward.sources.kafka.driver.options import Mode, ReadOptions
+
+        return KafkaBatchReader(ReadOptions.parse(self.options, Mode.BATCH), _columns(schema))
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        import pyspark
+
+        from onceward.sources.kafka.driver.options import Mode, ReadOptions
+
+        if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < _STREAMS_SINCE:
+            raise ConfigurationError(
+                f'readStream.format("onceward") needs PySpark 4.2; this is {pyspark.__version__}. Nothing was read. '
+                "Install PySpark 4.2 or newer, or use spark.read."
+            )
+        from onceward.sources.kafka.driver.stream_reader import KafkaStreamReader
+
+        return KafkaStreamReader(ReadOptions.parse(self.options, Mode.STREAM), _columns(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:
+        raise _reading_only("A DataFrame is written by a Pipeline, or by a streaming query with foreachBatch.")
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        raise _reading_only("Use writeStream.foreachBatch(StreamSink(...)) instead, which is exactly once.")
+
+
+def _columns(schema: "StructType") -> tuple[str, ...]:
+    """Return the columns to read: those of the program's schema, if it gave one."""
+    known = {name: ddl_of([name]).replace(": ", ":").replace(", ", ",") for name in (*COLUMNS, HEADERS)}
+    given = {field.name: f"{field.name} {field.dataType.simpleString()}" for field in schema}
+    wrong = [text for name, text in given.items() if text != known.get(name)]
+    if wrong or not given:
+        raise ConfigurationError(
+            f'format("onceward") has no columns {", ".join(wrong)}. Nothing was read. Leave out schema() or name '
+            f"some of its columns: {', '.join(known.values())}."
+        )
+    return tuple(given)
+
+
+def _reading_only(instead: str) -> ConfigurationError:
+    return ConfigurationError(f'format("onceward") is for reading only; nothing was written. {instead}')

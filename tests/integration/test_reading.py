@@ -1,0 +1,200 @@
+"""format("onceward") on a real broker and a real Spark: what batch reads and streaming queries return."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+import onceward
+from tests.support.topics import Topics, transaction, values, wait_for
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.timeout(300)
+
+_LIMIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: "SparkSession") -> None:
+    onceward.register(spark)
+
+
+def read(reader: Any, topics: Topics, topic: str, **options: object) -> "DataFrame":
+    """Load ``topic``. ``reader``: ``spark.read`` or ``spark.readStream``."""
+    given = {"kafka.bootstrap.servers": topics.servers, "subscribe": topic, **options}
+    df: DataFrame = reader.format("onceward").options(**given).load()
+    return df
+
+
+class Query:
+    """A streaming query that keeps the rows of its batches."""
+
+    def __init__(self, df: "DataFrame", place: Path, then: Callable[[], None] = lambda: None, **trigger: Any) -> None:
+        self.batches: list[list[Row]] = []
+
+        def keep(batch: "DataFrame", _: int) -> None:
+            self.batches.append(batch.collect())
+            then()
+
+        writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(place))
+        writer = writer.trigger(**(trigger or {"availableNow": True}))
+        self.running: StreamingQuery = writer.start()
+        while not self._began():
+            self.running = writer.start()
+
+    def _began(self) -> bool:
+        """False if the query has ended because Spark gives the planner's process 10 s to start, with others' load."""
+        running = self.running
+        wait_until(
+            lambda: not running.isActive or "Initializing" not in running.status["message"], "it began", _LIMIT_S
+        )
+        return "failed to connect back" not in str(running.exception())
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [row["value"] for batch in self.batches for row in batch]
+
+    def finish(self) -> "Query":
+        assert self.running.awaitTermination(int(_LIMIT_S)), "the query did not end in time"
+        return self
+
+    def failure(self) -> str:
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's own class says nothing
+            self.running.awaitTermination(int(_LIMIT_S))
+        return str(failed.value)
+
+
+def test_a_batch_read_returns_every_record_as_it_was_produced(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, [*values(50), None], partition=0, key=b"k")
+    topics.fill(topic, values(30), partition=1)
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
+    producer.produce(topic, b"h", partition=1, headers=[("a", b"1"), ("a", None)], timestamp=1_700_000_000_123)
+    assert producer.flush(30) == 0
+    rows = read(spark.read, topics, topic, includeHeaders="true").orderBy("partition", "offset").collect()
+    given = topics.messages(topic)
+    assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in rows] == [
+        (m.partition(), m.offset(), m.key(), m.value()) for m in given
+    ]
+    assert [(r["timestampType"], int(r["timestamp"].timestamp() * 1000)) for r in rows] == [
+        (m.timestamp()[0] - 1, m.timestamp()[1]) for m in given
+    ]
+    assert {r["topic"] for r in rows} == {topic}
+    assert [r["headers"] for r in rows] == [None] * 81 + [[("a", b"1"), ("a", None)]]
+
+
+def test_a_batch_read_begins_and_ends_at_the_named_offsets(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, values(50), partition=0)
+    topics.fill(topic, values(50, "w"), partition=1)
+    df = read(
+        spark.read.schema("value binary, offset long"),
+        topics,
+        topic,
+        startingOffsets=f'{{"{topic}": {{"0": 10, "1": -2}}}}',
+        endingOffsets=f'{{"{topic}": {{"0": 20, "1": -1}}}}',
+        minPartitions="6",
+    )
+    assert df.rdd.getNumPartitions() == 6
+    assert df.columns == ["value", "offset"]
+    assert Counter(row["value"] for row in df.collect()) == Counter([*values(50)[10:20], *values(50, "w")])
+
+
+def test_a_query_continues_at_its_checkpoint_without_loss_or_repeat(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, values(100), partition=0)
+    topics.fill(topic, values(50, "w"), partition=1)
+    stream = read(spark.readStream, topics, topic, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    first = Query(stream, tmp_path).finish()
+    assert [len(batch) for batch in first.batches] == [60, 60, 30]
+    topics.fill(topic, values(10, "x"), partition=1)
+    wait_for(topics.admin.create_partitions([NewPartitions(topic, 3)])[topic])
+    wait_until(lambda: len(topics.admin.list_topics(topic).topics[topic].partitions) == 3, "the third is there")
+    topics.fill(topic, values(5, "y"), partition=2)
+    second = Query(stream, tmp_path).finish()
+    assert Counter(second.values) == Counter([*values(10, "x"), *values(5, "y")])
+    assert Counter([*first.values, *second.values]) == Counter(topics.values(topic))
+
+
+def test_available_now_stops_at_the_end_that_it_saw_at_its_start(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, values(20))
+    stream = read(spark.readStream, topics, topic, startingOffsets="earliest", maxOffsetsPerTrigger="15")
+    query = Query(stream, tmp_path, lambda: topics.fill(topic, values(10, "later"))).finish()
+    assert query.values == values(20)
+
+
+def test_records_of_aborted_and_open_transactions_are_never_read(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    transaction(topics, topic, 10, commit=True, prefix="a")
+    transaction(topics, topic, 10, commit=False, prefix="b")
+    transaction(topics, topic, 10, commit=True, prefix="c")
+    transaction(topics, topic, 10, commit=False, prefix="d")
+    wanted = topics.values(topic)
+    assert wanted == [*values(10, "a"), *values(10, "c")]
+    stream = read(spark.readStream, topics, topic, startingOffsets="earliest")
+    assert Query(stream, tmp_path).finish().values == wanted
+    assert [row["value"] for row in read(spark.read, topics, topic).collect()] == wanted
+
+
+def test_a_running_query_finds_new_partitions(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create()
+    topics.fill(topic, values(5))
+    stream = read(spark.readStream, topics, topic, startingOffsets="earliest")
+    query = Query(stream, tmp_path, processingTime="200 milliseconds")
+    try:
+        wait_until(lambda: len(query.values) == 5, "the first partition is read", _LIMIT_S)
+        wait_for(topics.admin.create_partitions([NewPartitions(topic, 2)])[topic])
+        wait_until(lambda: len(topics.admin.list_topics(topic).topics[topic].partitions) == 2, "the second is there")
+        topics.fill(topic, values(5, "new"), partition=1)
+        wait_until(lambda: query.values[5:] == values(5, "new"), "the second partition is read", _LIMIT_S)
+    finally:
+        query.running.stop()
+
+
+def test_a_query_whose_input_is_gone_fails_and_names_it(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
+    deleted, recreated = topics.create("deleted"), topics.create("recreated")
+    queries = {}
+    for topic in (deleted, recreated):
+        topics.fill(topic, values(20))
+        queries[topic] = read(spark.readStream, topics, topic, startingOffsets="earliest")
+        Query(queries[topic], tmp_path / topic).finish()
+        topics.fill(topic, values(20))
+    wait_for(topics.admin.delete_records([TopicPartition(deleted, 0, 30)])[TopicPartition(deleted, 0)])
+    said = Query(queries[deleted], tmp_path / deleted).failure()
+    assert f"{deleted}-0 is to be read from offset 20, but its log starts at 30" in said
+    assert "new checkpointLocation" in said
+    topics.delete(recreated)
+    topics.create("recreated")
+    topics.fill(recreated, values(40))
+    assert f"topic {recreated} was deleted and recreated" in Query(queries[recreated], tmp_path / recreated).failure()
+
+
+def test_a_session_made_later_reads_too(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, values(3))
+    other = spark.newSession()
+    onceward.register(other)
+    onceward.register(other)
+    assert [row["value"] for row in read(other.read, topics, topic).collect()] == values(3)
+
+
+def test_wrong_options_fail_the_load_and_a_secret_is_not_shown(spark: "SparkSession", topics: Topics) -> None:
+    with pytest.raises(Exception, match="maxoffsetpertrigger: unknown") as failed:
+        read(spark.readStream, topics, "t", maxOffsetPerTrigger="1", **{"kafka.sasl.password": "hunter2"})
+    assert "a password is never written here" in str(failed.value)
+    assert "hunter2" not in str(failed.value)
