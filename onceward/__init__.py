@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sources.kafka.driver.format import register
     from onceward.sources.kafka.driver.source import KafkaSource
+    from onceward.sources.kafka.driver.table import kafka_table
 
 __all__ = [
     "NO_RESTART",
@@ -33,6 +34,7 @@ __all__ = [
     "Source",
     "StreamSink",
     "StreamingPipeline",
+    "kafka_table",
     "load_clusters",
     "register",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "Source": "coordinator.pipeline.interfaces",
     "StreamingPipeline": "coordinator.pipeline.streaming.pipeline",
     "StreamSink": "coordinator.pipeline.streaming.sink",
+    "kafka_table": "sources.kafka.driver.table",
     "load_clusters": "connections.clusters_file",
     "register": "sources.kafka.driver.format",
 }

@@ -198,3 +198,54 @@ def test_wrong_options_fail_the_load_and_a_secret_is_not_shown(spark: "SparkSess
         read(spark.readStream, topics, "t", maxOffsetPerTrigger="1", **{"kafka.sasl.password": "hunter2"})
     assert "a password is never written here" in str(failed.value)
     assert "hunter2" not in str(failed.value)
+
+
+def table(spark: "SparkSession", topics: Topics, topic: str) -> dict[bytes, bytes]:
+    rows = onceward.kafka_table(spark, topics.servers, topic).collect()
+    return {bytes(row["key"]): bytes(row["value"]) for row in rows}
+
+
+def test_a_table_holds_the_latest_value_of_each_key_without_tombstones(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.create(partitions=2, config={"cleanup.policy": "compact"})
+    for partition, key, given in ((0, b"a", [b"1", b"2"]), (1, b"b", [b"1", None]), (1, b"c", [None, b"3"])):
+        topics.fill(topic, given, partition=partition, key=key)
+    transactions = Producer({"bootstrap.servers": topics.servers, "transactional.id": topic, "log_level": 0})
+    transactions.init_transactions(30)
+    transactions.begin_transaction()
+    transactions.produce(topic, b"open", b"c", partition=1)
+    assert transactions.flush(30) == 0
+    assert table(spark, topics, topic) == {b"a": b"2", b"c": b"3"}
+    transactions.abort_transaction(30)
+    topics.fill(topic, [b"4"], partition=0, key=b"a")
+    assert table(spark, topics, topic) == {b"a": b"4", b"c": b"3"}
+    topics.fill(topic, [b"5"], partition=1, key=b"a")
+    with pytest.raises(Exception, match="a key has records in several partitions"):
+        table(spark, topics, topic)
+
+
+def test_a_topic_that_is_not_compacted_is_no_table(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.create()
+    with pytest.raises(Exception, match=f"Topic {topic} has cleanup.policy=delete"):
+        table(spark, topics, topic)
+
+
+def test_a_stream_is_joined_with_a_table_as_it_is_in_each_batch_and_with_a_read_as_it_was_planned(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    topic, users = topics.create(), topics.create("users", config={"cleanup.policy": "compact"})
+    topics.fill(topic, [b"view 1"], key=b"u")
+    topics.fill(users, [b"old"], key=b"u")
+    known = onceward.kafka_table(spark, topics.servers, users).selectExpr("key", "value as name")
+    views = read(spark.readStream, topics, topic, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    count = read(spark.read, topics, users).groupBy().count()
+    joined = views.join(known, "key").crossJoin(count).select("value", "name", "count")
+    query = Query(joined, tmp_path, processingTime="200 milliseconds")
+    try:
+        wait_until(lambda: len(query.values) == 1, "the first view is joined", _LIMIT_S)
+        topics.fill(users, [b"new"], key=b"u")
+        topics.fill(topic, [b"view 2"], key=b"u")
+        wait_until(lambda: len(query.values) == 2, "the second view is joined", _LIMIT_S)
+    finally:
+        query.running.stop()
+    rows = [(bytes(row["value"]), bytes(row["name"]), row["count"]) for batch in query.batches for row in batch]
+    assert rows == [(b"view 1", b"old", 1), (b"view 2", b"new", 1)]

@@ -8,7 +8,8 @@ from onceward.coordinator.errors import ConfigurationError
 
 PUBLIC = (
     *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource"),
-    *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "load_clusters", "register"),
+    *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
+    *("load_clusters", "register"),
 )
 
 

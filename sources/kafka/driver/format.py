@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["OncewardDataSource", "register"]
+__all__ = ["OncewardDataSource", "columns_of", "make_known", "register"]
 
 _STREAMS_SINCE = (4, 2)
 """Limits per trigger and availableNow, for sources in Python."""
@@ -28,6 +28,11 @@ def register(spark: "SparkSession") -> None:
     Call it for each session, also for those that ``newSession()`` makes; a second call does nothing. Raises
     PreflightError that names what executors lack, or a session of Spark Connect.
     """
+    make_known(spark, OncewardDataSource)
+
+
+def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> None:
+    """Register ``source`` as :func:`register` does."""
     from onceward.coordinator.pipeline.spark import ship
 
     if not hasattr(spark, "_jsparkSession"):
@@ -36,15 +41,15 @@ def register(spark: "SparkSession") -> None:
             "Make the session with spark-submit or SparkSession.builder.master(...)."
         )
     session: Any = spark._jsparkSession
-    if session.sessionState().dataSourceManager().dataSourceExists(OncewardDataSource.name()):
+    if session.sessionState().dataSourceManager().dataSourceExists(source.name()):
         return
-    ship(spark, (__name__, PartitionReader.__module__), arrow=True)
+    ship(spark, (source.__module__, PartitionReader.__module__), arrow=True)
     sessions: Any = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.SparkSession")
     active = sessions.getActiveSession()
     # Spark looks for an existing source of that name in the active session, which may be another one.
     sessions.setActiveSession(session)
     try:
-        spark.dataSource.register(OncewardDataSource)
+        spark.dataSource.register(source)
     finally:
         if active.isDefined():
             sessions.setActiveSession(active.get())
@@ -66,7 +71,7 @@ class OncewardDataSource(DataSource):
         from onceward.sources.kafka.driver.batch_reader import KafkaBatchReader
         from onceward.sources.kafka.driver.options import Mode, ReadOptions
 
-        return KafkaBatchReader(ReadOptions.parse(self.options, Mode.BATCH), _columns(schema))
+        return KafkaBatchReader(ReadOptions.parse(self.options, Mode.BATCH), columns_of(schema))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         import pyspark
@@ -80,7 +85,7 @@ class OncewardDataSource(DataSource):
             )
         from onceward.sources.kafka.driver.stream_reader import KafkaStreamReader
 
-        return KafkaStreamReader(ReadOptions.parse(self.options, Mode.STREAM), _columns(schema))
+        return KafkaStreamReader(ReadOptions.parse(self.options, Mode.STREAM), columns_of(schema))
 
     def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:
         raise _reading_only("A DataFrame is written by a Pipeline, or by a streaming query with foreachBatch.")
@@ -89,7 +94,7 @@ class OncewardDataSource(DataSource):
         raise _reading_only("Use writeStream.foreachBatch(StreamSink(...)) instead, which is exactly once.")
 
 
-def _columns(schema: "StructType") -> tuple[str, ...]:
+def columns_of(schema: "StructType") -> tuple[str, ...]:
     """Return the columns to read: those of the program's schema, if it gave one."""
     known = {name: ddl_of([name]).replace(": ", ":").replace(", ", ",") for name in (*COLUMNS, HEADERS)}
     given = {field.name: f"{field.name} {field.dataType.simpleString()}" for field in schema}

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 
-__all__ = ["PartitionReader"]
+__all__ = ["PartitionReader", "TableReader"]
 
 
 class PartitionReader:
@@ -20,3 +20,12 @@ class PartitionReader:
         """``partition``: an ``InputPartition`` whose value is a split, or None if there is nothing to read."""
         if partition.value is not None:
             yield from self._reader(partition.value, frozenset(self._reader.names))
+
+
+class TableReader(PartitionReader):
+    """Reads whole partitions."""
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """``partition``: an ``InputPartition`` whose value names a topic and a partition."""
+        start, end = self._reader.readable(**partition.value)
+        yield from self._reader({**partition.value, "start": start, "end": end}, frozenset(self._reader.names))

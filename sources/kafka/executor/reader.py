@@ -123,6 +123,15 @@ class KafkaSplitReader:
             for first in range(0, len(ranges), fetch.ranges):
                 yield from self._together(ranges[first : first + fetch.ranges], fetch)
 
+    def readable(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset of a partition and the end of what a ``read_committed`` reader may see now. Raises
+        KafkaException if its leader does not answer."""
+        client = Client(self.cluster, self.group_id, LARGE)
+        consumer = take(client) or ArrowConsumer(self.settings(), logger=_KAFKA_LOG)
+        found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_WATERMARK_SECONDS)
+        keep(client, consumer)
+        return found
+
     def _together(self, ranges: Sequence["_Range"], fetch: Fetch) -> Iterator[pa.RecordBatch]:
         client = Client(self.cluster, self.group_id, fetch)
         consumer = take(client) or ArrowConsumer(self.settings(fetch), logger=_KAFKA_LOG)
