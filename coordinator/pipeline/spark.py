@@ -230,8 +230,9 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
-def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -> None:
+def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
     """Send Onceward's modules to all executors, then run one task that proves which code and libraries they have.
+    Return the archive that was sent.
 
     ``modules`` are the modules of reader and writer: a user's own folder ``sinks`` would take precedence over the
     shipped one. ``arrow``: checkpoints go through Arrow and the JVM. The proof then takes the same way: Spark keeps
@@ -269,6 +270,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
         )
     if failure is not None:
         raise failure
+    return archive
 
 
 def _ask_through_arrow(

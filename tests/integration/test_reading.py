@@ -1,5 +1,7 @@
 """format("onceward") on a real broker and a real Spark: what batch reads and streaming queries return."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,42 @@ from confluent_kafka.admin import NewPartitions
 import onceward
 from tests.support.topics import Topics, transaction, values, wait_for
 from tests.support.waiting import wait_until
+
+ONLY_WHAT_WAS_SENT = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class Sent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "onceward":
+            found = PathFinder.find_spec(name, [one for one in sys.path if "onceward-" in one and one.endswith(".zip")])
+            if found is None:
+                raise ModuleNotFoundError("onceward was not sent here")
+            return found
+
+
+sys.meta_path.insert(0, Sent)
+"""
+"""A `sitecustomize` for processes that Spark starts."""
+
+READS_WITH_WHAT_WAS_SENT = """
+import os, sys
+from pathlib import Path
+import onceward
+from onceward.coordinator.pipeline.spark import make_session
+
+servers, topic, place = sys.argv[1:]
+os.environ["PYTHONPATH"] = place
+spark, _ = make_session("sent")
+onceward.register(spark)
+options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+print("batch", spark.read.format("onceward").options(**options).load().count())
+stream = spark.readStream.format("onceward").options(**options, startingOffsets="earliest").load()
+writer = stream.writeStream.foreachBatch(lambda df, batch: print("stream", df.count()))
+writer.option("checkpointLocation", place + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
+"""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -249,3 +287,13 @@ def test_a_stream_is_joined_with_a_table_as_it_is_in_each_batch_and_with_a_read_
         query.running.stop()
     rows = [(bytes(row["value"]), bytes(row["name"]), row["count"]) for batch in query.batches for row in batch]
     assert rows == [(b"view 1", b"old", 1), (b"view 2", b"new", 1)]
+
+
+@pytest.mark.slow
+def test_planners_and_executors_need_only_the_code_that_was_sent(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create()
+    topics.fill(topic, values(30))
+    (tmp_path / "sitecustomize.py").write_text(ONLY_WHAT_WAS_SENT)
+    command = [sys.executable, "-c", READS_WITH_WHAT_WAS_SENT, topics.servers, topic, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    assert ended.stdout.split("\n")[-3:] == ["batch 30", "stream 30", ""], ended.stderr[-3000:]

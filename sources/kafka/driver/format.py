@@ -4,6 +4,8 @@ Spark pickles the data source's class by reference and imports this module in ev
 the planners beside the driver, and the executors' workers. So what only planners need is imported where they need it.
 """
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -33,6 +35,8 @@ def register(spark: "SparkSession") -> None:
 
 def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> None:
     """Register ``source`` as :func:`register` does."""
+    from pyspark import SparkFiles
+
     from onceward.coordinator.pipeline.spark import ship
 
     if not hasattr(spark, "_jsparkSession"):
@@ -43,7 +47,11 @@ def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> Non
     session: Any = spark._jsparkSession
     if session.sessionState().dataSourceManager().dataSourceExists(source.name()):
         return
-    ship(spark, (source.__module__, PartitionReader.__module__), arrow=True)
+    archive = ship(spark, (source.__module__, PartitionReader.__module__), arrow=True)
+    # Planners of streams look here for code that was sent (PySpark 4.3), so Onceward need not be installed for them.
+    place = Path(SparkFiles.getRootDirectory(), "streaming_job")
+    place.mkdir(exist_ok=True)
+    shutil.copy(archive, place)
     sessions: Any = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.SparkSession")
     active = sessions.getActiveSession()
     # Spark looks for an existing source of that name in the active session, which may be another one.
