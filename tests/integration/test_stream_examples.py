@@ -1,0 +1,204 @@
+"""The programs of examples/streams write exactly what their input says, as a person runs them; oracles in plain Python.
+
+The input comes in two halves. After each half every program runs until it has read everything, so its second run
+continues from the state of the first. A program differs from its file only in addresses and in the trigger.
+"""
+
+import json
+import runpy
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward.coordinator.dev.kafka import LocalKafka
+from tests.support import stream_oracles
+from tests.support.processes import Process
+from tests.support.stream_oracles import Row
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "streams"
+ADDRESS = "localhost:9092"
+LIMIT_S = 600.0
+"""Limit for any step: the machine may be busy."""
+KILLS = 3
+
+fill = runpy.run_path(str(EXAMPLES / "fill.py"))
+"""The names that the program defines."""
+
+
+def halves(name: str) -> tuple[list[Row], list[Row]]:
+    rows = list(fill["INPUTS"][name]())
+    return rows[: len(rows) // 2], rows[len(rows) // 2 :]
+
+
+def scratch(directory: Path) -> dict[str, str]:
+    """Variables that keep what a killed Spark leaves behind in the directory."""
+    return {"SPARK_LOCAL_DIRS": str(directory), "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
+
+
+def copied(name: str, directory: Path, **changes: str) -> Path:
+    """Copy the program, with other text where it is to differ."""
+    text = (EXAMPLES / name).read_text()
+    for shown, used in changes.items():
+        text = text.replace(shown, used)
+    program = directory / name
+    program.write_text(text)
+    return program
+
+
+class Programs:
+    """Runs the programs in this process, on its Spark session."""
+
+    def __init__(self, servers: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self.topics = Topics(servers, "streams")
+        self._directory, self._patch = directory, patch
+        patch.chdir(directory)  # for the coordinator's directory
+
+    def produce(self, half: int) -> None:
+        for name in fill["INPUTS"]:
+            fill["produce"](self.topics.servers, f"streams-{name}", halves(name)[half])
+
+    def run(self, name: str) -> None:
+        """Run until the program has read everything."""
+        changes = {
+            ADDRESS: self.topics.servers,
+            "checkpoints/": f"{self._directory}/checkpoints/",  # the JVM has a working directory of its own
+            'processingTime="1 second"': "availableNow=True",
+            '"processingTime": "1 second"': '"availableNow": True',
+            'start="earliest")': 'start="earliest", end="latest")',
+        }
+        self._patch.setattr(sys, "argv", [name])
+        runpy.run_path(str(copied(name, self._directory, **changes)), run_name="__main__")
+
+
+PROGRAMS = (
+    "word_count.py",
+    "orders_per_hour.py",
+    "page_views.py",
+    "sessions.py",
+    "paid_orders.py",
+    "stock.py",
+    "reorders.py",
+    "silent_sensors.py",
+)
+
+
+@pytest.fixture(scope="module")
+def programs(kafka: LocalKafka, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """All programs, after they have read both halves of their input."""
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    former = {name: spark.conf.get(name) for name in (*settings, provider)}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    fill["make_topics"](kafka.bootstrap_servers)
+    with pytest.MonkeyPatch.context() as patch:
+        made = Programs(kafka.bootstrap_servers, tmp_path_factory.mktemp("streams"), patch)
+        for half in (0, 1):
+            made.produce(half)
+            for name in PROGRAMS:
+                made.run(name)
+        yield made
+    for name in former:
+        spark.conf.set(name, str(former[name]))
+
+
+def read(topics: Topics, topic: str) -> list[Row]:
+    """What a ``read_committed`` reader sees, partition by partition in log order."""
+    found = topics.read(topic)
+    return [((key or b"").decode(), None if value is None else value.decode()) for _, _, key, value in found]
+
+
+@pytest.mark.parametrize(
+    ("output", "oracle", "inputs"),
+    [
+        ("word-counts", stream_oracles.word_counts, ("lines",)),
+        ("orders-per-hour", stream_oracles.total_changes, ("orders",)),
+        ("final-orders-per-hour", stream_oracles.final_totals, ("orders",)),
+        ("enriched-views", stream_oracles.enriched_views, ("views", "users")),
+        ("sessions", stream_oracles.sessions, ("actions",)),
+        ("paid-orders", stream_oracles.paid_orders, ("orders", "payments")),
+        ("stock", stream_oracles.stock, ("movements",)),
+        ("reorders", stream_oracles.reorders, ("movements",)),
+        ("alerts", stream_oracles.alerts, ("readings",)),
+    ],
+)
+def test_an_example_writes_exactly_what_its_input_says(
+    programs: Programs, output: str, oracle: Callable[[Any], Counter[Row]], inputs: tuple[str, ...]
+) -> None:
+    rounds = halves(inputs[0]) if len(inputs) == 1 else list(zip(*map(halves, inputs), strict=True))
+    assert Counter(read(programs.topics, f"streams-{output}")) == oracle(rounds)
+
+
+def test_the_state_of_a_query_is_read_from_its_checkpoint_location(
+    programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = dict(read(programs.topics, "streams-word-counts"))
+    most = sorted(((int(count or 0), word) for word, count in newest.items()), reverse=True)[:10]
+    capsys.readouterr()
+    programs.run("read_state.py")
+    assert capsys.readouterr().out.splitlines() == [f"{count} {word}" for count, word in most]
+
+
+def test_totals_are_exact_and_never_step_back_while_their_program_is_killed_at_random_moments(
+    topics: Topics, job: str, tmp_path: Path
+) -> None:
+    source = topics.create("orders", 2)
+    changing, final = topics.create("orders-per-hour", 2), topics.create("final-orders-per-hour", 2)
+    # without those that come too late: which ones they are depends on where batches begin
+    orders = [row for row in fill["INPUTS"]["orders"]() if int(row[0]) % 50 != 7]
+    newest, closed = dict(stream_oracles.total_changes([orders]).keys()), stream_oracles.final_totals([orders])
+    changes = {ADDRESS: topics.servers, "streams-": f"{topics.prefix}.", "job=name": f'job=f"{job}-{{name}}"'}
+    program = copied("orders_per_hour.py", tmp_path, **changes)
+    rest, moments = iter(orders), Random(9)
+
+    def feed(records: int) -> None:
+        fill["produce"](topics.servers, source, islice(rest, records))
+
+    def wait_for(reached: Callable[[], bool], process: Process) -> None:
+        wait_until(lambda: reached() or not process.running, "the totals are written", LIMIT_S)
+        assert process.running, process.tail()
+
+    def start() -> Process:
+        environment = {**scratch(tmp_path), "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
+        return Process([sys.executable, str(program)], tmp_path / "log", environment, tmp_path)
+
+    for _ in range(KILLS):
+        process, before = start(), len(read(topics, changing))
+        try:
+            feed(20)
+            wait_for(lambda before=before: len(read(topics, changing)) > before, process)  # type: ignore[misc]
+            moment = monotonic() + moments.uniform(0, 4)
+            while monotonic() < moment:  # there is always a batch to hit
+                feed(2)
+                sleep(0.1)
+        finally:
+            process.end()
+
+    process = start()
+    try:
+        feed(len(orders))
+        wait_for(lambda: dict(read(topics, changing)) == newest and len(read(topics, final)) >= len(closed), process)
+        process.send(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0, process.tail()
+    finally:
+        process.end()
+    assert Counter(read(topics, final)) == closed
+    counts: dict[str, list[int]] = {}
+    for key, value in read(topics, changing):
+        counts.setdefault(key, []).append(json.loads(value or "")["orders"])
+    assert all(each == sorted(set(each)) for each in counts.values()), "a total was written twice, or stepped back"
