@@ -55,6 +55,8 @@ class Settling:
         self._give_up = give_up
         self._pending = {handle.slot: handle for handle in handles}
         self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
+        self._torn_judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
+        """Apart from the others: both are concluded from consecutive ones."""
         self._settled: dict[int, Settlement] = {}
         self._first = True
 
@@ -98,7 +100,7 @@ class Settling:
             judgement = judge_torn(handle.transaction, look, parts[handle.slot].gone)
             if judgement is None:
                 continue
-            seen = self._judgements[handle.slot]
+            seen = self._torn_judgements[handle.slot]
             seen.append(judgement)
             twice = len(seen) >= 2 and seen[-2].proof is judgement.proof
             if twice and judgement.proof is Proof.NOTHING:

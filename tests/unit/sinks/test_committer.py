@@ -28,7 +28,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
-from tests.support.kafka_model import AddOffsets, Settings, SimControl
+from tests.support.kafka_model import LAST_EPOCH, AddOffsets, Settings, SimControl
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 from tests.support.kafka_model.transport import Call, DirectTransport
 
@@ -250,6 +250,21 @@ def test_an_outdated_coordinator_does_not_let_a_transaction_that_lost_a_part_be_
     settlement = committed(bench, ids)
     assert settlement.outcome is Outcome.LOST
     assert bench.visible(OUT) == bench.visible(OTHER) == []
+
+
+def test_a_transaction_that_was_aborted_at_the_last_epoch_is_lost(bench: Bench) -> None:
+    """The abort moves the id to another producer id, so its coordinator never shows that ours has ended."""
+    bench.init(name(0))
+    entry = bench.cluster.entry(name(0))
+    assert entry is not None
+    entry.epoch = LAST_EPOCH - 1
+    ids = written(bench)
+    assert ids[2] == LAST_EPOCH
+    assert bench.end(ids, commit=False) == 0
+    bench.wait(1)
+    assert bench.view(ids[0]).producer_id != ids[1]
+    settled = committer(bench).commit([committable(bench, ids)], give_up=lambda: bench.transport.now() > 60)
+    assert [settlement.outcome for settlement in settled] == [Outcome.LOST]
 
 
 def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Bench) -> None:
