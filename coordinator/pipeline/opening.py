@@ -3,14 +3,27 @@
 import contextlib
 import os
 
+from onceward.coordinator.client.calls import require_address
 from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["connect_to", "open_participants"]
+__all__ = ["connect_to", "open_participants", "require_job"]
+
+
+def require_job(job: str, coordinator: str | None) -> JobName:
+    """Return the job's name. Raises ConfigurationError if it, or the coordinator's address, cannot be used."""
+    try:
+        name = JobName(job)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"job: {error}") from None
+    if coordinator is not None:
+        require_address(coordinator)
+    return name
 
 
 def open_participants(

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from onceward.coordinator.client.calls import require_address
 from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
@@ -16,13 +15,12 @@ from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.opening import connect_to, open_participants
+from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,12 +66,7 @@ class Pipeline:
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :raises ConfigurationError: when an argument cannot be used.
         """
-        try:
-            self._job = JobName(job)
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"job: {error}") from None
-        if coordinator is not None:
-            require_address(coordinator)
+        self._job = require_job(job, coordinator)
         for argument, function in (("transform", transform), ("transform_batches", transform_batches)):
             if function is not None and not callable(function):
                 raise ConfigurationError(f"{argument}: {function!r} is not a function.")

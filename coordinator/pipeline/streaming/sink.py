@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from onceward.coordinator.client.calls import require_address
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
@@ -15,7 +14,7 @@ from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.opening import connect_to, open_participants
+from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_retries, check_session
 from onceward.coordinator.pipeline.streaming.batches import Batch
@@ -83,12 +82,7 @@ class StreamSink:
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
-        try:
-            self._job = JobName(job)
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"job: {error}") from None
-        if coordinator is not None:
-            require_address(coordinator)
+        self._job = require_job(job, coordinator)
         self._allow_complete_mode = allow_complete_mode
         self._handover = Handover()
         self._stopping = StopFlag()

@@ -70,7 +70,7 @@ def running(client: CoordinatorClient, people: OperatorClient) -> Running:
 
 @pytest.fixture(scope="module")
 def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[grpc.Channel, Running]]:
-    """A job that many tests share: each sends what must be refused, so the next finds the job as it was."""
+    """Many tests share this job. The coordinator refuses each of their requests, so the job does not change."""
     with (
         EmbeddedCoordinator(tmp_path_factory.mktemp("unharmed")) as coordinator,
         connect(coordinator.address) as client,
