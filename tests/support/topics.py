@@ -198,16 +198,21 @@ def wait_for_decided_ends(servers: str) -> None:
     its markers are written. Without this wait a reader that follows a commit may see none of its records.
     """
     admin = KafkaAdminClient(bootstrap_servers=servers)
+    # the values: of a member, kafka-python 3.0.12 sends the Python name, which matches nothing
+    ending = [TransactionState.PREPARE_COMMIT.value, TransactionState.PREPARE_ABORT.value]
 
     def being_ended() -> set[str]:
-        listed = admin.list_transactions(
-            state_filters=[TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT]
-        )
+        listed = admin.list_transactions(state_filters=ending)
         return {one.transactional_id for of_broker in listed.values() for one in of_broker}
 
     try:
-        first = being_ended()
-        wait_until(lambda: first.isdisjoint(being_ended()), f"{first} have ended")
+        left = being_ended()
+
+        def have_ended() -> bool:
+            left.intersection_update(being_ended())
+            return not left
+
+        wait_until(have_ended, f"{left} have ended")
     finally:
         admin.close()
 
