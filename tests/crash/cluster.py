@@ -9,7 +9,8 @@ from pathlib import Path
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from tests.support.harness import Harness
-from tests.support.jobs import ANY_TIME, Job, Setup, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import ANY_TIME
 from tests.support.processes import descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import SMALL, standalone

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from onceward.coordinator.killpoints import KillPoint
 from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of
 from tests.support.harness import Harness
-from tests.support.jobs import ANY_TIME, Job, Setup, at_point, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import ANY_TIME, at_point
 from tests.support.schedules import Kill, Schedule
 
 __all__ = ["combine"]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.crash.points import FITS, FITS_NOT, add_fat_record
 from tests.support.harness import Harness
-from tests.support.jobs import ANY_TIME, Job, Setup, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import ANY_TIME
 from tests.support.processes import descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import LOCAL

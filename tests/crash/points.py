@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
-from tests.support.jobs import Job, Setup, at_point, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import at_point
 from tests.support.schedules import Schedule
 from tests.support.topics import open_transactions_hold_back
 from tests.support.waiting import wait_until

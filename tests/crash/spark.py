@@ -7,15 +7,25 @@ from collections.abc import Iterator
 
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
-from tests.support.jobs import ANY_TIME, SPARK_LIMIT_S, Job, Setup, at_point, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, KilledJob, at_point
 from tests.support.processes import descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import AWAY_S, CLUSTER, LOCAL, SMALL, standalone
 from tests.support.waiting import wait_until
 
-__all__ = ["DRIVER", "kill_drivers", "kill_in_spark", "kill_standalone", "kill_tasks"]
+__all__ = [
+    "DRIVER",
+    "WORKER",
+    "kill_driver_jvm",
+    "kill_drivers",
+    "kill_in_spark",
+    "kill_one",
+    "kill_standalone",
+    "kill_tasks",
+]
 
-_WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
+WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 DRIVER = "driver with Spark"
 """With ``local[...]``. On a cluster, where executors have to start too, the kind of cluster is appended."""
@@ -86,9 +96,9 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
     def body(job: Job) -> None:
         job.settles()
         for _ in range(times):
-            _kill_one(job, "Python worker", _WORKER, chance)
-            _kill_one(job, "executor JVM", _EXECUTOR, chance)
-            _kill_driver_jvm(job)
+            kill_one(job, "Python worker", WORKER, chance)
+            kill_one(job, "executor JVM", _EXECUTOR, chance)
+            kill_driver_jvm(job)
             _kill_driver(job, chance, f"{DRIVER}, local-cluster")
 
     return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
@@ -114,7 +124,7 @@ def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
         return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
 
-def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
+def kill_one(job: KilledJob, process: str, what: str, chance: random.Random) -> None:
     assert job.driver is not None
     driver = job.driver
     wait_until(lambda: list(_those(driver.pid, what)), f"there is a {process}", AWAY_S)
@@ -123,7 +133,7 @@ def _kill_one(job: Job, process: str, what: str, chance: random.Random) -> None:
     job.settles(2)
 
 
-def _kill_driver_jvm(job: Job) -> None:
+def kill_driver_jvm(job: KilledJob) -> None:
     """Kill the driver's JVM. The driver must notice and leave; it may settle completed checkpoints before."""
     assert job.driver is not None
     driver = job.driver

@@ -21,7 +21,8 @@ from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
 from tests.network.world import BROKERS, LinkedHarness
-from tests.support.jobs import Job, Setup, StuckError, at_point, judged
+from tests.support.jobs import Job, Setup, judged
+from tests.support.killed_job import StuckError, at_point
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import CLUSTER
 from tests.support.topics import open_transactions_hold_back
