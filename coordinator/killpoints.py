@@ -52,6 +52,15 @@ class KillPoint(StrEnum):
     DRIVER_AFTER_AMEND = "driver.after_amend"
     DRIVER_BEFORE_CLOSE = "driver.before_close"
 
+    BATCH_BEFORE_OFFER = "batch.before_offer"
+    BATCH_AFTER_OFFER = "batch.after_offer"
+    BATCH_AFTER_RUN = "batch.after_run"
+    BATCH_BEFORE_REPLAY = "batch.before_replay"
+    BATCH_AFTER_REPLAY = "batch.after_replay"
+    BATCH_AFTER_SETTLE = "batch.after_settle"
+    BATCH_BEFORE_STATE = "batch.before_state"
+    BATCH_AFTER_STATE = "batch.after_state"
+
     TASK_BEFORE_BEGIN = "task.before_begin"
     TASK_AFTER_BEGIN = "task.after_begin"
     TASK_MID_WRITE = "task.mid_write"

@@ -1,4 +1,4 @@
-"""Every kill point of the registry, at the first and the second pass.
+"""Every kill point of a pipeline, at the first and the second pass; those of queries are in `streams`.
 
 A scene is what a job must go through so that a point is passed at all. The first scene that claims a point gets it;
 the last scene claims every remaining point, which every checkpoint passes.
@@ -31,6 +31,7 @@ __all__ = [
 
 Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 
+_OF_PIPELINES = [point for point in KillPoint if not point.startswith("batch.")]
 ONCE_PER_PROCESS = {
     "driver.before_open",
     "driver.after_open",
@@ -72,7 +73,7 @@ class Scene:
     """Runs after the last visit and leaves a running driver that can catch up."""
 
     def points(self) -> list[KillPoint]:
-        return [point for point in KillPoint if scene_of(point) is self]
+        return [point for point in _OF_PIPELINES if scene_of(point) is self]
 
 
 def scene_of(point: KillPoint) -> "Scene":

@@ -1,5 +1,6 @@
 """All parts of the suite in their order: first those that cost little and find most."""
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +16,18 @@ from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
+from tests.crash.streams import kill_around_batches, visit_batches
 from tests.support.harness import Harness
+from tests.support.running_count import QUERIES
 from tests.support.schedules import Schedule
 
 __all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
 
 SCAN_MS = 200
 """How often the brokers look for transactions that have timed out."""
+
+_PER_STREAM = 10
+"""Random schedules for each one of a query, which starts Spark six times."""
 
 
 class Plan:
@@ -88,6 +94,14 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
         yield decommission(harness, "decommissioned")
 
 
+def _streams(plan: Plan) -> Iterator[Schedule]:
+    with harness_of_one(plan.directory / "streams") as harness:
+        for query in QUERIES:
+            yield visit_batches(harness, query)
+        for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_STREAM)):
+            yield kill_around_batches(harness, seed)
+
+
 def _brokers(plan: Plan) -> Iterator[Schedule]:
     with ground_of_three(plan.directory / "brokers") as (harness, disk):
         yield kill_brokers(harness, "brokers", rounds=2)
@@ -112,6 +126,7 @@ PARTS: Mapping[str, Part] = {
     "disk": _disk,
     "brokers": _brokers,
     "spark": _spark,
+    "streams": _streams,
     "leaks": _leaks,
     "combinations": _combinations,
 }

@@ -13,6 +13,7 @@ from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
+from tests.crash.streams import POINTS
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
 from tests.support.harness import Harness
 from tests.support.repeats import unexplained
@@ -164,9 +165,15 @@ def test_neither_threads_nor_descriptors_gather_in_processes_that_fail_over_and_
 
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
+def test_queries_die_around_their_batches_and_write_each_batch_once(tmp_path: Path) -> None:
+    run_part("streams", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
 def test_random_schedules_with_outages_that_transactions_do_not_outlive(tmp_path: Path) -> None:
     run_part("combinations", tmp_path)
 
 
 def test_every_kill_point_has_a_scene_that_passes_it() -> None:
-    assert sorted(point for scene in SCENES for point in scene.points()) == sorted(KillPoint)
+    assert sorted((*POINTS, *(point for scene in SCENES for point in scene.points()))) == sorted(KillPoint)

@@ -224,11 +224,8 @@ def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before
 
 def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Counting) -> None:
     files = records(4)
-    for name, value in {
-        "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        "rocksdb.changelogCheckpointing.enabled": "true",
-    }.items():
-        counting.spark.conf.set(f"spark.sql.streaming.stateStore.{name}", value)
+    for name, value in running_count.ROCKSDB.items():
+        counting.spark.conf.set(name, value)
     counting.feed(files[:2])
     counting.run()
     counting.spark._streamingCheckpointManager.repartition(str(counting.checkpoint), 3)
@@ -287,4 +284,22 @@ def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_on
         abort_with_the_brokers_tool(topics.servers, topic, 0)
         here.finish(LIMIT_S)
         assert here.events("replayed")
+    assert Counter((key, value) for _, _, key, value in topics.read(topic)) == expected(files)
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_query_killed_before_sparks_commit_log_writes_no_batch_twice_and_continues_with_its_state(
+    topics: Topics, job: str, tmp_path: Path
+) -> None:
+    files, topic = records(4), topics.create("totals", 2)
+    source = tmp_path / "input"
+    feed(source, files)
+    point = KillPoint.BATCH_AFTER_SETTLE
+    spec: dict[str, Any] = {"program": "tests.support.running_count", "session": running_count.NAMED_STATE}
+    with JobProcesses(tmp_path, job, topics.servers, str(source), topic, **spec) as here:
+        here.wait_for_kill(point, 2, here.driver(kill_at=[f"{point.value}:2"]), LIMIT_S)
+        here.finish(LIMIT_S)
     assert Counter((key, value) for _, _, key, value in topics.read(topic)) == expected(files)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.generations import Generations
@@ -188,6 +189,7 @@ class StreamSink:
             ) from None
 
     def _write(self, df: "DataFrame", number: int) -> None:
+        kill_point(KillPoint.BATCH_BEFORE_OFFER)
         query = self._query
         first = query is None or not query.is_run_of(df)
         if query is None or first:
@@ -196,6 +198,7 @@ class StreamSink:
         found = query.find(number, first=first)
         ran = False
         with self._handover.offering(found):
+            kill_point(KillPoint.BATCH_AFTER_OFFER)
             while (work := self._handover.next_work(found.batch, query.active)) is not None:
                 try:
                     votes = self._tasks.execute(df, work)
@@ -209,6 +212,7 @@ class StreamSink:
                     if first:
                         self._warn_of_many(len(votes), df)
                         first = False
+        kill_point(KillPoint.BATCH_AFTER_SETTLE)
         if not ran:
             self._write_state(df, found.batch)
 
@@ -227,7 +231,9 @@ class StreamSink:
     def _write_state(self, df: "DataFrame", batch: Batch) -> None:
         """Run a batch that was settled before: Spark needs the version of the state that the batch makes."""
         _log.info("job %s: batch %d is settled already; Spark writes its state", self._job, batch.number)
+        kill_point(KillPoint.BATCH_BEFORE_STATE)
         df.write.format("noop").mode("overwrite").save()
+        kill_point(KillPoint.BATCH_AFTER_STATE)
 
     def _require_usable(self, query: Query, df: "DataFrame") -> None:
         if moves_rows(df):

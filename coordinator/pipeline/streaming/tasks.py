@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.executor import DIGEST_COLUMN, VOTE_SCHEMA, BatchesTransform, digesting, unusable_in
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.spark import is_alive, ship
@@ -92,6 +93,7 @@ class BatchTasks:
             records = _hashed(self._sink.prepare(df))
             if replay:
                 _require_same_slots(work.batch.number, work.task.splits, records)
+                kill_point(KillPoint.BATCH_BEFORE_REPLAY)
             rows = records.mapInArrow(self._write, VOTE_SCHEMA).collect()
         except Exception as error:
             wrong = unusable_in(str(error))
@@ -100,6 +102,7 @@ class BatchTasks:
             raise wrong from error
         finally:
             context.setLocalProperty(TASK_PROPERTY, None)
+        kill_point(KillPoint.BATCH_AFTER_REPLAY if replay else KillPoint.BATCH_AFTER_RUN)
         return check_votes((row[0] for row in rows), len(work.task.splits) if replay else None)
 
 

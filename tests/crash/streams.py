@@ -1,0 +1,138 @@
+"""Structured Streaming queries: their drivers die at every kill point of a batch, and each of their processes at any
+time."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from onceward.coordinator.killpoints import KillPoint
+from tests.crash.spark import WORKER, kill_driver_jvm, kill_one
+from tests.support.harness import Harness
+from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
+from tests.support.running_count import NAMED_STATE, QUERIES, ROCKSDB
+from tests.support.schedules import Kill, Schedule
+from tests.support.stream_job import StreamJob
+from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
+
+__all__ = ["POINTS", "kill_around_batches", "visit_batches"]
+
+Move: TypeAlias = Callable[[StreamJob, random.Random], None]
+
+_DRIVER, _COORDINATOR = "driver of a query", "coordinator of a query"
+_VISITS = (
+    # the third batch: Spark's commit log of the second one is written
+    (KillPoint.BATCH_BEFORE_OFFER, 3),
+    (KillPoint.BATCH_AFTER_OFFER, 2),
+    (KillPoint.BATCH_AFTER_RUN, 2),
+    # the batch is completed and missing in Spark's commit log: the next drivers run it again for its state only
+    (KillPoint.BATCH_AFTER_SETTLE, 2),
+    (KillPoint.BATCH_BEFORE_STATE, 1),
+    (KillPoint.BATCH_AFTER_STATE, 1),
+    # the batch is completed, and its transactions are lost: the next drivers write it again
+    (KillPoint.DRIVER_AFTER_DECISION, 1),
+    (KillPoint.BATCH_BEFORE_REPLAY, 1),
+    (KillPoint.BATCH_AFTER_REPLAY, 1),
+)
+"""Each driver dies in what the one before has left."""
+POINTS = [point for point, _ in _VISITS if point.startswith("batch.")]
+_FEW, _MANY = 4, 30
+"""Files that each driver finds unread. With few it dies in its third batch; many outlast several kills."""
+_STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE)
+_EVERY_BATCH = (
+    KillPoint.BATCH_BEFORE_OFFER,
+    KillPoint.BATCH_AFTER_OFFER,
+    KillPoint.DRIVER_AFTER_TRIGGER,
+    KillPoint.DRIVER_AFTER_PLAN,
+    KillPoint.BATCH_AFTER_RUN,
+    KillPoint.DRIVER_AFTER_VOTES,
+    KillPoint.DRIVER_AFTER_PRE_COMMIT,
+    KillPoint.DRIVER_AFTER_ACKNOWLEDGE,
+    KillPoint.BATCH_AFTER_SETTLE,
+)
+"""Points that a batch passes even if it writes no records."""
+
+
+def visit_batches(harness: Harness, query: str) -> Schedule:
+    """Kill the driver of a query at every kill point of a batch, one after the other."""
+
+    def body(job: StreamJob) -> None:
+        for point, nth in _VISITS:
+            _driver_dies(job, point, nth)
+            if point is KillPoint.DRIVER_AFTER_DECISION:
+                _abort_by_hand(job)
+        job.drive()
+
+    schedule = Schedule(part="streams", name=f"batches-{query}")
+    return conduct(StreamJob(harness, schedule, query, ahead=_FEW), body)
+
+
+def kill_around_batches(harness: Harness, seed: int) -> Schedule:
+    """Kill each process of a query in random order, at random times in its batches. Query and state store follow from
+    the seed."""
+    chance = random.Random(seed)
+    query = sorted(QUERIES)[seed % len(QUERIES)]
+    state = _STATES[seed // len(QUERIES) % len(_STATES)]
+    plan = chance.sample(_MOVES, len(_MOVES))
+
+    def body(job: StreamJob) -> None:
+        job.drive()
+        job.settles()
+        for move in plan:
+            job.lives(chance.uniform(0, 2))
+            move(job, chance)
+
+    schedule = Schedule(part="streams", name=f"stream-seed-{seed}", seed=seed)
+    return conduct(StreamJob(harness, schedule, query, ahead=_MANY, state=state), body)
+
+
+def _kill_driver(job: StreamJob) -> None:
+    assert job.driver is not None
+    job.kill(Kill(process=_DRIVER, place=ANY_TIME), job.driver.end)
+
+
+def _driver(job: StreamJob, chance: random.Random) -> None:
+    """Kill the driver, and the next one at a point of one of its first batches."""
+    _kill_driver(job)
+    _driver_dies(job, chance.choice(_EVERY_BATCH), chance.randint(1, 3))
+    job.drive()
+    job.settles()
+
+
+def _driver_and_transactions(job: StreamJob, _chance: random.Random) -> None:
+    """Kill the driver, and the next one when a batch is decided, whose transactions are then lost."""
+    _kill_driver(job)
+    _driver_dies(job, KillPoint.DRIVER_AFTER_DECISION, 1)
+    _abort_by_hand(job)
+    job.drive()
+    job.wait(lambda: job.events("replayed"), "the lost transactions are written again")
+    job.settles()
+
+
+def _jvm(job: StreamJob, _chance: random.Random) -> None:
+    kill_driver_jvm(job)
+
+
+def _worker(job: StreamJob, chance: random.Random) -> None:
+    kill_one(job, "Python worker", WORKER, chance)
+
+
+def _coordinator(job: StreamJob, chance: random.Random) -> None:
+    job.kill(Kill(process=_COORDINATOR, place=ANY_TIME), job.harness.stop_serving)
+    job.lives(chance.uniform(0, 1))
+    job.back()
+    job.settles(2)
+
+
+_MOVES: Sequence[Move] = (_driver, _driver_and_transactions, _jvm, _worker, _coordinator)
+
+
+def _driver_dies(job: StreamJob, point: KillPoint, nth: int) -> None:
+    armed = job.harness.arm(at_point(_DRIVER, point, nth))
+    job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
+
+
+def _abort_by_hand(job: StreamJob) -> None:
+    """Abort the open transactions that a dead driver has left, as a person with rights on the cluster can."""
+    for partition, records in open_transactions_hold_back(job.topics.servers, job.sink).items():
+        if records:
+            abort_with_the_brokers_tool(job.topics.servers, job.sink, partition)
