@@ -3,29 +3,36 @@
 import itertools
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.protocol.admin import UpdateFeaturesRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import FencedError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
+from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.control.transactions import CODE_NONE, State
+from onceward.sinks.kafka.control.transactions import CODE_NONE, Code, State
+from onceward.sinks.kafka.identifiers import claim_name
 from tests.support.processes import JobProcesses, bounded
 from tests.support.sink_job import QUICK, SinkJob
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
 LAST_EPOCH = 32_766
+CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR = 51, -1
 TIMEOUT_S = 1
 
 
@@ -264,6 +271,36 @@ def test_outcomes_are_true_and_fences_hold_where_the_epochs_of_a_producer_end(
     assert sink.committer().commit([following])[0].outcome is Outcome.COMMITTED
     visible = [b"1", b"2"] if expected is Outcome.COMMITTED else [b"2"]
     assert Topics(sink.servers, sink.job).values(out) == visible
+
+
+def test_a_claim_outlives_the_last_epoch_of_its_producer_though_an_answer_is_lost(
+    sink: SinkJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers answer an InitProducerId that repeats the step to the last epoch with UNKNOWN_SERVER_ERROR, each time."""
+    claim = Claim(store_id="store", generation=Generation(1), completed=CheckpointId(0), holder="holder")
+    raise_epochs(sink.servers, claim_name(sink.job), LAST_EPOCH - 1)
+    asked: list[Code] = []
+    limit = time.monotonic() + 60
+
+    def give_up() -> bool:
+        return time.monotonic() > limit
+
+    def ask(holder: ClaimHolder, kind: CoordinatorKind, request: Any) -> Any:
+        answer = whole(holder, kind, request)
+        if getattr(request, "producer_epoch", None) != LAST_EPOCH - 1 or not isinstance(request, InitProducerIdRequest):
+            return answer
+        if answer.error_code != CONCURRENT_TRANSACTIONS:
+            asked.append(answer.error_code)
+        return NoAnswer(why="lost") if asked == [CODE_NONE] else answer
+
+    whole = ClaimHolder._ask
+    monkeypatch.setattr(ClaimHolder, "_ask", ask)
+    sink.sink.take_claim(claim, None)
+    for completed in range(1, 5):
+        claim = replace(claim, completed=CheckpointId(completed))
+        assert sink.sink.renew_claim(claim, give_up=give_up), asked
+    assert asked == [CODE_NONE, UNKNOWN_SERVER_ERROR], "the brokers no longer refuse the repeated step"
+    wait_until(lambda: sink.sink.read_claim() == claim, "the last claim is visible")
 
 
 def go_on(zombie: Producer, out: str) -> None:

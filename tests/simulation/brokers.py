@@ -1,5 +1,6 @@
 """The modelled brokers in their world: the wires to them, the sink that uses them, and a reader."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -26,7 +27,7 @@ from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.control import SimControl
 from tests.support.kafka_model.producer import SimProducer
 from tests.support.kafka_model.settings import Produce, Settings
-from tests.support.kafka_model.transactions import PREPARED, Entry, State
+from tests.support.kafka_model.transactions import LAST_EPOCH, PREPARED, Entry, State
 from tests.support.kafka_model.transport import Call
 
 __all__ = ["Brokers"]
@@ -53,6 +54,7 @@ class Brokers:
                 transaction_version=faults.transaction_version,
                 timeout_scan_s=faults.timeout_scan,
                 offsets_retention_minutes=faults.receipts_kept_minutes,
+                last_used_epoch=lambda _id: LAST_EPOCH - random.randint(1, 4) if random.random() < faults.worn else -1,
                 marker_delay=lambda _id, _partition: 0.001 + faults.marker_delay * random.random() ** 3,
             )
         )
@@ -264,7 +266,10 @@ class Brokers:
             partition = answer.topics[0].partitions[0]
             if partition.error_code == 0:
                 key = (request.transactional_id, request.producer_id, request.producer_epoch)
-                self._claiming[key] = request.topics[0].partitions[0].committed_offset
+                claim = request.topics[0].partitions[0]
+                outdated = json.loads(str(claim.committed_metadata))["generation"] < self.checker.generations
+                if not (self.checker.claimed == MAX_ID and outdated):  # a deposed driver restores no protection
+                    self._claiming[key] = claim.committed_offset
         if self.log_requests:
             self.note("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()

@@ -80,6 +80,8 @@ class FaultProfile:
     """How often a person asks for a checkpoint or a savepoint, sometimes one that ends the job."""
     on_lost: OnLost = OnLost.REPLAY
     """The sink's policy."""
+    worn: float = 0.0
+    """The share of transactional ids that begin close to their producer's last epoch."""
     skew: float = 0.0
     """Maximum seconds between a driver's wall clock and the brokers'."""
 
@@ -155,4 +157,5 @@ def draw(random: Random) -> FaultProfile:
         absence=sometimes(0.2, 12.0),
         gone=random.random() < 0.1,
         torn=sometimes(0.15, 0.2),
+        worn=sometimes(0.15, 0.5),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
 from onceward.sinks.kafka.control.clock import Clock
-from tests.support.kafka_model import Call, Settings
+from tests.support.kafka_model import LAST_EPOCH, Call, Settings
 from tests.support.kafka_model.bench import Bench
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,6 +45,10 @@ def through(completed: int, claim: Claim = OURS) -> Claim:
     return replace(claim, completed=CheckpointId(completed))
 
 
+def late(bench: Bench) -> bool:
+    return bench.transport.now() > 600
+
+
 def nth(number: int) -> Callable[[Call], bool]:
     """True for the request of this number, counted from 0."""
     left: Iterator[bool] = iter([*[False] * number, True])
@@ -70,6 +75,26 @@ def test_a_claim_is_written_whatever_request_or_answer_is_lost(bench: Bench, los
         if ended:
             return
     raise AssertionError("there are more requests than were lost")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("left", range(1, 5), ids="{} epochs left".format)
+def test_a_claim_survives_the_last_epoch_of_its_producer_whatever_answer_is_lost(version: int, left: int) -> None:
+    """Each checkpoint takes one epoch: at one per second, a producer id lasts nine hours. Brokers answer an
+    InitProducerId that repeats the step to the last epoch with UNKNOWN_SERVER_ERROR, each time."""
+    for number in range(100):
+        bench = Bench(
+            Settings(brokers=(1, 2, 3), transaction_version=version, last_used_epoch=lambda _id: LAST_EPOCH - left)
+        )
+        ours = holder(bench)
+        bench.transport.deaf = nth(number)
+        ours.take(OURS, ())
+        for completed in range(2, 7):
+            assert ours.renew(through(completed), partial(late, bench)), number
+            assert claim_at(bench) == through(completed), number
+        if number >= len(bench.transport.sent):
+            return
+    raise AssertionError("there are more answers than were lost")
 
 
 def test_a_prepared_claim_counts_for_nothing_and_blocks_no_one(bench: Bench) -> None:

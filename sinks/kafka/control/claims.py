@@ -44,7 +44,8 @@ _MOMENT_S = 0.5
 """How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
 _REFUSED = frozenset({47, 48, 49, 90, 120})
 """Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
-_UNKNOWN = frozenset({-1, 7})
+_UNKNOWN_SERVER_ERROR = -1
+_UNKNOWN = frozenset({_UNKNOWN_SERVER_ERROR, 7})
 """Error codes after which a request may still be carried out."""
 _UNSTABLE = 88
 """Error code of a read while another process writes a claim."""
@@ -196,6 +197,10 @@ class ClaimHolder:
         if self._producer is not None and self._used:
             # A delayed request of the last write must not get into this transaction.
             code = self._initialise(self._producer)
+            if code == _UNKNOWN_SERVER_ERROR:
+                # The step to the producer's last epoch was made, and its answer was lost: repeating it is refused each
+                # time (TransactionMetadata.prepareIncrementProducerEpoch). Only fencing gets another producer id.
+                self._producer = None
             if code != CODE_NONE:
                 return code
         self._used = True

@@ -75,6 +75,7 @@ class TransactionCoordinators:
             entry = shard.table[request.transactional_id] = Entry(
                 id=request.transactional_id,
                 producer_id=self._state.next_producer_id(),
+                epoch=self._state.settings.last_used_epoch(request.transactional_id),
                 timeout_ms=request.transaction_timeout_ms,
                 updated=now,
             )

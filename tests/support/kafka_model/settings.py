@@ -23,6 +23,10 @@ Partition = tuple[str, int]
 _DAY_S = 86_400.0
 
 
+def _unused(_transactional_id: str) -> int:
+    return -1
+
+
 def _at_once(_transactional_id: str, _partition: Partition) -> float:
     return 0.002
 
@@ -42,6 +46,8 @@ class Settings:
     id_expiration_scan_s: float = 3_600.0
     offsets_retention_minutes: int = 7 * 24 * 60
     offsets_scan_s: float = 600.0
+    last_used_epoch: Callable[[str], int] = _unused
+    """The epoch that a transactional id had before the cluster's history begins; -1 = it is new."""
     marker_delay: Callable[[str, Partition], float] = _at_once
     """Seconds from the decision to the marker in one partition, by transactional id. The last marker completes the
     transaction."""
