@@ -112,10 +112,8 @@ def _is_replay(splits: Sequence[JsonObject]) -> bool:
 
 def _hashed(df: "DataFrame") -> "DataFrame":
     """Add the hash of each record, computed where the record is. Spark hashes no maps."""
-    from pyspark.sql import functions
-
-    columns = [name for name, kind in df.dtypes if "map<" not in kind]
-    return df.withColumn(DIGEST_COLUMN, functions.xxhash64(*columns))
+    columns = ", ".join(f"`{name}`" for name, kind in df.dtypes if "map<" not in kind)
+    return df.selectExpr("*", f"xxhash64({columns}) AS {DIGEST_COLUMN}")
 
 
 def _require_same_slots(batch: int, splits: Sequence[JsonObject], records: "DataFrame") -> None:
