@@ -13,6 +13,7 @@ from tests.support.running_count import NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.schedules import Kill, Schedule
 from tests.support.stream_job import StreamJob
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
+from tests.support.waiting import wait_until
 
 __all__ = ["POINTS", "kill_around_batches", "visit_batches"]
 
@@ -108,6 +109,17 @@ def _driver_and_transactions(job: StreamJob, _chance: random.Random) -> None:
     job.settles()
 
 
+def _driver_and_orphan(job: StreamJob, _chance: random.Random) -> None:
+    """Kill the driver, and the next one when a batch is decided; the coordinator settles it before a driver is back."""
+    usual, job.orphan_grace = job.orphan_grace, "5s"
+    _kill_driver(job)
+    _driver_dies(job, KillPoint.DRIVER_AFTER_DECISION, 1)
+    job.orphan_grace = usual
+    wait_until(lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()), "it is settled")
+    job.drive()
+    job.settles()
+
+
 def _jvm(job: StreamJob, _chance: random.Random) -> None:
     kill_driver_jvm(job)
 
@@ -123,7 +135,7 @@ def _coordinator(job: StreamJob, chance: random.Random) -> None:
     job.settles(2)
 
 
-_MOVES: Sequence[Move] = (_driver, _driver_and_transactions, _jvm, _worker, _coordinator)
+_MOVES: Sequence[Move] = (_driver, _driver_and_transactions, _driver_and_orphan, _jvm, _worker, _coordinator)
 
 
 def _driver_dies(job: StreamJob, point: KillPoint, nth: int) -> None:

@@ -27,7 +27,7 @@ SCAN_MS = 200
 """How often the brokers look for transactions that have timed out."""
 
 _PER_STREAM = 10
-"""Random schedules for each one of a query, which starts Spark six times."""
+"""Random schedules for each one of a query, which starts Spark eight times."""
 
 
 class Plan:

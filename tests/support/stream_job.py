@@ -12,7 +12,7 @@ from tests.support.topics import open_transactions_hold_back
 
 __all__ = ["StreamJob"]
 
-_SETTINGS = {"lease": "5s", "orphan_grace": "10min", "tolerable_failed_checkpoints": 1000, "num_retained": 100_000}
+_SETTINGS = {"lease": "5s", "tolerable_failed_checkpoints": 1000, "num_retained": 100_000}
 _SHOWN = 5
 """Keys in a reason."""
 
@@ -30,6 +30,8 @@ class StreamJob(KilledJob):
         self._directory = harness.directory / self.name
         self._directory.mkdir()
         self._fed = 0
+        self.orphan_grace = "10min"
+        """From the next driver on."""
 
     def drive(self, armed: Armed | None = None) -> ManagedProcess:
         """Kill what remains of the last driver, add files, and start the next one. No Spark lists the files meanwhile,
@@ -49,7 +51,7 @@ class StreamJob(KilledJob):
             "query": self._query,
             "trigger": None,
             "session": self._state,
-            "settings": _SETTINGS,
+            "settings": {**_SETTINGS, "orphan_grace": self.orphan_grace},
         }
         return self._start("tests.support.running_count", spec, LOCAL, armed)
 
