@@ -67,7 +67,7 @@ DYING = SeedHunt(
     seeds=40,
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
 )
-FOREIGN = SeedHunt(name="another program takes over ids", seeds=30, faults=clear(hijacks=8))
+FOREIGN = SeedHunt(name="another program takes over ids", seeds=20, faults=clear(hijacks=30))
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
