@@ -68,6 +68,11 @@ DYING = SeedHunt(
     faults=clear(**_SLOW, tasks=TaskFaults(idle=0.3, killed=0.3)),
 )
 FOREIGN = SeedHunt(name="another program takes over ids", seeds=20, faults=clear(hijacks=30))
+WORN = SeedHunt(
+    name="ids begin close to the last epoch of their producer",
+    seeds=40,
+    faults=clear(worn=1.0, moves=6, broker_failures=3, interval=0.0, limit=1),
+)
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
@@ -91,6 +96,16 @@ def _unknown_has_ended(
 
 
 # -- claims
+
+
+def _repeats_the_last_step(
+    initialise: Callable[[ClaimHolder, tuple[int, int]], Code], self: ClaimHolder, expected: tuple[int, int]
+) -> Code:
+    producer = self._producer
+    code = initialise(self, expected)
+    if code == -1:
+        self._producer = producer
+    return code
 
 
 def _fences_after_reading(self: ClaimHolder, claim: Claim) -> Code:
@@ -132,6 +147,13 @@ CLAIMS = (
         breaks=within(ClaimHolder._attempt, ClaimHolder._write, _fences_after_reading),
         hunt=NEW_STORES,
         caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="a driver repeats the step to the last epoch of its claim's producer",
+        hurts="brokers refuse it each time, and the job never commits again",
+        breaks=wrapped(ClaimHolder._initialise, _repeats_the_last_step),
+        hunt=WORN,
+        caught_by=(Invariant.I8,),
     ),
     Mutant(
         name="the coordinator ignores which driver holds the claim",

@@ -182,6 +182,10 @@ class ClaimHolder:
         code = _code(answer)
         if code == CODE_NONE and not isinstance(answer, NoAnswer):
             self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
+        elif code == _UNKNOWN_SERVER_ERROR:
+            # The step to the producer's last epoch was made, and its answer was lost: brokers refuse to repeat it
+            # (TransactionMetadata.prepareIncrementProducerEpoch). Only fencing gets another producer id.
+            self._producer = None
         return code
 
     def _write(self, claim: Claim) -> Code:
@@ -194,15 +198,9 @@ class ClaimHolder:
     def _stage(self, claim: Claim) -> Code:
         """Do all but the commit. Discards a write that was staged before and not committed."""
         self._prepared = None
-        if self._producer is not None and self._used:
-            # A delayed request of the last write must not get into this transaction.
-            code = self._initialise(self._producer)
-            if code == _UNKNOWN_SERVER_ERROR:
-                # The step to the producer's last epoch was made, and its answer was lost: repeating it is refused each
-                # time (TransactionMetadata.prepareIncrementProducerEpoch). Only fencing gets another producer id.
-                self._producer = None
-            if code != CODE_NONE:
-                return code
+        # A new epoch keeps delayed requests of the last write out of this transaction.
+        if self._producer is not None and self._used and (code := self._initialise(self._producer)) != CODE_NONE:
+            return code
         self._used = True
         # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
         code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
