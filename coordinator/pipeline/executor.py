@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote
 from onceward.coordinator.pipeline.timings import Stopwatch, Timed
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ hold ranges of several partitions: each batch holds records of one partition, an
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
 VOTE_SCHEMA = "vote string"
+DIGEST_SCHEMA = "digest string"
 DIGEST_COLUMN = "onceward_digest"
 """A 64-bit hash of each record."""
 READER_NAME = "onceward_read"
@@ -80,13 +81,23 @@ def digesting(write: Any) -> BatchesTransform:
             for _ in batches:
                 pass
             return
-        digest = _Digest(batches)
-        made = Timed(iter(digest))
+        digested = _Digested(batches)
+        made = Timed(iter(digested))
         vote = _written(write, task, numbers.get(slot, slot), attempt, made)
         _warmed_up()
-        yield _ballot(replace(vote, digest=digest.text, steps=clock.steps(task.submitted, made, None)))
+        yield _ballot(replace(vote, digest=str(digested.digest), steps=clock.steps(task.submitted, made, None)))
 
     return onceward_write_digested
+
+
+def onceward_digest(batches: Batches) -> Batches:
+    """Drain a slot, which writes its state, and return the digest of its records as the only row."""
+    import pyarrow as pa
+
+    digested = _Digested(batches)
+    for _ in digested:
+        pass
+    yield pa.RecordBatch.from_pydict({"digest": [str(digested.digest)]})
 
 
 def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
@@ -159,27 +170,20 @@ def unusable_in(text: str) -> ConfigurationError | None:
     return ConfigurationError(str(json.loads(match[1]))) if match else None
 
 
-class _Digest:
-    """The batches of a slot without their column of hashes, whose sum does not depend on the order of the records."""
+class _Digested:
+    """The batches of a slot without their column of hashes, and the digest of those that were taken."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._records = 0
-        self._sum = 0
+        self.digest = Digest()
 
     def __iter__(self) -> Batches:
         import numpy as np
 
         for batch in self._batches:
             hashes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
-            self._records += batch.num_rows
-            self._sum = (self._sum + int(hashes.sum(dtype=np.int64))) % 2**64
+            self.digest += Digest(batch.num_rows, int(hashes.sum(dtype=np.int64)))
             yield batch.select(batch.schema.names[:-1])
-
-    @property
-    def text(self) -> str:
-        """Their number, and the sum of their hashes modulo 2**64 in hex."""
-        return f"{self._records}:{self._sum:016x}"
 
 
 class _Given:

@@ -46,6 +46,29 @@ class CheckpointTask:
         return cls(**{**raw, "splits": tuple(raw["splits"]), "columns": tuple(raw["columns"])})
 
 
+@dataclass(frozen=True)
+class Digest:
+    """Shows whether two runs gave the same records, in whatever order: how many, and the sum of their hashes.
+
+    As text: the number, a colon, and the sum modulo 2**64 as 16 hex digits.
+    """
+
+    records: int = 0
+    hashes: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        return Digest(self.records + other.records, (self.hashes + other.hashes) % 2**64)
+
+    def __str__(self) -> str:
+        return f"{self.records}:{self.hashes:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Digest":
+        """Raises ValueError for a text that is none."""
+        records, hashes = text.split(":")
+        return cls(int(records), int(hashes, 16))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vote:
     """One slot's answer, returned by the winning attempt of its Spark task."""
@@ -61,7 +84,7 @@ class Vote:
     body: Mapping[str, Any] = field(default_factory=dict)
     """What the sink's ``pre_commit`` needs; empty for a slot without records, which has no transaction."""
     digest: str = ""
-    """Of the slot's records, whatever their order; empty when not computed."""
+    """The text of the :class:`Digest` of the slot's records; empty when not computed."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
 

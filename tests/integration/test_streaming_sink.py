@@ -48,13 +48,14 @@ class Counting:
         feed(self.directory / "input", files, first=self._fed)
         self._fed += len(files)
 
-    def open(self, sink: KafkaSink | None = None, coordinator: str | None = None) -> StreamSink:
+    def open(self, sink: KafkaSink | None = None, coordinator: str | None = None, **options: Any) -> StreamSink:
         return StreamSink(
             self.spark,
             job=self.job,
             sink=sink or KafkaSink(self.topics.servers, topic=self.topic),
             coordinator=coordinator,
             state_dir=self.directory / "state",
+            **options,
         )
 
     def start(self, write: "Callable[[DataFrame, int], None]") -> "StreamingQuery":
@@ -187,6 +188,35 @@ def test_a_batch_that_is_settled_and_not_in_sparks_commit_log_is_not_written_aga
             sink.await_termination(query)
         assert sink.await_termination(counting.start(sink)) is CloseReason.FINISHED
     assert counting.written() == expected(files)
+
+
+def test_a_settled_batch_that_comes_out_otherwise_when_it_runs_again_halts_the_job_unless_that_is_accepted(
+    counting: Counting,
+) -> None:
+    files = records(2)
+    counting.feed(files)
+    drawn = "reflect('java.util.UUID', 'randomUUID') AS value"
+
+    def life(*, fails: bool = False, **options: Any) -> CloseReason:
+        with counting.open(**options) as sink:
+
+            def draws_and_fails(df: "DataFrame", batch: int) -> None:
+                sink(df.selectExpr("key", drawn), batch)
+                if fails:
+                    raise ValueError(f"after batch {batch}")
+
+            return sink.await_termination(counting.start(draws_and_fails))
+
+    with pytest.raises(StreamingQueryException, match="after batch 0"):
+        life(fails=True)
+    written = counting.written()
+    for _ in range(2):
+        with pytest.raises(HaltedError, match=r"Batch 0 .* has other records now .*allow_different_state"):
+            life()
+        assert counting.written() == written
+    assert life(allow_different_state=True) is CloseReason.FINISHED
+    assert counting.written() > written
+    assert counting.written().total() == expected(files).total()
 
 
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_continues_with_that_batch(counting: Counting) -> None:

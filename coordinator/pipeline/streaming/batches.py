@@ -2,12 +2,12 @@
 
 Document ``spark-batch``, version 1: the newest batch of a job. ::
 
-    {"query": "7a6e...", "batch": 41, "offsets": "9f2c..."}
+    {"query": "7a6e...", "batch": 41, "offsets": "9f2c...", "digest": "120:0f3a..."}
 
 ``query`` is the id that Spark keeps in the checkpointLocation. ``offsets`` is the SHA-256 of the batch's entry in
 Spark's offset log, which holds the end offsets of all sources, the watermark and the time: a batch that Spark runs
-again with the same entry reads the same input against the same state. Before the first batch, ``query`` and
-``offsets`` are null and ``batch`` is -1.
+again with the same entry reads the same input against the same state. ``digest`` is that of the batch's records, as
+they were written. Before the first batch, ``batch`` is -1 and the others are null.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,24 @@ from typing import Any, assert_never
 
 from onceward.coordinator.protocol.values import Document
 
-__all__ = ["KIND", "Batch", "Found", "Place", "check_positions", "describe_refusal", "place", "positions_of", "skip_to"]
+__all__ = [
+    "KIND",
+    "Batch",
+    "Found",
+    "Place",
+    "batch_of",
+    "check_positions",
+    "describe_difference",
+    "describe_refusal",
+    "digest_of",
+    "place",
+    "positions_of",
+    "skip_to",
+]
 
 KIND = "spark-batch"
 _VERSION = 1
-_BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None}
+_BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None, "digest": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +124,29 @@ def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
     return f"{what}. Nothing of the batch was written: its records could be in the output twice, or never. {remedy}."
 
 
-def positions_of(batch: Batch | None) -> Document:
-    """Return the positions of a job whose newest batch is ``batch``; None before its first one."""
+def describe_difference(job: str, batch: Batch, wrote: str, made: str) -> str:
+    """Explain that a settled batch has other records when it runs again, and what to do. Both are digests."""
+    return (
+        f"Batch {batch.number} of job {job} is in the output, and Spark ran it again to write its state: it has other "
+        f"records now ({made}, was {wrote}). The query draws at random, reads the clock, or depends on the order of "
+        "its input. The output keeps what was written, once; a state of other records would not agree with it. "
+        "Nothing more was written. Start the query again: Spark runs the batch again, and an order may come out as "
+        "before. If it cannot, pass allow_different_state=True, which continues with the state of the last run"
+    )
+
+
+def positions_of(batch: Batch | None, digest: str = "") -> Document:
+    """Return the positions of a job whose newest batch is ``batch``; None before its first one. ``digest``: that of the
+    batch's records, empty before it has run."""
     body: dict[str, Any] = dict(_BEFORE_THE_FIRST)
     if batch is not None:
-        body = {"query": batch.query, "batch": batch.number, "offsets": batch.offsets}
+        body = {"query": batch.query, "batch": batch.number, "offsets": batch.offsets, "digest": digest}
     return Document(kind=KIND, version=_VERSION, body=body)
+
+
+def digest_of(positions: Document) -> str:
+    """Return the digest in positions that :func:`batch_of` has read; empty before the first batch."""
+    return str(positions.body["digest"] or "")
 
 
 def batch_of(positions: Document) -> Batch | None:
@@ -128,8 +158,9 @@ def batch_of(positions: Document) -> Batch | None:
     body = dict(positions.body)
     if body == _BEFORE_THE_FIRST:
         return None
-    query, number, offsets = (body.get(name) for name in _BEFORE_THE_FIRST)
-    if not isinstance(query, str) or not query or not isinstance(offsets, str) or not offsets:
+    query, number, offsets, digest = (body.get(name) for name in _BEFORE_THE_FIRST)
+    texts = all(isinstance(text, str) for text in (query, offsets, digest))
+    if not texts or not query or not offsets:
         raise ValueError(f"the document is damaged: {body!r}")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"the document is damaged: batch {number!r} is not a number from 0")

@@ -4,11 +4,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from onceward.coordinator.errors import CheckpointFailedError, OncewardError
+from onceward.coordinator.errors import CheckpointFailedError, HaltedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
 from onceward.coordinator.pipeline.streaming.batches import Batch, Found
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Digest, Vote
 
 __all__ = ["Handover", "StreamEndedError", "Work"]
 
@@ -40,6 +41,9 @@ class Handover:
         self._offer: Found | None = None
         self._work: Work | None = None
         self._settled: Batch | None = None
+        self._settled_digest = ""
+        self._digest = ""
+        self._refusal: HaltedError | None = None
         self._recovered = False
         self._ended: BaseException | None = None
 
@@ -91,7 +95,39 @@ class Handover:
             self._changed.notify_all()
             return True
 
+    @property
+    def settled_digest(self) -> str:
+        """The digest of the settled batch, as it was written."""
+        with self._changed:
+            return self._settled_digest
+
+    def refuse(self, error: HaltedError, active: Callable[[], bool]) -> NoReturn:
+        """Halt the job with ``error``, and raise what ended it: mostly ``error``.
+
+        ``active``: whether the query still runs. Raises StreamEndedError when it does not; its next start finds the
+        same.
+        """
+        with self._changed:
+            self._refusal = error
+            while not self._changed.wait_for(lambda: self._ended is not None, _LOOK_S):
+                if not active():
+                    raise StreamEndedError("The query stopped before its job was halted.") from error
+            assert self._ended is not None
+            raise self._ended
+
     # -- the generation's threads
+
+    @property
+    def refusal(self) -> HaltedError | None:
+        """Why no further batch may be written; None while it may."""
+        with self._changed:
+            return self._refusal
+
+    @property
+    def digest(self) -> str:
+        """The digest of all records of the last run that wrote a whole batch."""
+        with self._changed:
+            return self._digest
 
     @property
     def offered(self) -> Found | None:
@@ -110,8 +146,10 @@ class Handover:
                 self._work = None
             if work.result is None:
                 work.result = self._why(work)
-        if isinstance(work.result, Exception):
-            raise work.result
+            if isinstance(work.result, Exception):
+                raise work.result
+            if not work.replay:
+                self._digest = str(sum((Digest.parse(vote.digest) for vote in work.result), Digest()))
         return work.result
 
     def _impossible(self, work: Work) -> bool:
@@ -153,10 +191,10 @@ class Handover:
                 self._settled = None
             self._changed.notify_all()
 
-    def settled(self, batch: Batch) -> None:
-        """Record that every transaction of ``batch`` is proved committed."""
+    def settled(self, batch: Batch, digest: str) -> None:
+        """Record that every transaction of ``batch`` is proved committed. ``digest``: of its records."""
         with self._changed:
-            self._settled = batch
+            self._settled, self._settled_digest = batch, digest
             self._changed.notify_all()
 
     def end(self, error: BaseException) -> None:

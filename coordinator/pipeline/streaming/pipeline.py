@@ -57,6 +57,7 @@ class StreamingPipeline:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
+        allow_different_state: bool = False,
     ) -> None:
         """Describe a query. Starts nothing and uses no network before :meth:`run`.
 
@@ -72,6 +73,7 @@ class StreamingPipeline:
         :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
+        :param allow_different_state: as for :class:`StreamSink`.
         :raises ConfigurationError: when an argument cannot be used.
         """
         problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
@@ -95,6 +97,7 @@ class StreamingPipeline:
         self._restart = restart or Restart()
         self._state_dir = state_dir
         self._allow_complete_mode = allow_complete_mode
+        self._allow_different_state = allow_different_state
         self._stopping = StopFlag()
         self._running: StreamSink | None = None
 
@@ -124,6 +127,7 @@ class StreamingPipeline:
                     restart=self._restart,
                     state_dir=self._state_dir,
                     allow_complete_mode=self._allow_complete_mode,
+                    allow_different_state=self._allow_different_state,
                 )
             )
             self._running = sink

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
@@ -18,7 +18,7 @@ from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_retries, check_session
-from onceward.coordinator.pipeline.streaming.batches import Batch
+from onceward.coordinator.pipeline.streaming.batches import Batch, describe_difference
 from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError
 from onceward.coordinator.pipeline.streaming.queries import Query, moves_rows
 from onceward.coordinator.pipeline.streaming.source import BatchSource
@@ -69,6 +69,7 @@ class StreamSink:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
+        allow_different_state: bool = False,
     ) -> None:
         """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
         not wait for the first batch, because readers of the output wait for it.
@@ -80,11 +81,14 @@ class StreamSink:
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
+        :param allow_different_state: accept that a batch has other records when Spark runs it again to write its state,
+            as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
         self._job = require_job(job, coordinator)
         self._allow_complete_mode = allow_complete_mode
+        self._allow_different_state = allow_different_state
         self._handover = Handover()
         self._stopping = StopFlag()
         self._one_batch = threading.Lock()
@@ -214,7 +218,7 @@ class StreamSink:
                         first = False
         kill_point(KillPoint.BATCH_AFTER_SETTLE)
         if not ran:
-            self._write_state(df, found.batch)
+            self._write_state(df, query, found.batch)
 
     def _warn_of_many(self, slots: int, df: "DataFrame") -> None:
         at_a_time = df.sparkSession.sparkContext.defaultParallelism
@@ -228,12 +232,19 @@ class StreamSink:
                 at_a_time,
             )
 
-    def _write_state(self, df: "DataFrame", batch: Batch) -> None:
+    def _write_state(self, df: "DataFrame", query: Query, batch: Batch) -> None:
         """Run a batch that was settled before: Spark needs the version of the state that the batch makes."""
+        wrote = self._handover.settled_digest
         _log.info("job %s: batch %d is settled already; Spark writes its state", self._job, batch.number)
         kill_point(KillPoint.BATCH_BEFORE_STATE)
-        df.write.format("noop").mode("overwrite").save()
+        made = self._tasks.run_again(df)
         kill_point(KillPoint.BATCH_AFTER_STATE)
+        if made == wrote:
+            return
+        difference = describe_difference(self._job, batch, wrote, made)
+        if not self._allow_different_state:
+            self._handover.refuse(HaltedError(f"{difference}."), query.active)
+        _log.warning("job %s: %s: accepted by allow_different_state", self._job, difference)
 
     def _require_usable(self, query: Query, df: "DataFrame") -> None:
         if moves_rows(df):

@@ -18,6 +18,7 @@ from onceward.coordinator.pipeline.streaming.batches import (
     Place,
     batch_of,
     describe_refusal,
+    digest_of,
     place,
     positions_of,
 )
@@ -54,7 +55,12 @@ class BatchSource(Source):
         self._handover.recovered(self._read(positions))
 
     def plan(self, base: Document) -> Plan:
-        """Return the offered batch if it follows ``base``. Raises HaltedError if it may not be written."""
+        """Return the offered batch if it follows ``base``.
+
+        Raises HaltedError if it may not be written, or if an earlier one had other records when it ran again.
+        """
+        if self._handover.refusal is not None:
+            raise self._handover.refusal
         completed, found = self._read(base), self._handover.offered
         idle = Plan(splits=(), positions=base, records=0, lag=0, finished=False)
         if found is None:
@@ -79,10 +85,13 @@ class BatchSource(Source):
     def read(self) -> SplitReader:
         raise NotImplementedError("Spark reads its batches itself")
 
+    def snapshot(self, plan: Plan) -> Document:
+        return positions_of(self._read(plan.positions), self._handover.digest)
+
     def settled(self, positions: Document) -> None:
         batch = self._read(positions)
         if batch is not None:
-            self._handover.settled(batch)
+            self._handover.settled(batch, digest_of(positions))
 
     def describe(self, splits: Sequence[JsonObject]) -> str:
         return ", ".join(f"batch {split['batch']}" for split in splits)

@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.pipeline.executor import DIGEST_COLUMN, VOTE_SCHEMA, BatchesTransform, digesting, unusable_in
+from onceward.coordinator.pipeline.executor import (
+    DIGEST_COLUMN,
+    DIGEST_SCHEMA,
+    VOTE_SCHEMA,
+    BatchesTransform,
+    digesting,
+    onceward_digest,
+    unusable_in,
+)
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.spark import is_alive, ship
 from onceward.coordinator.pipeline.streaming.batches import batch_of
 from onceward.coordinator.pipeline.streaming.handover import Handover, Work
-from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
+from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
@@ -105,6 +113,11 @@ class BatchTasks:
         kill_point(KillPoint.BATCH_AFTER_REPLAY if replay else KillPoint.BATCH_AFTER_RUN)
         return check_votes((row[0] for row in rows), len(work.task.splits) if replay else None)
 
+    def run_again(self, df: "DataFrame") -> str:
+        """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
+        rows = _hashed(self._sink.prepare(df)).mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
+        return str(sum((Digest.parse(row[0]) for row in rows), Digest()))
+
 
 def _is_replay(splits: Sequence[JsonObject]) -> bool:
     return _SLOT in splits[0]
@@ -112,7 +125,7 @@ def _is_replay(splits: Sequence[JsonObject]) -> bool:
 
 def _hashed(df: "DataFrame") -> "DataFrame":
     """Add the hash of each record, computed where the record is. Spark hashes no maps."""
-    columns = ", ".join(f"`{name}`" for name, kind in df.dtypes if "map<" not in kind)
+    columns = ", ".join("`" + name.replace("`", "``") + "`" for name, kind in df.dtypes if "map<" not in kind)
     return df.selectExpr("*", f"xxhash64({columns}) AS {DIGEST_COLUMN}")
 
 

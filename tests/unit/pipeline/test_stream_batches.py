@@ -13,6 +13,7 @@ from onceward.coordinator.pipeline.streaming.batches import (
     batch_of,
     check_positions,
     describe_refusal,
+    digest_of,
     place,
     positions_of,
 )
@@ -110,17 +111,20 @@ def test_a_refusal_names_both_batches_and_the_command_that_begins_again(one: Fou
 
 @pytest.mark.parametrize("batch", [None, FIVE])
 def test_positions_are_read_as_they_were_written(batch: Batch | None) -> None:
-    assert batch_of(positions_of(batch)) == batch
+    positions = positions_of(batch, "3:0000000000000001")
+    assert batch_of(positions) == batch
+    assert digest_of(positions) == ("" if batch is None else "3:0000000000000001")
 
 
 @pytest.mark.parametrize(
     "document",
     [
         Document(kind="kafka-positions", version=1, body={}),
-        Document(kind="spark-batch", version=2, body={"query": "q", "batch": 5, "offsets": "x"}),
-        Document(kind="spark-batch", version=1, body={"query": "q", "batch": -1, "offsets": "x"}),
-        Document(kind="spark-batch", version=1, body={"query": "q", "batch": True, "offsets": "x"}),
-        Document(kind="spark-batch", version=1, body={"query": None, "batch": 5, "offsets": "x"}),
+        Document(kind="spark-batch", version=2, body={"query": "q", "batch": 5, "offsets": "x", "digest": ""}),
+        Document(kind="spark-batch", version=1, body={"query": "q", "batch": -1, "offsets": "x", "digest": ""}),
+        Document(kind="spark-batch", version=1, body={"query": "q", "batch": True, "offsets": "x", "digest": ""}),
+        Document(kind="spark-batch", version=1, body={"query": None, "batch": 5, "offsets": "x", "digest": ""}),
+        Document(kind="spark-batch", version=1, body={"query": "q", "batch": 5, "offsets": "x"}),
         Document(kind="spark-batch", version=1, body={}),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import CheckpointFailedError, FencedError
+from onceward.coordinator.errors import CheckpointFailedError, FencedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
 from onceward.coordinator.pipeline.streaming.batches import Batch, Found
 from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError, Work
@@ -14,7 +14,10 @@ from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from tests.support.waiting import wait_until
 
 FIVE, SIX = (Batch(query="q", number=number, offsets=str(number)) for number in (5, 6))
-VOTES = (Vote(slot=0, attempt=1, records=2, bytes=3),)
+VOTES = (
+    Vote(slot=0, attempt=1, records=2, bytes=3, digest="2:ffffffffffffffff"),
+    Vote(slot=1, attempt=1, records=1, bytes=3, digest="1:0000000000000002"),
+)
 
 
 def found(batch: Batch) -> Found:
@@ -45,8 +48,9 @@ def test_a_batch_is_run_for_the_checkpoint_and_released_when_it_is_settled() -> 
         assert handover.next_work(FIVE, always) is wanted
         assert handover.answer(wanted, VOTES)
         assert votes.result(10) == VOTES
-        handover.settled(FIVE)
+        handover.settled(FIVE, handover.digest)
         assert handover.next_work(FIVE, always) is None
+        assert handover.settled_digest == "3:0000000000000001"
     assert handover.offered is None
 
 
@@ -117,9 +121,24 @@ def test_the_wait_for_a_batch_ends_with_its_query_and_with_its_job() -> None:
 
 def test_a_settled_batch_is_not_taken_for_another_one_after_a_restore() -> None:
     handover = Handover()
-    handover.settled(SIX)
+    handover.settled(SIX, "1:0000000000000002")
     handover.recovered(SIX)
     assert handover.next_work(SIX, always) is None
     handover.recovered(FIVE)
     with pytest.raises(StreamEndedError):
         handover.next_work(SIX, lambda: False)
+
+
+def test_a_refusal_halts_the_job_and_is_raised_once_the_job_has_ended() -> None:
+    handover, refusal = Handover(), HaltedError("other records")
+    refused = meanwhile(lambda: handover.refuse(refusal, always))
+    wait_until(lambda: handover.refusal is refusal, "the generation sees the refusal")
+    assert not refused.done()
+    handover.end(refusal)
+    with pytest.raises(HaltedError, match="other records"):
+        refused.result(10)
+
+
+def test_a_refusal_ends_with_its_query() -> None:
+    with pytest.raises(StreamEndedError):
+        Handover().refuse(HaltedError("other records"), lambda: False)
