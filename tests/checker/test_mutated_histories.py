@@ -23,6 +23,7 @@ from onceward.coordinator.ops.verify import (
 )
 from tests.checker.histories import GOOD, good_histories, with_seen_as_at_rest
 from tests.checker.mutations import MUTATIONS, one_more, reported_otherwise, with_gap
+from tests.conftest import examples
 from tests.support.history_files import read_history, write_history
 
 LOST, TWICE, UNDECIDED = Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_UNDECIDED
@@ -44,14 +45,13 @@ def test_the_good_history_passes_in_every_property() -> None:
     assert verdict.having(Grade.PASS) == {*Property}, verdict.text()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(history=good_histories())
 def test_every_right_history_passes(history: History) -> None:
     verdict = judge(history)
     assert verdict.grade is Grade.PASS, verdict.text()
 
 
-@settings(max_examples=100, deadline=None)
 @given(history=good_histories().filter(lambda h: len(h.rest) > 0), data=st.data())
 def test_a_lost_or_doubled_record_never_passes(history: History, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(history.rest) - 1))
@@ -65,7 +65,7 @@ def test_a_lost_or_doubled_record_never_passes(history: History, data: st.DataOb
         assert failed & {TWICE, UNDECIDED}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(history=good_histories(), part=st.sampled_from(Part))
 def test_a_history_with_a_gap_never_passes(history: History, part: Part) -> None:
     assert judge(with_gap(history, part)).grade is Grade.UNKNOWN

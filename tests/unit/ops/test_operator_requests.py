@@ -275,6 +275,7 @@ def test_restore_names_the_output_that_will_repeat_and_needs_a_yes(tmp_path: Pat
     assert (grant.completed.id, grant.completed.base) == (4, 1)
 
 
+@pytest.mark.slow
 def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: Path) -> None:
     settings = CheckpointSettings(interval=None, lease="1s", stream_grace="1s", orphan_grace="1s")
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward.coordinator.ops.verify.external_sort import COVERED, ExternalSort, Record, Side
+from tests.conftest import examples
 
 _RECORDS = st.lists(
     st.tuples(
@@ -43,7 +44,7 @@ def groups(records: Sequence[Record]) -> dict[object, object]:
     return {**keyed, **Counter((topic, None, value) for topic, key, value in records if key is None)}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(expected=_RECORDS, visible=_RECORDS)
 def test_groups_differ_exactly_where_the_values_of_a_key_do(expected: list[Record], visible: list[Record]) -> None:
     wanted, got = groups(expected), groups(visible)

@@ -66,6 +66,7 @@ def test_long_messages_are_refused_before_they_are_read(process: CoordinatorProc
     assert memory(process, "VmHWM") - before < _BYTES, "not even one of them was held"
 
 
+@pytest.mark.slow
 def test_long_requests_at_once_are_held_within_a_bound_and_their_memory_comes_back(process: CoordinatorProcess) -> None:
     data, answers = a_request(), Counter[grpc.StatusCode]()
     before = memory(process, "VmRSS")

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError, RefusedError
+from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason
@@ -117,11 +117,10 @@ def test_sigterm_ends_it_quickly_with_open_streams_and_the_job_continues_after_t
     process = started(stack, tmp_path / "c")
     client = stack.enter_context(connect(process.address, patience="30s"))
     driver = ScriptedDriver(client, JobName(job))
-    for restart in range(3):
-        driver.wait_committed(3 * (restart + 1))
-        process.terminate()
-        assert process.wait(20) == ExitCode.FINISHED
-        process = started(stack, tmp_path / "c", port=process.port)
+    driver.wait_committed(3)
+    process.terminate()
+    assert process.wait(20) == ExitCode.FINISHED
+    process = started(stack, tmp_path / "c", port=process.port)
     driver.wait_committed(len(driver.committed) + 3)
     driver.close()
     assert driver.errors.empty()
@@ -166,7 +165,7 @@ def test_a_generation_that_must_fail_learns_it_from_the_next_coordinator(
     settings = replace(
         SETTINGS,
         tolerable_failed_checkpoints=0,
-        timeout="1s" if deadline else "2min",
+        timeout="200ms" if deadline else "2min",
         lease="60s",
         orphan_grace="60s",
     )
@@ -195,18 +194,20 @@ def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
     other = stack.enter_context(connect(process.address, patience="60s"))
     waiting = pool.submit(
         lambda: other.open_job(
-            JobName(job), (SOURCE, SINK), settings, None, driver="waits", wait="10s", on_wait=lambda _: waits.set()
+            JobName(job), (SOURCE, SINK), settings, None, driver="waits", wait="2min", on_wait=lambda _: waits.set()
         )
     )
     assert waits.wait(30)
-    for _ in range(3):
+    for _ in range(2):
         process.end()
         process = started(stack, tmp_path / "c", port=process.port)
         driver.wait_committed(len(driver.committed) + 3)
-    with pytest.raises(RefusedError, match="has a living driver"):
-        waiting.result(120)
+    assert not waiting.done()
     driver.close()
     assert driver.errors.empty()
+    session = waiting.result(60)
+    assert session.generation == 2, "it got nothing before the driver left"
+    session.close(CloseReason.STOPPED)
 
 
 def test_a_repeated_takeover_fences_no_driver(stack: ExitStack, tmp_path: Path, job: str) -> None:
@@ -239,7 +240,7 @@ def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_loses_no_answer
     # The limit on file size: the store's log reaches it after some checkpoints.
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
     process = started(stack, tmp_path / "c", preamble=full)
-    client = stack.enter_context(connect(process.address, patience="2s"))
+    client = stack.enter_context(connect(process.address, patience="500ms"))
     driver = ScriptedDriver(client, JobName(job))
     assert process.wait(60) == ExitCode.COORDINATOR_LOST
     assert "The store failed" in process.log.read_text(errors="replace")
