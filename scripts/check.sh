@@ -19,8 +19,8 @@ say 'types, beside unit and scenario tests'
 .venv/bin/mypy --no-error-summary >&2 &
 types=$!
 trap 'kill "$types" 2>/dev/null || true' EXIT
-# one worker more than cores: tests that wait for a lease or a process leave a core idle
-workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
+# two workers more than cores: tests that wait for a lease or a process leave a core idle
+workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
 .venv/bin/python -m pytest -q -n "$workers" --hypothesis-profile=quick -m 'not slow and not kill' \
     tests/unit tests/scenarios tests/mutants tests/mutation tests/checker/test_mutated_histories.py && tests=0 || tests=$?
 wait "$types" || {

@@ -8,7 +8,7 @@ import pytest
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses, Process, Starter, bounded, free_address
+from tests.support.processes import JobProcesses, Process, Starter, bounded, free_address, listens
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,8 @@ def here(topics: Topics, job_processes: Starter) -> Iterator[JobProcesses]:
     for partition in range(PARTITIONS):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    settings = {"interval": "1s"}  # so that a checkpoint is settled when the next one is triggered
+    # so that a checkpoint is settled when the next one is triggered, and no stopped driver is given up
+    settings = {"interval": "1s", "lease": "60s", "orphan_grace": "60s"}
     with job_processes(source, sink, coordinator=free_address(), source_options=bounded(40), settings=settings) as made:
         yield made
 
@@ -44,7 +45,7 @@ class Service:
 
     def __init__(self, here: JobProcesses) -> None:
         self._here = here
-        self._running: Process = here.coordinator(here.spec["coordinator"])
+        self._start()
 
     def copy(self) -> dict[str, bytes]:
         self._stop()
@@ -63,12 +64,19 @@ class Service:
         self._start()
         return former
 
+    def finish(self) -> None:
+        """Run a driver to its end. It replaces the last one, which is dead, without a wait for its lease."""
+        address = self._here.spec["coordinator"]
+        wait_until(lambda: listens(address), "the coordinator listens")
+        self._here.command("takeover", self._here.spec["job"], "--reason", "it is dead", "--coordinator", address)
+        self._here.finish()
+
     def _stop(self) -> None:
         self._running.send(signal.SIGTERM)
         assert self._running.wait() == 0, self._running.tail()
 
     def _start(self) -> None:
-        self._running = self._here.coordinator(self._here.spec["coordinator"])
+        self._running: Process = self._here.coordinator(self._here.spec["coordinator"])
 
 
 def copied_during(
@@ -96,7 +104,7 @@ def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
     assert "an old copy" in refused.tail()
     assert topics.read(here.spec["sink"]) == before, "the old copy wrote or committed something"
     service.replace(newest)
-    here.finish()
+    service.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
@@ -108,7 +116,7 @@ def test_a_store_copy_from_before_an_unexecuted_decision_continues(
     driver, copy = copied_during(here, service, KillPoint.DRIVER_AFTER_PRE_COMMIT, f"{dies}:{AT}")
     here.wait_for_kill(dies, AT, driver)
     newest = service.replace(copy)
-    here.finish()
+    service.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
     service.replace(newest)
     refused = here.driver()
@@ -132,5 +140,5 @@ def test_a_live_driver_refuses_a_coordinator_with_an_older_state(
         return
     assert ended in (ExitCode.USAGE, ExitCode.HALTED), driver.tail()
     service.replace(newest)
-    here.finish()
+    service.finish()
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])

@@ -1,6 +1,7 @@
 """Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -162,6 +163,14 @@ def bounded(per_checkpoint: int | None = None) -> dict[str, Any]:
 def free_address() -> str:
     """An address for a server that is killed and comes back: no outgoing connection takes its port meanwhile."""
     return f"127.0.0.1:{free_ports(1, None)[0].client}"
+
+
+def listens(address: str) -> bool:
+    """Whether a server accepts connections at ``HOST:PORT``."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
