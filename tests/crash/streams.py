@@ -9,9 +9,9 @@ from onceward.coordinator.killpoints import KillPoint
 from tests.crash.spark import WORKER, kill_driver_jvm, kill_one
 from tests.support.harness import Harness
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
-from tests.support.running_count import NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.schedules import Kill, Schedule
 from tests.support.stream_job import StreamJob
+from tests.support.stream_queries import NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 

@@ -18,8 +18,8 @@ from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
 from tests.crash.streams import kill_around_batches, visit_batches
 from tests.support.harness import Harness
-from tests.support.running_count import QUERIES
 from tests.support.schedules import Schedule
+from tests.support.stream_queries import QUERIES
 
 __all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
 

@@ -20,9 +20,9 @@ from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from tests.support import running_count
+from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address
-from tests.support.running_count import expected, feed, records
+from tests.support.stream_queries import expected, feed, records
 from tests.support.topics import Topics, abort_with_the_brokers_tool
 from tests.support.waiting import wait_until
 
@@ -38,13 +38,13 @@ class Counting:
     """The running count of one test, in this process."""
 
     def __init__(self, spark: "SparkSession", topics: Topics, job: str, directory: Path, topic: str = "totals") -> None:
-        self.spark = running_count.session(spark)
+        self.spark = stream_queries.session(spark)
         self.topics, self.job, self.directory = topics, job, directory
         self.topic = topics.create(topic, 2)
         self.checkpoint = directory / "checkpoint"
         self._fed = 0
 
-    def feed(self, files: list[running_count.File]) -> None:
+    def feed(self, files: list[stream_queries.File]) -> None:
         feed(self.directory / "input", files, first=self._fed)
         self._fed += len(files)
 
@@ -59,8 +59,8 @@ class Counting:
         )
 
     def start(self, write: "Callable[[DataFrame, int], None]") -> "StreamingQuery":
-        df = running_count.running_count(self.spark, self.directory / "input")
-        return running_count.writer(df, self.checkpoint).foreachBatch(write).start()
+        df = stream_queries.running_count(self.spark, self.directory / "input")
+        return stream_queries.writer(df, self.checkpoint).foreachBatch(write).start()
 
     def run(self, sink: KafkaSink | None = None) -> CloseReason:
         """One life of the query: it processes all files."""
@@ -242,8 +242,8 @@ def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before
     counting: Counting,
 ) -> None:
     counting.feed(records(1))
-    df = running_count.running_count(counting.spark, counting.directory / "input")
-    writer = running_count.writer(df, counting.directory / "complete").outputMode("complete")
+    df = stream_queries.running_count(counting.spark, counting.directory / "input")
+    writer = stream_queries.writer(df, counting.directory / "complete").outputMode("complete")
     with counting.open() as sink, pytest.raises(ConfigurationError, match="allow_complete_mode"):
         sink.await_termination(writer.foreachBatch(sink).start())
     counting.spark.conf.set("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
@@ -254,7 +254,7 @@ def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before
 
 def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Counting) -> None:
     files = records(4)
-    for name, value in running_count.ROCKSDB.items():
+    for name, value in stream_queries.ROCKSDB.items():
         counting.spark.conf.set(name, value)
     counting.feed(files[:2])
     counting.run()
@@ -307,7 +307,7 @@ def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_on
     files, topic = records(4), topics.create("totals", 2)
     source = tmp_path / "input"
     feed(source, files)
-    program = "tests.support.running_count"
+    program = "tests.support.stream_queries"
     with JobProcesses(tmp_path, job, topics.servers, str(source), topic, program=program) as here:
         for point, count in ((KillPoint.COORDINATOR_BEFORE_DECISION, 3), (KillPoint.DRIVER_AFTER_DECISION, 1)):
             here.wait_for_kill(point, count, here.driver(kill_at=[f"{point.value}:{count}"]), LIMIT_S)
@@ -328,7 +328,7 @@ def test_a_query_killed_before_sparks_commit_log_writes_no_batch_twice_and_conti
     source = tmp_path / "input"
     feed(source, files)
     point = KillPoint.BATCH_AFTER_SETTLE
-    spec: dict[str, Any] = {"program": "tests.support.running_count", "session": running_count.NAMED_STATE}
+    spec: dict[str, Any] = {"program": "tests.support.stream_queries", "session": stream_queries.NAMED_STATE}
     with JobProcesses(tmp_path, job, topics.servers, str(source), topic, **spec) as here:
         here.wait_for_kill(point, 2, here.driver(kill_at=[f"{point.value}:2"]), LIMIT_S)
         here.finish(LIMIT_S)

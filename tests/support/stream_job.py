@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from onceward.coordinator.dev.managed_process import ManagedProcess
 from tests.support.harness import CLUSTER, Armed, Harness
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob
-from tests.support.running_count import QUERIES, feed, records
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import LOCAL
+from tests.support.stream_queries import QUERIES, feed, records
 from tests.support.topics import open_transactions_hold_back
 
 __all__ = ["StreamJob"]
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 class StreamJob(KilledJob):
-    """A query of ``tests/support/running_count.py``. Each batch reads one file."""
+    """A query of ``tests/support/stream_queries.py``. Each batch reads one file."""
 
     def __init__(
         self, harness: Harness, schedule: Schedule, query: str, *, ahead: int, state: Mapping[str, str] | None = None
@@ -53,7 +53,7 @@ class StreamJob(KilledJob):
             "session": self._state,
             "settings": {**_SETTINGS, "orphan_grace": self.orphan_grace},
         }
-        return self._start("tests.support.running_count", spec, LOCAL, armed)
+        return self._start("tests.support.stream_queries", spec, LOCAL, armed)
 
     def _read(self) -> int:
         """The number of files that Spark has planned into batches."""

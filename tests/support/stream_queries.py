@@ -1,6 +1,6 @@
 """Structured Streaming queries with state, fed from files: a running count and sum by key, and counts in windows.
 
-``python -m tests.support.running_count SPEC-AS-JSON`` is one life of one of them. The oracles share no code with the
+``python -m tests.support.stream_queries SPEC-AS-JSON`` is one life of one of them. The oracles share no code with the
 queries.
 """
 
