@@ -72,7 +72,7 @@ def kill_around_batches(harness: Harness, seed: int) -> Schedule:
     the seed."""
     chance = random.Random(seed)
     query = sorted(QUERIES)[seed % len(QUERIES)]
-    state = _STATES[seed // len(QUERIES) % len(_STATES)]
+    state = _STATES[(seed + seed // len(QUERIES)) % len(_STATES)]
     plan = chance.sample(_MOVES, len(_MOVES))
 
     def body(job: StreamJob) -> None:
