@@ -60,6 +60,34 @@ def history(
     raise typer.Exit(list_history(job, limit, place_of(coordinator, state_dir), as_json=as_json))
 
 
+def state(
+    job: JobArgument,
+    operator: Annotated[
+        int | None, typer.Option(min=0, metavar="ID", help="Show the state of this operator, as listed without it.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of Spark's state data source, for example joinSide=left."),
+    ] = None,
+    limit: LimitOption = 20,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the stateful operators of a job's Structured Streaming query, or show rows of one. Starts Spark."""
+    from onceward.coordinator.ops.state import list_operators, show_state
+
+    place = place_of(coordinator, state_dir)
+    if operator is None:
+        list_operators(job, place, as_json=as_json)
+        return
+    for text in option or ():
+        if "=" not in text:
+            raise ConfigurationError(f"--option: {text!r} is not NAME=VALUE. Nothing was read.")
+    options = dict(text.split("=", 1) for text in option or ())
+    show_state(job, place, operator, options, limit, as_json=as_json)
+
+
 def checkpoint(
     job: JobArgument,
     no_wait: NoWaitOption = False,
@@ -263,6 +291,7 @@ COMMANDS = (
     jobs,
     checkpoints,
     history,
+    state,
     checkpoint,
     savepoint,
     stop,

@@ -11,9 +11,9 @@ from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
 
-__all__ = ["job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
+__all__ = ["SPARK_BATCH", "job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
 
-_SPARK_BATCH = "spark-batch"
+SPARK_BATCH = "spark-batch"
 """The kind of a Structured Streaming query's positions, and of the source that has them."""
 
 
@@ -85,7 +85,7 @@ def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, *, as_jso
     name = job_name(job)
     with operators(place) as (client, _):
         described, found = client.describe(name), client.checkpoints(name, limit)
-        streaming = not as_json and any(one.kind == _SPARK_BATCH for one in described.participants)
+        streaming = not as_json and any(one.kind == SPARK_BATCH for one in described.participants)
         batches = {one.checkpoint: _batch(client, name, one) for one in found} if streaming else {}
         code = exit_code(described.summary.unacknowledged_losses)
     if as_json:
@@ -136,7 +136,7 @@ def _batch(client: OperatorClient, job: JobName, checkpoint: CheckpointSummary) 
         return ""
     for snapshot in client.checkpoint(job, checkpoint.checkpoint).snapshots.values():
         positions = snapshot.positions
-        if positions is not None and positions.kind == _SPARK_BATCH and positions.body.get("query") is not None:
+        if positions is not None and positions.kind == SPARK_BATCH and positions.body.get("query") is not None:
             return f"batch {positions.body.get('batch')} of query {positions.body['query']}"
     return ""
 

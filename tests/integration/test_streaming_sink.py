@@ -94,6 +94,25 @@ def test_a_running_count_is_exact_over_several_lives_of_its_query(counting: Coun
     assert [f"batch {number} of query" in listed for number in (0, 4, 5)] == [True, True, False]
 
 
+def test_the_state_of_a_query_is_listed_and_shown(counting: Counting) -> None:
+    files = records(3)
+    counting.feed(files)
+    counting.run()
+
+    def state(*words: str) -> Any:
+        command = ["state", counting.job, "--state-dir", str(counting.directory / "state"), "--json", *words]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return json.loads(result.stdout)
+
+    (operator,) = state()["operators"]
+    assert (operator["name"], operator["first_batch"], operator["last_batch"]) == ("stateStoreSave", 0, 2)
+    shown = state("--operator", str(operator["operator"]))
+    counts = Counter(k for file in files for k, _ in file)
+    assert {row["key"]["k"]: row["value"]["count"] for row in shown} == counts
+    assert len(state("--operator", "0", "--limit", "2")) == 2
+
+
 def test_two_queries_of_one_application_share_a_state_directory_and_need_jobs_of_their_own(counting: Counting) -> None:
     files = records(2)
     counting.feed(files)

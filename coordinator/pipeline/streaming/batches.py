@@ -2,17 +2,18 @@
 
 Document ``spark-batch``, version 1: the newest batch of a job. ::
 
-    {"query": "7a6e...", "batch": 41, "offsets": "9f2c...", "digest": "120:0f3a..."}
+    {"query": "7a6e...", "batch": 41, "offsets": "9f2c...", "digest": "120:0f3a...", "location": "file:/data/totals"}
 
 ``query`` is the id that Spark keeps in the checkpointLocation. ``offsets`` is the SHA-256 of the batch's entry in
 Spark's offset log, which holds the end offsets of all sources, the watermark and the time: a batch that Spark runs
 again with the same entry reads the same input against the same state. ``digest`` is that of the batch's records, as
-they were written. Before the first batch, ``batch`` is -1 and the others are null.
+they were written. ``location`` is the checkpointLocation, for people: a copy elsewhere serves as well. Before the first
+batch, ``batch`` is -1 and the others are null.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import assert_never
 
 from onceward.coordinator.protocol.values import Document
 
@@ -27,13 +28,15 @@ __all__ = [
     "describe_refusal",
     "digest_of",
     "place",
-    "positions_of",
+    "positions_after",
+    "positions_before_the_first",
     "skip_to",
+    "with_digest",
 ]
 
 KIND = "spark-batch"
 _VERSION = 1
-_BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None, "digest": None}
+_BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None, "digest": None, "location": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Found:
     batch: Batch
     after: int
     """The batch before it that had a sink: number - 1, less when Spark repartitioned the state in between."""
+    location: str
+    """The query's checkpointLocation."""
 
 
 class Place(StrEnum):
@@ -135,13 +140,27 @@ def describe_difference(job: str, batch: Batch, wrote: str, made: str) -> str:
     )
 
 
-def positions_of(batch: Batch | None, digest: str = "") -> Document:
-    """Return the positions of a job whose newest batch is ``batch``; None before its first one. ``digest``: that of the
-    batch's records, empty before it has run."""
-    body: dict[str, Any] = dict(_BEFORE_THE_FIRST)
-    if batch is not None:
-        body = {"query": batch.query, "batch": batch.number, "offsets": batch.offsets, "digest": digest}
+def positions_before_the_first() -> Document:
+    """Return the positions of a job that has no batch yet."""
+    return Document(kind=KIND, version=_VERSION, body=dict(_BEFORE_THE_FIRST))
+
+
+def positions_after(found: Found) -> Document:
+    """Return the positions of a job whose newest batch is ``found``, which has not run yet."""
+    batch = found.batch
+    body = {
+        "query": batch.query,
+        "batch": batch.number,
+        "offsets": batch.offsets,
+        "digest": "",
+        "location": found.location,
+    }
     return Document(kind=KIND, version=_VERSION, body=body)
+
+
+def with_digest(positions: Document, digest: str) -> Document:
+    """Return the positions of a batch that has run. ``digest``: that of its records."""
+    return replace(positions, body={**positions.body, "digest": digest})
 
 
 def digest_of(positions: Document) -> str:
@@ -158,8 +177,8 @@ def batch_of(positions: Document) -> Batch | None:
     body = dict(positions.body)
     if body == _BEFORE_THE_FIRST:
         return None
-    query, number, offsets, digest = (body.get(name) for name in _BEFORE_THE_FIRST)
-    texts = all(isinstance(text, str) for text in (query, offsets, digest))
+    query, number, offsets, digest, location = (body.get(name) for name in _BEFORE_THE_FIRST)
+    texts = all(isinstance(text, str) for text in (query, offsets, digest, location))
     if not texts or not query or not offsets:
         raise ValueError(f"the document is damaged: {body!r}")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:

@@ -58,7 +58,8 @@ class Query:
         after = number - 1
         while first and self._repartitioned(after):
             after -= 1
-        return Found(batch=Batch(query=self.id, number=number, offsets=entry), after=after)
+        batch = Batch(query=self.id, number=number, offsets=entry)
+        return Found(batch=batch, after=after, location=self._location)
 
     def _repartitioned(self, number: int) -> bool:
         """Return whether Spark's StreamingCheckpointManager.repartition made the batch: it is committed, no sink saw
@@ -69,8 +70,12 @@ class Query:
         before, entry = (self._read(file).decode().splitlines() for file in files[1:])
         return before[2:] == entry[2:] and _partitions(before) != _partitions(entry)
 
+    @property
+    def _location(self) -> str:
+        return str(self._running.resolvedCheckpointRoot())
+
     def _path(self, name: str) -> Any:
-        return self._context._jvm.org.apache.hadoop.fs.Path(f"{self._running.resolvedCheckpointRoot()}/{name}")
+        return self._context._jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
 
     def _exists(self, name: str) -> bool:
         path = self._path(name)

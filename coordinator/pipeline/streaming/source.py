@@ -20,7 +20,9 @@ from onceward.coordinator.pipeline.streaming.batches import (
     describe_refusal,
     digest_of,
     place,
-    positions_of,
+    positions_after,
+    positions_before_the_first,
+    with_digest,
 )
 from onceward.coordinator.pipeline.streaming.handover import Handover
 from onceward.coordinator.protocol.values import Document, JobName, JsonObject, Participant, ParticipantName, Role
@@ -49,7 +51,7 @@ class BatchSource(Source):
 
     def resolve(self) -> Document:
         self._handover.recovered(None)
-        return positions_of(None)
+        return positions_before_the_first()
 
     def restore(self, positions: Document) -> None:
         self._handover.recovered(self._read(positions))
@@ -72,7 +74,7 @@ class BatchSource(Source):
                 number = found.batch.number
                 return Plan(
                     splits=({"batch": number},),
-                    positions=positions_of(found.batch),
+                    positions=positions_after(found),
                     records=1,
                     lag=0,
                     finished=False,
@@ -86,7 +88,7 @@ class BatchSource(Source):
         raise NotImplementedError("Spark reads its batches itself")
 
     def snapshot(self, plan: Plan) -> Document:
-        return positions_of(self._read(plan.positions), self._handover.digest)
+        return with_digest(plan.positions, self._handover.digest)
 
     def settled(self, positions: Document) -> None:
         batch = self._read(positions)

@@ -15,7 +15,9 @@ from onceward.coordinator.pipeline.streaming.batches import (
     describe_refusal,
     digest_of,
     place,
-    positions_of,
+    positions_after,
+    positions_before_the_first,
+    with_digest,
 )
 from onceward.coordinator.protocol.values import Document
 
@@ -23,7 +25,17 @@ FIVE = Batch(query="q", number=5, offsets="five")
 
 
 def found(number: int, offsets: str = "x", *, query: str = "q", after: int | None = None) -> Found:
-    return Found(batch=Batch(query=query, number=number, offsets=offsets), after=number - 1 if after is None else after)
+    return found_of(Batch(query=query, number=number, offsets=offsets), number - 1 if after is None else after)
+
+
+def found_of(batch: Batch, after: int) -> Found:
+    return Found(batch=batch, after=after, location="file:/data/totals")
+
+
+def positions_of(batch: Batch | None) -> Document:
+    if batch is None:
+        return positions_before_the_first()
+    return with_digest(positions_after(found_of(batch, batch.number - 1)), "3:0000000000000001")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +123,7 @@ def test_a_refusal_names_both_batches_and_the_command_that_begins_again(one: Fou
 
 @pytest.mark.parametrize("batch", [None, FIVE])
 def test_positions_are_read_as_they_were_written(batch: Batch | None) -> None:
-    positions = positions_of(batch, "3:0000000000000001")
+    positions = positions_of(batch)
     assert batch_of(positions) == batch
     assert digest_of(positions) == ("" if batch is None else "3:0000000000000001")
 
@@ -120,11 +132,25 @@ def test_positions_are_read_as_they_were_written(batch: Batch | None) -> None:
     "document",
     [
         Document(kind="kafka-positions", version=1, body={}),
-        Document(kind="spark-batch", version=2, body={"query": "q", "batch": 5, "offsets": "x", "digest": ""}),
-        Document(kind="spark-batch", version=1, body={"query": "q", "batch": -1, "offsets": "x", "digest": ""}),
-        Document(kind="spark-batch", version=1, body={"query": "q", "batch": True, "offsets": "x", "digest": ""}),
-        Document(kind="spark-batch", version=1, body={"query": None, "batch": 5, "offsets": "x", "digest": ""}),
-        Document(kind="spark-batch", version=1, body={"query": "q", "batch": 5, "offsets": "x"}),
+        Document(
+            kind="spark-batch", version=2, body={"query": "q", "batch": 5, "offsets": "x", "digest": "", "location": ""}
+        ),
+        Document(
+            kind="spark-batch",
+            version=1,
+            body={"query": "q", "batch": -1, "offsets": "x", "digest": "", "location": ""},
+        ),
+        Document(
+            kind="spark-batch",
+            version=1,
+            body={"query": "q", "batch": True, "offsets": "x", "digest": "", "location": ""},
+        ),
+        Document(
+            kind="spark-batch",
+            version=1,
+            body={"query": None, "batch": 5, "offsets": "x", "digest": "", "location": ""},
+        ),
+        Document(kind="spark-batch", version=1, body={"query": "q", "batch": 5, "offsets": "x", "digest": ""}),
         Document(kind="spark-batch", version=1, body={}),
     ],
 )
