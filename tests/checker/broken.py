@@ -1,9 +1,10 @@
-"""Drivers with broken protocols, for the real broker: ``python -m tests.checker.broken NAME SPEC-AS-JSON``.
+"""Drivers with broken protocols, for the real broker: ``python -m tests.checker.broken SPEC-AS-JSON``, with a ``bug``.
 
 Each bug sits on the interface between the pipeline and a source, a sink or a committer, where a wrong implementation
 would have it. A process with a bug runs the same program as every other test.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -131,8 +132,7 @@ BROKEN: Mapping[str, Sequence[Change]] = {
 
 
 def main() -> int:
-    name = sys.argv.pop(1)
-    for owner, method, broken in BROKEN[name]:
+    for owner, method, broken in BROKEN[json.loads(sys.argv[1])["bug"]]:
         setattr(owner, method, broken)
     return driver.main()
 

@@ -1,17 +1,14 @@
 """The judge on the real broker: it fails broken protocols, names their records, and passes the correct protocol."""
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, History, Property, Verification, judge
 from tests.checker.broken import BROKEN
-from tests.support.processes import JobProcesses, Process, bounded
+from tests.support.processes import JobProcesses, bounded
 from tests.support.recorder import Recorder
 from tests.support.topics import Topics
 
@@ -19,18 +16,6 @@ pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
 
 RECORDS = 400
 """Per input partition."""
-
-
-class BrokenDrivers(JobProcesses):
-    """A job whose drivers have a bug."""
-
-    def __init__(self, bug: str, *job: Any, **spec: Any) -> None:
-        super().__init__(*job, **spec)
-        self._bug = bug
-
-    def driver(self, *, kill_at: object = ()) -> Process:
-        command = [sys.executable, "-m", "tests.checker.broken", self._bug, json.dumps(self.spec)]
-        return self._start(command, "driver.log", list(kill_at))  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +59,10 @@ def run(topics: Topics, job: str, directory: Path, bug: str, point: KillPoint) -
     for partition in range(2):
         values: list[bytes | None] = [b"%d-%d" % (partition, number) for number in range(RECORDS)]
         topics.fill(source, values, partition=partition, key=b"key-%d" % partition)
-    spec = {"source_options": bounded(160), "settings": {"interval": "50ms", "num_retained": 1000}}
+    spec = {"bug": bug, "source_options": bounded(160), "settings": {"interval": "50ms", "num_retained": 1000}}
+    program = "tests.checker.broken"
     with (
-        BrokenDrivers(bug, directory, job, topics.servers, source, sink, **spec) as here,
+        JobProcesses(directory, job, topics.servers, source, sink, program=program, **spec) as here,
         Recorder(topics.servers, job=job, inputs=[source], outputs=[sink], file=directory / "history") as recorder,
     ):
         here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from onceward.coordinator.dev.managed_process import ManagedProcess
-from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME
-from tests.support.processes import descendants
+from tests.support.processes import Process, armed_with, descendants
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import SMALL, standalone
 from tests.support.waiting import wait_until
@@ -47,8 +46,7 @@ def change_executors(harness: Harness, name: str) -> Schedule:
 def decommission(harness: Harness, name: str) -> Schedule:
     """Decommission an executor while one of its tasks writes: it takes no new tasks, finishes that task, and leaves."""
     stops = harness.directory / f"{name}.stops"
-    stops.mkdir()
-    environment = {KILL_POINT_VARIABLE: f"{_STANDS_STILL}:stop", KILL_ONCE_VARIABLE: str(stops)}
+    environment = armed_with([f"{_STANDS_STILL}:stop"], stops)
     more = [f"--conf spark.executorEnv.{name}={value}" for name, value in environment.items()]
     with standalone(harness) as (master, workers, _start):
 
@@ -80,15 +78,15 @@ def _said(directory: Path, words: str) -> bool:
     return any(words in log.read_text(errors="replace") for log in directory.glob("work-*/*/*/stderr"))
 
 
-def _works(worker: ManagedProcess) -> bool:
+def _works(worker: Process) -> bool:
     return any(_WORKER in command for _, command in descendants(worker.pid))
 
 
-def _executors(workers: Sequence[ManagedProcess]) -> list[int]:
+def _executors(workers: Sequence[Process]) -> list[int]:
     return [pid for worker in workers for pid, command in descendants(worker.pid) if _EXECUTOR in command]
 
 
-def _stopped(workers: Sequence[ManagedProcess]) -> Iterator[tuple[int, int]]:
+def _stopped(workers: Sequence[Process]) -> Iterator[tuple[int, int]]:
     """Yield (a stopped Python worker, its executor) as process ids."""
     for executor in _executors(workers):
         for pid, command in descendants(executor):

@@ -139,8 +139,8 @@ def kill_driver_jvm(job: KilledJob) -> None:
     driver = job.driver
     jvm = next(pid for pid, _ in _those(driver.pid, _JVM))
     job.kill(Kill(process="driver JVM", place=ANY_TIME), lambda: _sigkill(jvm))
-    if driver.wait(AWAY_S) in (None, 0):
-        job.schedule.reasons.append(f"the driver continues without its JVM:\n{driver.tail()}")
+    if driver.wait(AWAY_S) == 0:
+        job.schedule.reasons.append(f"the driver left well without its JVM:\n{driver.tail()}")
     job.drive()
     job.settles(2)
 

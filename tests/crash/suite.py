@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
 from tests.crash.streams import kill_around_batches, visit_batches
 from tests.support.harness import Harness
+from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
 from tests.support.stream_queries import QUERIES
 
@@ -42,12 +43,10 @@ Part: TypeAlias = Callable[[Plan], Iterator[Schedule]]
 
 
 @contextmanager
-def harness_of_one(
-    directory: Path, serve: tuple[str, ...] = ("onceward.coordinator.ops", "serve")
-) -> Iterator[Harness]:
+def harness_of_one(directory: Path, program: Sequence[str] = ONCEWARD) -> Iterator[Harness]:
     """One broker and one coordinator, for many schedules."""
-    with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Harness(directory, kafka, serve=serve) as harness:
-        yield harness
+    with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Harness(directory, kafka, program=program) as made:
+        yield made
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def _points(plan: Plan) -> Iterator[Schedule]:
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:
-    with harness_of_one(plan.directory / "disk", ("tests.crash.disturbed", "serve")) as harness:
+    with harness_of_one(plan.directory / "disk", ("-m", "tests.crash.disturbed")) as harness:
         for disturbance in DISTURBANCES:
             yield disturb(harness, disturbance, f"disk-{disturbance.name}")
 

@@ -34,7 +34,7 @@ COORDINATOR_SLICE = [KillPoint.COORDINATOR_BEFORE_DECISION, KillPoint.COORDINATO
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A coordinator whose decisions can be disturbed; only the tests that request it do so."""
-    with harness_of_one(tmp_path_factory.mktemp("crash"), ("tests.crash.disturbed", "serve")) as made:
+    with harness_of_one(tmp_path_factory.mktemp("crash"), ("-m", "tests.crash.disturbed")) as made:
         yield made
 
 

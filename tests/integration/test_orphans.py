@@ -29,12 +29,6 @@ ORPHAN_POINTS = (BETWEEN, KillPoint.ORPHAN_AFTER_COMMIT, KillPoint.ORPHAN_AFTER_
 """The abort comes last: every process does it, while commits beside it may be settled before the process dies."""
 
 
-def clusters(directory: Path, servers: str) -> Path:
-    file = directory / "clusters.toml"
-    file.write_text(f'[clusters.main]\nbootstrap_servers = "{servers}"\n')
-    return file
-
-
 def readers_wait(topics: Topics, sink: str) -> bool:
     return any(open_transactions_hold_back(topics.servers, sink).values())
 
@@ -71,9 +65,7 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
 
 
 def coordinator(here: JobProcesses, *kill_at: str) -> Process:
-    return here.coordinator(
-        here.spec["coordinator"], kill_at=kill_at, clusters=clusters(here.directory, here.spec["servers"])
-    )
+    return here.coordinator(here.spec["coordinator"], kill_at=kill_at, settles=True)
 
 
 def finish(here: JobProcesses, topics: Topics) -> None:

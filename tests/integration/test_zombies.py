@@ -1,19 +1,17 @@
 """Processes that are stopped while others take over their work: when they wake, they change nothing and report it. A
 driver whose job was not taken over continues."""
 
-import json
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
-from tests.support.processes import JobProcesses, Process, free_address
+from tests.support.processes import JobProcesses, Process, armed_with, free_address
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -108,19 +106,12 @@ def test_a_task_that_wakes_after_its_job_has_ended_holds_no_reader_back(topics: 
     """The task begins its transaction only after the driver has left, so that it could not be aborted before."""
     coordinator(here)
     source, sink = here.spec["source"], here.spec["sink"]
-    task = Process(
-        [sys.executable, "-m", "tests.integration.late_task", json.dumps(here.spec)],
-        here.directory / "task.log",
-        {KILL_POINT_VARIABLE: f"{KillPoint.TASK_BEFORE_BEGIN}:1:stop", KILL_ONCE_VARIABLE: ""},
-    )
-    try:
-        asleep(task)
-        here.finish()
-        assert_exactly_once(topics, source, sink)
-        task.send(signal.SIGCONT)
-        assert task.wait() == 0, task.tail()
-        wait_until(lambda: not readers_wait(topics, sink), f"its transaction is aborted:\n{log(here)}")
-        wait_until(lambda: "event=swept" in log(here), "the coordinator has aborted it")
-        assert_exactly_once(topics, source, sink)
-    finally:
-        task.end()
+    armed = armed_with([f"{KillPoint.TASK_BEFORE_BEGIN}:1:stop"], here.directory / "stopped")
+    task = asleep(here.start_driver("task", "tests.integration.late_task", here.spec, armed))
+    here.finish()
+    assert_exactly_once(topics, source, sink)
+    task.send(signal.SIGCONT)
+    assert task.wait() == 0, task.tail()
+    wait_until(lambda: not readers_wait(topics, sink), f"its transaction is aborted:\n{log(here)}")
+    wait_until(lambda: "event=swept" in log(here), "the coordinator has aborted it")
+    assert_exactly_once(topics, source, sink)

@@ -12,7 +12,6 @@ from typing import Any, assert_never
 from kafka import KafkaAdminClient
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from tests.network.executors import STANDALONE, NotPermittedError, two_workers
@@ -22,7 +21,8 @@ from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
 from tests.network.world import BROKERS, LinkedHarness
 from tests.support.jobs import Job, Setup, judged
-from tests.support.killed_job import StuckError, at_point
+from tests.support.killed_job import at_point
+from tests.support.processes import Process
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import CLUSTER
 from tests.support.topics import open_transactions_hold_back
@@ -179,17 +179,19 @@ def _noted(run: Run) -> Iterator[None]:
         run.reasons.append(str(error))
 
 
-def _brought_to(world: LinkedHarness, job: Job, phase: Phase, chance: random.Random) -> ManagedProcess:
+def _brought_to(world: LinkedHarness, job: Job, phase: Phase, chance: random.Random) -> Process:
     """Start a driver and let it stop at the phase."""
     if phase is Phase.RECOVERY:
         dying = world.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
         if not job.dies(job.drive(dying), dying, _REACH_S):
-            raise StuckError("no driver came to a decision")
+            raise AssertionError("no driver came to a decision")
         job.schedule.kills.clear()  # these kills are part of the set-up
     elif job.driver is not None:
         job.driver.terminate()
         if job.driver.wait(_REACH_S) != 0:
-            raise StuckError(f"a driver was asked to stop and ended with {job.driver.exit_code}:\n{job.driver.tail()}")
+            raise AssertionError(
+                f"a driver was asked to stop and ended with {job.driver.exit_code}:\n{job.driver.tail()}"
+            )
     nth = 1 if phase is Phase.RECOVERY else chance.randint(2, 3)
     armed = world.arm(at_point("driver", phase.point, nth), stops=True)
     driver = job.drive(armed)
@@ -197,7 +199,7 @@ def _brought_to(world: LinkedHarness, job: Job, phase: Phase, chance: random.Ran
     return driver
 
 
-def _meanwhile(world: LinkedHarness, job: Job, driver: ManagedProcess, scenario: Scenario, run: Run) -> None:
+def _meanwhile(world: LinkedHarness, job: Job, driver: Process, scenario: Scenario, run: Run) -> None:
     match scenario.do:
         case Do.WAIT:
             driver.send(SIGCONT)
@@ -207,9 +209,9 @@ def _meanwhile(world: LinkedHarness, job: Job, driver: ManagedProcess, scenario:
         case Do.STOP:
             driver.send(SIGTERM)
             driver.send(SIGCONT)
-            left = driver.wait(scenario.leaves_within_s)
-            if left != 0:
-                run.reasons.append(f"asked to stop, after {scenario.leaves_within_s} s: {left}\n{driver.tail()}")
+            with _noted(run):
+                left = driver.wait(scenario.leaves_within_s)
+                assert left == 0, f"asked to stop, it ended with {left}:\n{driver.tail()}"
         case Do.ORPHAN:
             driver.end()
             job.lives(scenario.seconds)

@@ -12,7 +12,8 @@ __all__ = ["settled_after", "supervise"]
 
 def supervise(job: Job, run: Run, healed: float) -> None:
     """After the heal, start a driver that has left again. Only a driver that started during the fault may have left,
-    and only because its preflight was not answered (exit code 3). Every other exit is a failure. Raises StuckError."""
+    and only because its preflight was not answered (exit code 3). Every other exit is a failure. Raises
+    AssertionError."""
     driver, began_under_it = job.driver, run.killed == Kill.DRIVER
     assert driver is not None
     if began_under_it:

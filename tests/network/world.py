@@ -10,10 +10,10 @@ from pathlib import Path
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Harness, Paths
+from tests.support.processes import Process
 
 __all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness"]
 
@@ -52,13 +52,13 @@ class LinkedHarness(Harness):
                 self.links[name] = proxies.link(name, own, advertised.replace("localhost", host))
         self.by_name = ",".join(reported[_EXECUTORS])
         """Bootstrap servers by host name, which lead an executor elsewhere if it resolves ``localhost`` differently."""
-        self.workers: Sequence[ManagedProcess] = ()
+        self.workers: Sequence[Process] = ()
         """Spark's workers, unless the driver starts them."""
         to_coordinator = proxies.link("driver-coordinator", self.address)
         self.links[to_coordinator.name] = to_coordinator
         self.address_for_drivers = to_coordinator.address
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
-        self.driver: Callable[[], ManagedProcess | None] = lambda: None
+        self.driver: Callable[[], Process | None] = lambda: None
         """The driver of the running job, if any."""
 
     def those(self, who: str, brokers: Sequence[int] = BROKERS) -> list[Link]:

@@ -1,29 +1,16 @@
 """The ground of all schedules: one Kafka, and one coordinator that is killed and started again."""
 
-import json
-import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
-from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from tests.support.processes import ONCEWARD, Process, Processes, armed_with, free_address, listens
 from tests.support.schedules import Kill
 from tests.support.waiting import wait_until
 
-__all__ = ["CLUSTER", "START_LIMIT_S", "Armed", "Harness", "Paths"]
-
-CLUSTER = "main"
-"""The name of the cluster in the jobs and in the coordinator's file."""
-START_LIMIT_S = 60.0
+__all__ = ["Armed", "Harness", "Paths"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +30,9 @@ class Armed:
         """``directory``: where all kills of the suite leave their marker files. ``stops``: the processes do not die but
         stop until they get SIGCONT."""
         self.kills = kills
-        self._end = ":stop" if stops else ""
+        end = ":stop" if stops else ""
         self._markers = directory / f"kill-{sum(1 for _ in directory.iterdir())}"
-        self._markers.mkdir()
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        places = ",".join(f"{kill.place}{self._end}" for kill in self.kills)
-        return {KILL_POINT_VARIABLE: places, KILL_ONCE_VARIABLE: str(self._markers)}
+        self.environment: Mapping[str, str] = armed_with([kill.place + end for kill in kills], self._markers)
 
     def look(self) -> bool:
         """Record the time of each new kill; return whether a process died at every point."""
@@ -61,87 +43,40 @@ class Armed:
         return all(kill.reached for kill in self.kills)
 
 
-class Harness:
-    """Starts and ends all processes of the schedules. A context manager. Not thread-safe."""
+class Harness(Processes):
+    """The processes of all schedules. A context manager. Not thread-safe."""
 
     def __init__(
         self,
         directory: Path,
         kafka: LocalKafka,
         *,
-        serve: Sequence[str] = ("onceward.coordinator.ops", "serve"),
-        orphans: bool = True,
+        program: Sequence[str] = ONCEWARD,
         paths: Paths | None = None,
     ) -> None:
-        """``kafka``: already running. ``serve``: the coordinator's module and command. ``orphans``: whether the
-        coordinator may settle orphans. ``paths``: None = all clients reach the brokers directly."""
-        self.directory, self.kafka = directory, kafka
+        """``kafka``: already running. ``program``: of the coordinator. ``paths``: None = all clients reach the brokers
+        directly."""
+        super().__init__(directory)
+        self.kafka = kafka
         direct = kafka.bootstrap_servers
         self.paths = paths or Paths(tests=direct, drivers=direct, coordinator=direct)
-        self.address = f"127.0.0.1:{free_ports(1, None)[0].client}"
+        self.address = free_address()
         """The address that the coordinator listens on."""
         self.address_for_drivers = self.address
-        self.events = directory / "events.jsonl"
-        self._serve = serve
-        self._stack = ExitStack()
-        self._kills = directory / "kills"
-        self._scratch = directory / "spark"
-        for made in (directory, self._kills, self._scratch):
-            made.mkdir(parents=True, exist_ok=True)
-        self._clusters = directory / "clusters.toml"
-        self._clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(self.paths.coordinator)}\n")
-        self._orphans = orphans
-        self._lives = 0
-        self.coordinator: ManagedProcess | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        self._program = program
+        self.coordinator: Process | None = None
 
     def arm(self, *kills: Kill, stops: bool = False) -> Armed:
         return Armed(kills, self._kills, stops=stops)
 
-    def start(self, name: str, module: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
-        """Start ``python -m module``; it ends with the harness at the latest."""
-        return self.keep(name, [sys.executable, "-m", *module], environment)
-
-    def keep(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
-        """Start a command; it ends with the harness at the latest."""
-        self._lives += 1
-        process = ManagedProcess(
-            f"{name} (life {self._lives})",
-            command,
-            self.directory / f"{name}.log",
-            {
-                "PYTHONPATH": OURS,
-                "PYTHONUNBUFFERED": "1",
-                EVENTS_VARIABLE: str(self.events),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                # put what a killed JVM leaves behind into the suite's directory
-                "SPARK_LOCAL_DIRS": str(self._scratch),
-                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
-                **environment,
-            },
-            directory=self.directory,
-        )
-        self._stack.callback(process.end)
-        return process
-
-    def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> ManagedProcess:
+    def serve(self, armed: Armed | None = None, environment: Mapping[str, str] | None = None) -> Process:
         """Kill the running coordinator, start the next one, and wait until it listens or dies of ``armed``."""
         self.stop_serving()
-        command = [*self._serve, "--listen", self.address, "--store", f"sqlite:///{self.directory / 'store.sqlite'}"]
-        if self._orphans:
-            command += ["--clusters", str(self._clusters)]
-        process = self.start("coordinator", command, {**(armed.environment if armed else {}), **(environment or {})})
+        given = {**(armed.environment if armed else {}), **(environment or {})}
+        process = self.start_coordinator(self.address, given, program=self._program, cluster=self.paths.coordinator)
         self.coordinator = process
-        wait_until(lambda: self._listens() or process.exit_code is not None, "the coordinator listens", START_LIMIT_S)
-        if process.exit_code is not None and not (armed and armed.look()):
+        wait_until(lambda: listens(self.address) or not process.running, "the coordinator listens")
+        if not process.running and not (armed and armed.look()):
             raise AssertionError(f"the coordinator did not start:\n{process.tail()}")
         return process
 
@@ -151,9 +86,9 @@ class Harness:
             self.coordinator.end()
             self.coordinator = None
 
-    def serving(self) -> ManagedProcess:
+    def serving(self) -> Process:
         """The running coordinator; started if there is none."""
-        if self.coordinator is None or self.coordinator.exit_code is not None:
+        if self.coordinator is None or not self.coordinator.running:
             return self.serve()
         return self.coordinator
 
@@ -161,11 +96,3 @@ class Harness:
         """Start the coordinator again; return the time when it listened, in seconds since the epoch."""
         self.serve()
         return time.time()
-
-    def _listens(self) -> bool:
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            return False
-        return True

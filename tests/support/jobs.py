@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, assert_never
 
-from onceward.coordinator.dev.managed_process import ManagedProcess
 from onceward.coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
 from onceward.coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
 from tests.support.feeder import Feeder
-from tests.support.harness import CLUSTER, Armed, Harness
+from tests.support.harness import Armed, Harness
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob, conduct
+from tests.support.processes import CLUSTER, Process
 from tests.support.recorder import Recorder
 from tests.support.repeats import unexplained
 from tests.support.schedules import Outcome, Schedule
@@ -111,7 +111,7 @@ class Job(KilledJob):
 
     # -- drivers
 
-    def drive(self, armed: Armed | None = None) -> ManagedProcess:
+    def drive(self, armed: Armed | None = None) -> Process:
         """Kill what remains of the last driver and start the next one."""
         if self.driver is not None:
             self.driver.end()
@@ -143,7 +143,7 @@ class Job(KilledJob):
     # -- the verdict
 
     def finish(self) -> None:
-        """Let the running driver catch up, stop it, and judge. Raises StuckError."""
+        """Let the running driver catch up, stop it, and judge. Raises AssertionError."""
         fed = self.schedule.records = self.feeder.finish() + self.fed_besides
         # values are unique; count one that is repeated, as it may be without transactions, once
         self.wait(lambda: len({value for *_, value in self.topics.read(self.sink)}) >= fed, f"all {fed} are copied")

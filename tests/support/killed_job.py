@@ -1,6 +1,5 @@
 """A job under test whose processes are killed and started again: its kills, its events, and its totals."""
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -8,26 +7,22 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onceward.coordinator.dev.managed_process import ManagedProcess
+from onceward.coordinator.dev.demo.events import Event, EventReader
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.values import JsonObject
 from tests.support.harness import Armed, Harness
+from tests.support.processes import Process
 from tests.support.schedules import Kill, Outcome, Schedule
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
-__all__ = ["ANY_TIME", "SPARK_LIMIT_S", "KilledJob", "StuckError", "at_point", "conduct"]
+__all__ = ["ANY_TIME", "SPARK_LIMIT_S", "KilledJob", "at_point", "conduct"]
 
 ANY_TIME = "any time"
 SPARK_LIMIT_S = 360.0
 """Limit for every expected event with Spark, which has to start and to detect lost processes."""
 _REACH_LIMIT_S = 60.0
 """Limit for a kill point to be reached."""
-
-
-class StuckError(AssertionError):
-    """An expected event did not happen; nothing is known about the records."""
 
 
 def at_point(process: str, point: KillPoint, nth: int = 1) -> Kill:
@@ -44,12 +39,12 @@ class KilledJob(ABC):
         self.harness, self.schedule = harness, schedule
         self.name = schedule.name
         self.topics = Topics(harness.paths.tests, self.name)
-        self.driver: ManagedProcess | None = None
+        self.driver: Process | None = None
         self._limit_s = limit_s
         self._stack = ExitStack()
         self._began = time.monotonic()
-        self._events_read = 0
-        self._events: list[JsonObject] = []
+        self._reader = EventReader(harness.events_file)
+        self._events: list[Event] = []
 
     def __enter__(self) -> Self:
         return self
@@ -65,17 +60,17 @@ class KilledJob(ABC):
     # -- drivers
 
     @abstractmethod
-    def drive(self, armed: Armed | None = None) -> ManagedProcess:
+    def drive(self, armed: Armed | None = None) -> Process:
         """Kill what remains of the last driver and start the next one."""
 
-    def _start(self, program: str, spec: Mapping[str, Any], spark: str | None, armed: Armed | None) -> ManagedProcess:
+    def _start(self, program: str, spec: Mapping[str, Any], spark: str | None, armed: Armed | None) -> Process:
         """Start ``program`` as the next driver. ``spark``: arguments of spark-submit."""
         environment = {} if spark is None else {"PYSPARK_SUBMIT_ARGS": f"{spark} pyspark-shell"}
         environment |= armed.environment if armed else {}
         for kill in self.schedule.kills:
             if kill.process.startswith("driver") and not kill.back_at:
                 kill.back_at = time.time()
-        self.driver = self.harness.start(f"{self.name}.driver", [program, json.dumps(spec)], environment)
+        self.driver = self.harness.start_driver(f"{self.name}.driver", program, spec, environment)
         return self.driver
 
     def kill(self, kill: Kill, how: Callable[[], None]) -> None:
@@ -93,7 +88,7 @@ class KilledJob(ABC):
         """Seconds since the epoch, as in the drivers' events."""
         return time.time()
 
-    def dies(self, process: ManagedProcess, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
+    def dies(self, process: Process, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
         """Wait until ``process`` dies of ``armed``; False when it ends or continues otherwise, so not reached."""
         self.note(*armed.kills)
         limit = time.monotonic() + limit_s
@@ -116,24 +111,18 @@ class KilledJob(ABC):
 
     # -- what it does
 
-    def events(self, name: str | None = None) -> list[JsonObject]:
+    def events(self, name: str | None = None) -> list[Event]:
         """The events that this job's drivers have logged so far, oldest first."""
-        if self.harness.events.exists():
-            with self.harness.events.open("rb") as file:
-                file.seek(self._events_read)
-                whole, newline, _ = file.read().rpartition(b"\n")
-            self._events_read += len(whole) + len(newline)
-            reported = (json.loads(line) for line in whole.splitlines())
-            self._events += [event for event in reported if event["job"] == self.name]
+        self._events += [event for event in self._reader.new() if event["job"] == self.name]
         return [event for event in self._events if name is None or event["event"] == name]
 
     def settles(self, more: int = 1) -> None:
-        """Wait until ``more`` further checkpoints are settled. Raises StuckError, also when the driver ends."""
+        """Wait until ``more`` further checkpoints are settled. Raises AssertionError, also when the driver ends."""
         wanted = len(self.events("settled")) + more
         self.wait(lambda: len(self.events("settled")) >= wanted, f"{more} more checkpoints are settled")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition while the driver runs. Raises StuckError, also when the driver ends."""
+        """Wait for a condition while the driver runs. Raises AssertionError, also when the driver ends."""
         driver = self.driver
 
         def ended() -> bool:
@@ -142,28 +131,25 @@ class KilledJob(ABC):
         try:
             wait_until(lambda: condition() or ended(), what, self._limit_s)
         except AssertionError as error:
-            raise StuckError(f"{error}\n{driver.tail() if driver else ''}") from None
+            raise AssertionError(f"{error}\n{driver.tail() if driver else ''}") from None
         if ended() and not condition():
             assert driver is not None
-            raise StuckError(f"the driver ended with {driver.exit_code} before {what}:\n{driver.tail()}")
+            raise AssertionError(f"the driver ended with {driver.exit_code} before {what}:\n{driver.tail()}")
 
     # -- the verdict
 
     @abstractmethod
     def finish(self) -> None:
-        """Let the running driver catch up, stop it, and judge. Raises StuckError."""
+        """Let the running driver catch up, stop it, and judge. Raises AssertionError."""
 
     def _stop(self) -> None:
         """Stop the driver, which must leave well."""
         assert self.driver is not None
         self.driver.terminate()
-        self.driver.wait(self._limit_s)
-        if self.driver.exit_code != 0:
-            self.schedule.reasons.append(
-                f"the driver was asked to stop and ended with {self.driver.exit_code}:\n{self.driver.tail()}"
-            )
+        if (code := self.driver.wait(self._limit_s)) != 0:
+            self.schedule.reasons.append(f"the driver was asked to stop and ended with {code}:\n{self.driver.tail()}")
 
-    def give_up(self, stuck: StuckError) -> None:
+    def give_up(self, stuck: AssertionError) -> None:
         """Record that the job is stuck: HALTED if the driver has halted, otherwise a failure."""
         self.count()
         halted = self.driver is not None and self.driver.exit_code == ExitCode.HALTED
@@ -200,7 +186,7 @@ def conduct(job: _Job, body: Callable[[_Job], None]) -> Schedule:
             job.harness.serving()
             body(job)
             job.finish()
-        except StuckError as stuck:
+        except AssertionError as stuck:
             job.give_up(stuck)
         except Exception as error:  # noqa: BLE001 - after any error nothing is known about the records
             schedule.outcome = Outcome.UNKNOWN

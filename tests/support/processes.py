@@ -4,19 +4,25 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from typer.testing import CliRunner
 
+from onceward.coordinator.dev.demo.events import Event, EventReader
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import ManagedProcess
+from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.coordinator.protocol.values import JsonObject
 from tests.support.waiting import wait_until
 
+CLUSTER = "main"
+"""The name of the cluster in jobs and in the coordinator's file."""
+ONCEWARD = ("-m", "onceward.coordinator.ops")
+"""The command, as arguments of Python."""
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 """Settings of jobs whose processes are killed."""
 
@@ -44,8 +50,74 @@ class Process(ManagedProcess):
         return super().tail(lines)
 
 
-class JobProcesses:
-    """One job's processes, directory and events. A context manager; on exit every process is killed."""
+def coordinator_command(address: str, store: Path, program: Sequence[str] = ONCEWARD) -> list[str]:
+    """``onceward serve``. ``program``: arguments of Python that take the command's place."""
+    return [sys.executable, *program, "serve", "--listen", address, "--store", f"sqlite:///{store}"]
+
+
+def armed_with(kill_at: Sequence[str], markers: Path) -> dict[str, str]:
+    """The environment of processes that die at these kill points, each once: a kill leaves a file in ``markers``."""
+    markers.mkdir(exist_ok=True)
+    return {KILL_POINT_VARIABLE: ",".join(kill_at), KILL_ONCE_VARIABLE: str(markers)}
+
+
+class Processes:
+    """Starts processes. They run in one directory, which takes their logs and events, the coordinator's store and what
+    killed JVMs leave behind. A context manager; on exit every process is killed. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.events_file = directory / "events"
+        self._kills = directory / "kills"
+        self._scratch = directory / "scratch"
+        for made in (directory, self._kills, self._scratch):
+            made.mkdir(parents=True, exist_ok=True)
+        self._started = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Process:
+        """Start a command that appends its output to ``NAME.log``."""
+        given = {
+            "PYTHONPATH": OURS,
+            EVENTS_VARIABLE: str(self.events_file),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+            **environment,
+        }
+        process = Process(command, self.directory / f"{name}.log", given, self.directory)
+        self._started.callback(process.end)
+        return process
+
+    def start_driver(self, name: str, program: str, spec: JsonObject, environment: Mapping[str, str]) -> Process:
+        """Start ``python -m PROGRAM SPEC-AS-JSON``."""
+        return self.start(name, [sys.executable, "-m", program, json.dumps(spec)], environment)
+
+    def start_coordinator(
+        self,
+        address: str,
+        environment: Mapping[str, str],
+        *,
+        program: Sequence[str] = ONCEWARD,
+        cluster: str | None = None,
+    ) -> Process:
+        """``cluster``: bootstrap servers; the coordinator ends transactions of dead drivers there."""
+        command = coordinator_command(address, self.directory / "coordinator.db", program)
+        if cluster is not None:
+            clusters = self.directory / "clusters.toml"
+            clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n")
+            command += ["--clusters", str(clusters)]
+        return self.start("coordinator", command, environment)
+
+
+class JobProcesses(Processes):
+    """One job's processes and events."""
 
     def __init__(
         self,
@@ -61,25 +133,21 @@ class JobProcesses:
         """The job writes what it reads from ``source`` to the topic ``sink``. ``spec``: more for the drivers'
         ``program``. Without a ``coordinator`` the driver hosts it, and keeps its state in ``state`` below the
         directory."""
-        self.directory = directory
+        super().__init__(directory)
         self._program = program
         self.spec = {"job": job, "servers": servers, "source": source, "sink": sink, **spec}
         if "coordinator" not in spec:
             self.spec["state_dir"] = str(directory / "state")
-        self._events = directory / "events"
-        self._kills = directory / "kills"
-        self._scratch = directory / "scratch"
-        for made in (self._kills, self._scratch):
-            made.mkdir(exist_ok=True)
-        self._processes: list[Process] = []
+        self._reader = EventReader(self.events_file)
+        self._events: list[Event] = []
 
     def driver(self, *, kill_at: Sequence[str] = ()) -> Process:
-        return self._start([sys.executable, "-m", self._program, json.dumps(self.spec)], "driver.log", kill_at)
+        return self.start_driver("driver", self._program, self.spec, armed_with(kill_at, self._kills))
 
     def submit(self, program: Path, *options: str) -> Process:
         """Start a driver through spark-submit."""
         command = [str(Path(sys.executable).with_name("spark-submit")), *options, str(program), json.dumps(self.spec)]
-        return self._start(command, "driver.log", (), {"PYSPARK_PYTHON": sys.executable})
+        return self.start("driver", command, {})
 
     def finish(self, limit_s: float = 120) -> None:
         """Run a driver to its end; it must end with exit code 0."""
@@ -92,19 +160,15 @@ class JobProcesses:
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, (result.output, result.exception)
 
-    def coordinator(self, address: str, *, kill_at: Sequence[str] = (), clusters: Path | None = None) -> Process:
-        store = f"sqlite:///{self.directory / 'coordinator.db'}"
-        command = [sys.executable, "-m", "onceward.coordinator.ops", "serve", "--listen", address, "--store", store]
-        if clusters is not None:
-            command += ["--clusters", str(clusters)]
-        return self._start(command, "coordinator.log", kill_at)
+    def coordinator(self, address: str, *, kill_at: Sequence[str] = (), settles: bool = False) -> Process:
+        """``settles``: whether it ends transactions of dead drivers."""
+        armed = armed_with(kill_at, self._kills)
+        return self.start_coordinator(address, armed, cluster=self.spec["servers"] if settles else None)
 
-    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+    def events(self, name: str | None = None) -> list[Event]:
         """The events that the drivers have logged so far, oldest first."""
-        if not self._events.exists():
-            return []
-        reported = [json.loads(line) for line in self._events.read_text().splitlines()]
-        return [event for event in reported if name is None or event["event"] == name]
+        self._events += self._reader.new()
+        return [event for event in self._events if name is None or event["event"] == name]
 
     def killed_at(self) -> set[str]:
         """Kill points that ended a process, with the count that they were armed with."""
@@ -126,29 +190,6 @@ class JobProcesses:
         wait_until(lambda: not process.running, f"the process reaches {point}", limit_s)
         assert f"{point.value}:{count}" in self.killed_at(), f"{point} was not reached:\n{process.tail()}"
         process.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.end()
-
-    def _start(
-        self, command: Sequence[str], log: str, kill_at: Sequence[str], more: Mapping[str, str] | None = None
-    ) -> Process:
-        environment = {
-            EVENTS_VARIABLE: str(self._events),
-            KILL_POINT_VARIABLE: ",".join(kill_at),
-            KILL_ONCE_VARIABLE: str(self._kills),
-            # put what a killed JVM leaves behind into the test's directory
-            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
-            "SPARK_LOCAL_DIRS": str(self._scratch),
-            **(more or {}),
-        }
-        process = Process(command, self.directory / log, environment)
-        self._processes.append(process)
-        return process
 
 
 Starter = Callable[..., JobProcesses]

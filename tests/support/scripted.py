@@ -2,7 +2,6 @@
 
 import queue
 import socket
-import sys
 import threading
 import uuid
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from tests.support.documents import committable, document
-from tests.support.processes import Process
+from tests.support.processes import Process, coordinator_command, listens
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -78,21 +77,13 @@ class CoordinatorProcess(Process):
         self.store_url = f"sqlite:///{directory / 'store.db'}"
         directory.mkdir(exist_ok=True)
         code = f"{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
-        options = ["--log-level", "debug", "--listen", self.address, "--store", self.store_url]
-        command = [sys.executable, "-c", code, "serve", *options]
+        command = [*coordinator_command(self.address, directory / "store.db", ("-c", code)), "--log-level", "debug"]
         super().__init__(command, directory / "coordinator.log", environment or {})
 
     def wait_ready(self) -> "CoordinatorProcess":
-        wait_until(lambda: self._connects() or not self.running, "the coordinator listens")
+        wait_until(lambda: listens(self.address) or not self.running, "the coordinator listens")
         assert self.running, self.tail()
         return self
-
-    def _connects(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
 
 
 class ScriptedDriver:

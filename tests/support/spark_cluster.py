@@ -9,8 +9,7 @@ import pyspark
 
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import ManagedProcess
-from tests.support.harness import Harness
+from tests.support.processes import Process, Processes
 from tests.support.waiting import wait_until
 
 __all__ = ["AWAY_S", "CLUSTER", "LOCAL", "SMALL", "standalone"]
@@ -24,8 +23,8 @@ AWAY_S = 300.0
 
 @contextmanager
 def standalone(
-    harness: Harness, within: Mapping[int, Sequence[str]] | None = None
-) -> Iterator[tuple[str, list[ManagedProcess], Callable[[int], ManagedProcess]]]:
+    harness: Processes, within: Mapping[int, Sequence[str]] | None = None
+) -> Iterator[tuple[str, list[Process], Callable[[int], Process]]]:
     """Yield (the master's address, its workers on 127.0.0.2 and .3, a function that starts the worker of 127.0.0.n).
 
     ``within``: n -> the command that wraps the worker of 127.0.0.n, which isolates it.
@@ -39,14 +38,14 @@ def standalone(
     scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
     home = {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": scala}  # as bin/spark-class sets it
 
-    def start(number: int) -> ManagedProcess:
+    def start(number: int) -> Process:
         options = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
         options += ["--work-dir", str(harness.directory / f"work-{number}"), address]
         local = {**home, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
         outer = (within or {}).get(number, [])
-        return harness.keep(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
+        return harness.start(f"spark-worker-{number}", [*outer, *java, f"{deploy}.worker.Worker", *options], local)
 
-    chief = harness.keep("spark-master", [*java, f"{deploy}.master.Master", *master], home)
+    chief = harness.start("spark-master", [*java, f"{deploy}.master.Master", *master], home)
     wait_until(lambda: re.search("I have been elected leader", chief.tail()), "the Spark master leads", AWAY_S)
     workers = [start(2), start(3)]
     try:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from onceward.coordinator.dev.managed_process import ManagedProcess
-from tests.support.harness import CLUSTER, Armed, Harness
+from tests.support.harness import Armed, Harness
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob
+from tests.support.processes import CLUSTER, Process
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import LOCAL
 from tests.support.stream_queries import QUERIES, feed, records
@@ -33,7 +33,7 @@ class StreamJob(KilledJob):
         self.orphan_grace = "10min"
         """From the next driver on."""
 
-    def drive(self, armed: Armed | None = None) -> ManagedProcess:
+    def drive(self, armed: Armed | None = None) -> Process:
         """Kill what remains of the last driver, add files, and start the next one. No Spark lists the files meanwhile,
         so it reads them in their order."""
         if self.driver is not None:

@@ -14,7 +14,7 @@ import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError
-from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import (
@@ -26,6 +26,7 @@ from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
+from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 
@@ -78,9 +79,9 @@ def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
     stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint
 ) -> None:
     kills = tmp_path / "kills"
-    kills.mkdir()
     rare = point.name.endswith(("GRANT", "CLOSE", "ABORT"))
-    armed = {KILL_POINT_VARIABLE: f"{point.value}:{1 if rare else 4}", KILL_ONCE_VARIABLE: str(kills)}
+    kill_at = f"{point.value}:{1 if rare else 4}"
+    armed = armed_with([kill_at], kills)
     revival = Revival(stack, pool, tmp_path / "c", armed)
     client = stack.enter_context(connect(revival.process.address, patience="30s"))
 
@@ -92,7 +93,7 @@ def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
     if point.name.endswith("CLOSE"):
         driver.close()
     revival.done.result(60)
-    assert os.listdir(kills) == [armed[KILL_POINT_VARIABLE]]
+    assert os.listdir(kills) == [kill_at]
     if not point.name.endswith("CLOSE"):
         driver.wait_committed(len(driver.committed) + 3)
         driver.close()
@@ -135,7 +136,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
     stack: ExitStack, tmp_path: Path, job: str
 ) -> None:
     # dies after the fourth trigger is durable and before it is sent
-    armed = {KILL_POINT_VARIABLE: f"{KillPoint.COORDINATOR_AFTER_TRIGGER.value}:4"}
+    armed = armed_with([f"{KillPoint.COORDINATOR_AFTER_TRIGGER.value}:4"], tmp_path / "kills")
     process = started(stack, tmp_path / "c", environment=armed)
     client = stack.enter_context(connect(process.address, patience="30s"))
     driver = ScriptedDriver(client, JobName(job))
@@ -157,9 +158,7 @@ def test_a_restart_keeps_the_undecided_checkpoint_and_the_job_completes_it(
 def test_a_generation_that_must_fail_learns_it_from_the_next_coordinator(
     stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint, deadline: bool
 ) -> None:
-    kills = tmp_path / "kills"
-    kills.mkdir()
-    armed = {KILL_POINT_VARIABLE: f"{point}:1", KILL_ONCE_VARIABLE: str(kills)}
+    armed = armed_with([f"{point}:1"], tmp_path / "kills")
     process = started(stack, tmp_path / "c", environment=armed)
     client = stack.enter_context(connect(process.address, patience="60s"))
     settings = replace(
