@@ -83,7 +83,7 @@ def test_a_broken_protocol_fails_and_its_records_are_named(topics: Topics, job: 
     assert verdict.grade is Grade.FAIL, verdict.text()
     assert verdict.having(Grade.FAIL) >= case.fails, verdict.text()
     for name in case.fails:
-        evidence = "; ".join(verdict.rulings[name].evidence)
+        evidence = "; ".join(verdict.results[name].evidence)
         assert case.says in evidence, verdict.text()
         assert f"{topics.prefix}.in-" in evidence or f"{topics.prefix}.out-" in evidence, verdict.text()
 

@@ -74,7 +74,7 @@ class Copied:
 
 
 def grades(said: dict[str, Any], grade: str) -> set[str]:
-    return {name for name, ruling in said["properties"].items() if ruling["verdict"] == grade}
+    return {name for name, result in said["properties"].items() if result["verdict"] == grade}
 
 
 @pytest.fixture(scope="module")

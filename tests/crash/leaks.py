@@ -77,7 +77,7 @@ def count_leaks(harness: Harness, name: str, *, failures: int, spark: bool) -> S
         job.settles(2)
 
     schedule = judged(harness, Schedule(part="leaks", name=name), setup, body)
-    schedule.rulings |= {"held": " ".join(held)}
+    schedule.results |= {"held": " ".join(held)}
     return schedule
 
 

@@ -159,7 +159,7 @@ class Job(KilledJob):
         verdict = judge(history, self.setup.promised)
         if self.setup.at_least_once:
             schedule.reasons += self._repeated(history)
-        schedule.rulings = {ruling.property.value: ruling.grade.value for ruling in verdict.rulings.values()}
+        schedule.results = {result.property.value: result.grade.value for result in verdict.results.values()}
         match verdict.grade:
             case Grade.PASS:
                 schedule.outcome = Outcome.FAIL if schedule.reasons else Outcome.PASS

@@ -51,7 +51,7 @@ class Schedule:
     outcome: Outcome = Outcome.UNKNOWN
     reasons: list[str] = field(default_factory=list)
     """Why the outcome is not PASS."""
-    rulings: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
     """Property -> PASS, FAIL or UNKNOWN."""
     halt_explained: bool = False
     """The schedule had to end with a halt."""

@@ -72,8 +72,8 @@ def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) 
 def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> list[str]:
     """Describe how expected and seen records differ, with the first examples of each kind."""
     verdict = judged(_history(expected, seen), (*_RECORDS, Property.ORDER))
-    rulings = (ruling for ruling in verdict.rulings.values() if ruling.grade is not Grade.PASS)
-    return [problem for ruling in rulings for problem in ruling.evidence]
+    results = (result for result in verdict.results.values() if result.grade is not Grade.PASS)
+    return [problem for result in results for problem in result.evidence]
 
 
 def _history(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> History:

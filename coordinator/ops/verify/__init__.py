@@ -12,7 +12,7 @@ from onceward.coordinator.ops.verify.history import (
     digest,
 )
 from onceward.coordinator.ops.verify.judge import AT_REST, EVERYTHING, judge
-from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Verification
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Result, Verification
 
 __all__ = [
     "AT_REST",
@@ -26,7 +26,7 @@ __all__ = [
     "Part",
     "PartitionEnd",
     "Property",
-    "Ruling",
+    "Result",
     "Verification",
     "Visible",
     "digest",

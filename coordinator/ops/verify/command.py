@@ -177,9 +177,9 @@ def _as_text(wanted: Wanted, verified: Verified) -> str:
         f"job {wanted.job} up to checkpoint {verified.checkpoint}: {verified.expected:,} records expected, "
         f"{verified.visible:,} visible",
     ]
-    for ruling in verified.verdict.rulings.values():
-        lines.append(f"  {ruling.grade.value:<8}{ruling.property.value}")
-        lines += [f"          {words}" for words in ruling.evidence]
+    for result in verified.verdict.results.values():
+        lines.append(f"  {result.grade.value:<8}{result.property.value}")
+        lines += [f"          {words}" for words in result.evidence]
     if verified.judged < verified.differing:
         lines.append(f"{verified.differing:,} keys differ; the first {verified.judged:,} of them are judged above")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from onceward.coordinator.ops.verify.history import History, Lane, Part, shown
 from onceward.coordinator.ops.verify.matching import Inversion, Matched, match
 from onceward.coordinator.ops.verify.prefix import broken_prefixes
 from onceward.coordinator.ops.verify.streams import Streams, streams
-from onceward.coordinator.ops.verify.verdict import Breach, Grade, Property, Ruling, Verification
+from onceward.coordinator.ops.verify.verdict import Breach, Grade, Property, Result, Verification
 
 __all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
 
@@ -55,13 +55,13 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verific
     if unreadable:
         gaps.setdefault(Part.COORDINATOR, []).extend(unreadable)
     watched = bool({Property.PREFIX, Property.ONE_DECISION} & set(asked))
-    rulings = {}
+    results = {}
     for name in Property:
         if name in asked:
             to_fail, to_pass = _needs(name, history, watched)
             found = _BREACHES[name](history, laid, matched)
-            rulings[name] = _rule(name, found, [gaps.get(part, ()) for part in to_fail], _missing(gaps, to_pass))
-    return Verification(rulings=rulings)
+            results[name] = _result(name, found, [gaps.get(part, ()) for part in to_fail], _missing(gaps, to_pass))
+    return Verification(results=results)
 
 
 def _needs(name: Property, history: History, watched: bool) -> tuple[set[Part], set[Part]]:
@@ -97,7 +97,7 @@ def _missing(gaps: dict[Part, list[str]], parts: Collection[Part]) -> list[str]:
     ]
 
 
-def _rule(name: Property, found: _Found, explained: list[Collection[str]], missing: list[str]) -> Ruling:
+def _result(name: Property, found: _Found, explained: list[Collection[str]], missing: list[str]) -> Result:
     certain, doubtful = _reported(found.certain), _reported(found.doubtful)
     if certain and not any(explained):
         grade = Grade.FAIL
@@ -105,7 +105,7 @@ def _rule(name: Property, found: _Found, explained: list[Collection[str]], missi
         grade = Grade.UNKNOWN
     else:
         grade = Grade.PASS
-    return Ruling(
+    return Result(
         property=name, grade=grade, evidence=(*certain, *doubtful, *(missing if grade is Grade.UNKNOWN else ()))
     )
 

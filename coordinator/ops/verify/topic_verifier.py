@@ -112,12 +112,12 @@ def _history(job: Job, moment: Moment) -> History:
 
 
 def _with_unordered(verdict: Verification, keys: int) -> Verification:
-    order = verdict.rulings.get(Property.ORDER)
+    order = verdict.results.get(Property.ORDER)
     if order is None or order.grade is Grade.FAIL or not keys:
         return verdict
     words = f"{keys} keys come from several input partitions, so the order of their records was not compared"
     unknown = replace(order, grade=Grade.UNKNOWN, evidence=(*order.evidence, words))
-    return Verification(rulings={**verdict.rulings, Property.ORDER: unknown})
+    return Verification(results={**verdict.results, Property.ORDER: unknown})
 
 
 # -- reading

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-__all__ = ["Breach", "Grade", "Property", "Ruling", "Verification"]
+__all__ = ["Breach", "Grade", "Property", "Result", "Verification"]
 
 
 class Grade(StrEnum):
@@ -45,8 +45,8 @@ class Breach(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruling:
-    """The ruling on one property."""
+class Result:
+    """The result for one property."""
 
     property: Property
     grade: Grade
@@ -60,28 +60,28 @@ class Ruling:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """All rulings, in the order of :class:`Property`."""
+    """All results, in the order of :class:`Property`."""
 
-    rulings: Mapping[Property, Ruling]
+    results: Mapping[Property, Result]
 
     @property
     def grade(self) -> Grade:
         """FAIL if any property fails, else UNKNOWN if any is unknown or none was requested, else PASS."""
-        grades = {ruling.grade for ruling in self.rulings.values()} or {Grade.UNKNOWN}
+        grades = {result.grade for result in self.results.values()} or {Grade.UNKNOWN}
         return next(grade for grade in (Grade.FAIL, Grade.UNKNOWN, Grade.PASS) if grade in grades)
 
     def having(self, grade: Grade) -> frozenset[Property]:
-        return frozenset(name for name, ruling in self.rulings.items() if ruling.grade is grade)
+        return frozenset(name for name, result in self.results.items() if result.grade is grade)
 
     def text(self) -> str:
         """Return one line per property, the overall grade first."""
-        return "\n".join([self.grade.value, *(f"  {ruling}" for ruling in self.rulings.values())])
+        return "\n".join([self.grade.value, *(f"  {result}" for result in self.results.values())])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "verdict": self.grade.value,
             "properties": {
-                name.value: {"verdict": ruling.grade.value, "evidence": list(ruling.evidence)}
-                for name, ruling in self.rulings.items()
+                name.value: {"verdict": result.grade.value, "evidence": list(result.evidence)}
+                for name, result in self.results.items()
             },
         }

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.ops.connecting import CoordinatorLocation
-from onceward.coordinator.ops.verify import Grade, Property, Ruling, Verification
+from onceward.coordinator.ops.verify import Grade, Property, Result, Verification
 from onceward.coordinator.ops.verify.command import EXIT_CODES, Wanted, run_verify
 
 
@@ -83,8 +83,8 @@ def test_unknown_has_its_own_exit_code() -> None:
     ],
 )
 def test_unknown_is_never_a_pass(grades: Sequence[Grade], overall: Grade) -> None:
-    rulings = {name: Ruling(property=name, grade=grade) for name, grade in zip(Property, grades, strict=False)}
-    assert Verification(rulings=rulings).grade is overall
+    results = {name: Result(property=name, grade=grade) for name, grade in zip(Property, grades, strict=False)}
+    assert Verification(results=results).grade is overall
 
 
 def test_the_page_and_the_command_have_the_same_options() -> None:

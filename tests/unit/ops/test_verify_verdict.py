@@ -5,11 +5,11 @@ import hashlib
 import pytest
 
 from onceward.coordinator.ops.verify.history import Content, digest, shown
-from onceward.coordinator.ops.verify.verdict import Grade, Property, Ruling, Verification
+from onceward.coordinator.ops.verify.verdict import Grade, Property, Result, Verification
 
-LOST = Ruling(property=Property.NOTHING_LOST, grade=Grade.FAIL, evidence=("1 record", "in-0 offset 7"))
-ORDER = Ruling(property=Property.ORDER, grade=Grade.PASS)
-VERDICT = Verification(rulings={each.property: each for each in (LOST, ORDER)})
+LOST = Result(property=Property.NOTHING_LOST, grade=Grade.FAIL, evidence=("1 record", "in-0 offset 7"))
+ORDER = Result(property=Property.ORDER, grade=Grade.PASS)
+VERDICT = Verification(results={each.property: each for each in (LOST, ORDER)})
 
 
 def test_the_grade_comes_first_and_each_property_has_a_line() -> None:
