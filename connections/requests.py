@@ -27,6 +27,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.connections.cluster import KafkaCluster
+from onceward.connections.codes import ErrorCode
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.coordinator.links import Links
 
@@ -235,10 +236,9 @@ async def or_no_answer(task: Awaitable[_T]) -> _T | NoAnswer:
     except KafkaError as error:
         return NoAnswer(
             why=f"{type(error).__name__}: {error}",
-            code=_UNSUPPORTED_VERSION if isinstance(error, UnsupportedVersionError) else None,
+            code=ErrorCode.UNSUPPORTED_VERSION if isinstance(error, UnsupportedVersionError) else None,
             begin_anew=isinstance(error, _REMEMBERED),
         )
 
 
 _REMEMBERED = (AuthorizationError, _HeldUpError, SaslAuthenticationFailedError, UnknownBrokerIdError)
-_UNSUPPORTED_VERSION = 35

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import Committable, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State
+from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import DeliveryError
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
@@ -38,10 +39,10 @@ def test_outcomes_are_true_when_the_id_is_forgotten_and_the_receipt_has_expired(
     with SinkJob(forgetful.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         committed, timed_out = sink.prepared(1, [b"a"], [b"b"])
         transaction = KafkaCommittable.of(committed).transaction
-        assert sink.transactions.end([transaction], commit=True)[transaction.id] == CODE_NONE
+        assert sink.transactions.end([transaction], commit=True)[transaction.id] == ErrorCode.NONE
         wait_until(lambda: sink.view(timed_out).state is State.COMPLETE_ABORT, "the other one timed out")
-        wait_until(lambda: sink.view(committed).code == CODE_NOT_FOUND, "the ids are forgotten")
-        wait_until(lambda: sink.view(timed_out).code == CODE_NOT_FOUND, "the ids are forgotten")
+        wait_until(lambda: sink.view(committed).code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "the ids are forgotten")
+        wait_until(lambda: sink.view(timed_out).code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "the ids are forgotten")
         assert outcomes(sink, committed, timed_out) == [Outcome.COMMITTED, Outcome.LOST]
         assert receipt(sink, KafkaCommittable.of(committed)) is ReceiptState.PRESENT
         wait_until(

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
-from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transaction, Transactions
+from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -70,9 +71,9 @@ def test_the_version_of_end_txn_follows_the_cluster(sink: SinkJob, version: int)
 
 def test_commit_by_another_process_is_answered_none_again_and_again(sink: SinkJob, version: int) -> None:
     transaction = handle(sink).transaction
-    assert end(sink, transaction) == CODE_NONE
+    assert end(sink, transaction) == ErrorCode.NONE
     await_state(sink, transaction.id, State.COMPLETE_COMMIT)
-    assert end(sink, transaction) == CODE_NONE
+    assert end(sink, transaction) == ErrorCode.NONE
     view = sink.transactions.describe([transaction.id])[transaction.id]
     assert (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch + (version == 5))
 
@@ -81,14 +82,16 @@ def test_abort_after_commit_is_refused_with_48(sink: SinkJob) -> None:
     transaction = handle(sink).transaction
     end(sink, transaction)
     await_state(sink, transaction.id, State.COMPLETE_COMMIT)
-    assert end(sink, transaction, commit=False) == 48
+    assert end(sink, transaction, commit=False) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_the_other_version_after_a_commit_is_refused_although_committed(sink: SinkJob, version: int) -> None:
     transaction = handle(sink).transaction
     end(sink, transaction)
     await_state(sink, transaction.id, State.COMPLETE_COMMIT)
-    assert end(sink, with_version(transaction, 9 - version)) == (90 if version == 5 else 48)
+    assert end(sink, with_version(transaction, 9 - version)) == (
+        ErrorCode.PRODUCER_FENCED if version == 5 else ErrorCode.INVALID_TXN_STATE
+    )
 
 
 def test_commit_after_the_timeout_is_refused_and_the_abort_is_reported(
@@ -97,7 +100,7 @@ def test_commit_after_the_timeout_is_refused_and_the_abort_is_reported(
     with SinkJob(broker.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         transaction = handle(sink).transaction
         await_state(sink, transaction.id, State.COMPLETE_ABORT)
-        assert end(sink, transaction) == (48 if version == 5 else 90)
+        assert end(sink, transaction) == (ErrorCode.INVALID_TXN_STATE if version == 5 else ErrorCode.PRODUCER_FENCED)
         view = sink.transactions.describe([transaction.id])[transaction.id]
         assert (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch + 1)
 
@@ -109,12 +112,12 @@ def test_a_fence_aborts_and_keeps_refusing_the_old_epoch(sink: SinkJob) -> None:
 
     def fenced() -> bool:
         answers.append(sink.transactions.fence([transaction.id])[transaction.id])
-        return answers[-1] == CODE_NONE
+        return answers[-1] == ErrorCode.NONE
 
     wait_until(fenced, "the fence is confirmed")
-    assert set(answers) <= {51, CODE_NONE}
-    assert end(sink, transaction) == 90
-    assert end(sink, transaction, commit=False) == 90
+    assert set(answers) <= {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE}
+    assert end(sink, transaction) == ErrorCode.PRODUCER_FENCED
+    assert end(sink, transaction, commit=False) == ErrorCode.PRODUCER_FENCED
     view = sink.transactions.describe([transaction.id])[transaction.id]
     assert view.state is State.EMPTY
     receipts = read_receipts(sink.control, {transaction.id: committable.token})
@@ -148,15 +151,15 @@ def test_another_transactions_token_is_not_ours(sink: SinkJob) -> None:
 
 def test_an_unknown_id_is_not_found_and_leaves_nothing_behind(sink: SinkJob) -> None:
     nothing = Transaction(id=f"{sink.job}.sink.0.{'0' * 12}.0", producer_id=0, epoch=0, version=4)
-    assert end(sink, nothing, commit=False) == 49
-    assert sink.transactions.describe([nothing.id])[nothing.id].code == CODE_NOT_FOUND
+    assert end(sink, nothing, commit=False) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert sink.transactions.describe([nothing.id])[nothing.id].code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def test_dropping_the_producer_leaves_the_transaction_open(sink: SinkJob) -> None:
     """The writer drops its reference after the vote. If a client release aborted then, every slot would be lost."""
     transaction = handle(sink).transaction
     assert sink.transactions.describe([transaction.id])[transaction.id].state is State.ONGOING
-    assert end(sink, transaction) == CODE_NONE
+    assert end(sink, transaction) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", [5], indirect=True)
@@ -165,7 +168,7 @@ def test_a_zombie_that_continues_an_ended_transaction_is_refused(sink: SinkJob, 
     name, zombie = sink.open_transaction(out)
     view = sink.transactions.describe([name])[name]
     transaction = Transaction(id=name, producer_id=view.producer_id, epoch=view.epoch, version=version)
-    assert end(sink, transaction) == CODE_NONE
+    assert end(sink, transaction) == ErrorCode.NONE
     # Only once the markers are written: until then the partition still accepts records of the old epoch, and the
     # commit includes them. The product never produces after its vote.
     await_state(sink, name, State.COMPLETE_COMMIT)

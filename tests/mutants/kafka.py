@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from unittest.mock import ANY as ANYTHING
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol import generations
@@ -21,7 +22,7 @@ from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Pr
 from onceward.sinks.kafka.control.parts import Parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
-from onceward.sinks.kafka.control.transactions import CODE_NONE, Code, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.driver import precommit
 from onceward.sinks.kafka.driver.sink import KafkaSink
 from onceward.sinks.kafka.executor.delivery import Delivery
@@ -110,7 +111,7 @@ def _repeats_the_last_step(
 
 def _fences_after_reading(self: ClaimHolder, claim: Claim) -> Code:
     code = self._fence()
-    return self._write(claim) if code == CODE_NONE else code
+    return self._write(claim) if code == ErrorCode.NONE else code
 
 
 def _overwrites_once_fenced(

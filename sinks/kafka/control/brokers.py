@@ -12,6 +12,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -98,7 +99,7 @@ def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
     request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)
     answer: CreateTopicsResponse = control.ask(request)
     code = int(answer.topics[0].error_code)
-    return 0 if code == _EXISTS else code
+    return ErrorCode.NONE if code == ErrorCode.TOPIC_ALREADY_EXISTS else code
 
 
 def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[str]) -> dict[str, str] | None:
@@ -133,4 +134,3 @@ def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str
 
 BATCH_LIMIT = "max.message.bytes"
 """A topic's limit for a whole batch, despite its name."""
-_EXISTS = 36

@@ -23,6 +23,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitResponse,
 )
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
@@ -31,7 +32,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Coordinator
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from onceward.sinks.kafka.control.transactions import CODE_NONE, Code
+from onceward.sinks.kafka.control.transactions import Code
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
@@ -42,13 +43,18 @@ _TIMEOUT_MS = 10_000
 """Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
 _MOMENT_S = 0.5
 """How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
-_REFUSED = frozenset({47, 48, 49, 90, 120})
+_REFUSED = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
 """Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
-_UNKNOWN_SERVER_ERROR = -1
-_UNKNOWN = frozenset({_UNKNOWN_SERVER_ERROR, 7})
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 """Error codes after which a request may still be carried out."""
-_UNSTABLE = 88
-"""Error code of a read while another process writes a claim."""
 
 _Answer: TypeAlias = (
     AddOffsetsToTxnResponse | EndTxnResponse | InitProducerIdResponse | TxnOffsetCommitResponse | NoAnswer
@@ -66,7 +72,7 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
     backoff = broker_backoff()
     while True:
         offset = _offset(control, group, stable=False)
-        if offset.code == CODE_NONE:
+        if offset.code == ErrorCode.NONE:
             return _parse(job, offset)
         if classify(offset.code) is EndAnswer.DOUBT or clock.monotonic() >= deadline:
             raise _failed("read", job, offset.code)
@@ -97,12 +103,12 @@ class ClaimHolder:
         """
         deadline = self._clock.monotonic() + PATIENCE_S
         code = self._write_over(claim, seen, lambda: self._clock.monotonic() >= deadline)
-        if code != CODE_NONE:
+        if code != ErrorCode.NONE:
             raise _failed("write", self._job, code)
 
     def prepare(self, claim: Claim) -> None:
         """Do the part of :meth:`renew` that can be done ahead. Reports no failure; :meth:`renew` then starts over."""
-        if self._stage(claim) == CODE_NONE:
+        if self._stage(claim) == ErrorCode.NONE:
             self._prepared = claim
 
     def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
@@ -117,27 +123,27 @@ class ClaimHolder:
             if give_up():
                 return False
             self._clock.wait(backoff.next())  # markers of the last write are pending, or a coordinator moves
-        if code == CODE_NONE:
+        if code == ErrorCode.NONE:
             self._held = claim
             return True
         try:
-            return self._write_over(claim, (held,), give_up, look=code in _REFUSED) == CODE_NONE
+            return self._write_over(claim, (held,), give_up, look=code in _REFUSED) == ErrorCode.NONE
         except ClaimChangedError as error:
             raise FencedError(str(error)) from error
 
     def _write_over(
         self, claim: Claim, seen: Collection[Claim], give_up: Callable[[], bool], *, look: bool = True
     ) -> Code:
-        """Return CODE_NONE, or the last error code if it gave up. ``look``: another process may hold the claim."""
+        """Return NONE, or the last error code if it gave up. ``look``: another process may hold the claim."""
         backoff = broker_backoff()
         patient = self._clock.monotonic() + _MOMENT_S
         while True:
             code = self._attempt(claim, seen, look)
-            if code == CODE_NONE:
+            if code == ErrorCode.NONE:
                 self._held = claim
                 return code
-            look = code in _REFUSED or (code == _UNSTABLE and self._clock.monotonic() < patient)
-            if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, _UNSTABLE):
+            look = code in _REFUSED or (code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._clock.monotonic() < patient)
+            if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, ErrorCode.UNSTABLE_OFFSET_COMMIT):
                 raise _failed("write", self._job, code)
             if give_up():
                 return code
@@ -146,14 +152,14 @@ class ClaimHolder:
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
         # Read first, without fencing: fencing would end a transaction of the rightful holder.
         for fenced in (False, True) if look else (True,):
-            if fenced and (code := self._fence()) != CODE_NONE:
+            if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
             offset = _offset(self._control, self._name, stable=True)
-            if offset.code != CODE_NONE:
+            if offset.code != ErrorCode.NONE:
                 return offset.code
             found = _parse(self._job, offset)
             if fenced and found == claim:
-                return CODE_NONE  # an earlier, unanswered attempt was carried out
+                return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
             if found is not None and found != claim and found not in seen:
                 raise ClaimChangedError(
                     f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
@@ -180,9 +186,9 @@ class ClaimHolder:
         )
         answer: InitProducerIdResponse | NoAnswer = self._ask(CoordinatorKind.TRANSACTION, request)
         code = _code(answer)
-        if code == CODE_NONE and not isinstance(answer, NoAnswer):
+        if code == ErrorCode.NONE and not isinstance(answer, NoAnswer):
             self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
-        elif code == _UNKNOWN_SERVER_ERROR:
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
             # The step to the producer's last epoch was made, and its answer was lost: brokers refuse to repeat it
             # (TransactionMetadata.prepareIncrementProducerEpoch). Only fencing gets another producer id.
             self._producer = None
@@ -190,7 +196,7 @@ class ClaimHolder:
 
     def _write(self, claim: Claim) -> Code:
         """Make one attempt under the present epoch."""
-        if self._prepared != claim and (code := self._stage(claim)) != CODE_NONE:
+        if self._prepared != claim and (code := self._stage(claim)) != ErrorCode.NONE:
             return code
         self._prepared = None
         return self._send(CoordinatorKind.TRANSACTION, EndTxnRequest, committed=True, min_version=3, max_version=4)
@@ -199,12 +205,12 @@ class ClaimHolder:
         """Do all but the commit. Discards a write that was staged before and not committed."""
         self._prepared = None
         # A new epoch keeps delayed requests of the last write out of this transaction.
-        if self._producer is not None and self._used and (code := self._initialise(self._producer)) != CODE_NONE:
+        if self._producer is not None and self._used and (code := self._initialise(self._producer)) != ErrorCode.NONE:
             return code
         self._used = True
         # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
         code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
-        if code != CODE_NONE:
+        if code != ErrorCode.NONE:
             return code
         return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
 
@@ -224,7 +230,7 @@ class ClaimHolder:
             self._places[kind] = self._control.locate(kind, [self._name])[self._name]
         places = {self._name: self._places[kind]}
         answer: _Answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
-        if _code(answer) != CODE_NONE:
+        if _code(answer) != ErrorCode.NONE:
             del self._places[kind]  # the coordinator may have moved
         return answer
 

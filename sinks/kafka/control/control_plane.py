@@ -15,6 +15,7 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
+from onceward.connections.codes import ErrorCode
 from onceward.connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
 
 __all__ = [
@@ -92,12 +93,12 @@ class ControlPlane(BrokerRequests):
         request = FindCoordinatorRequest(key_type=int(kind), coordinator_keys=unique, min_version=4)
         answer: FindCoordinatorResponse | NoAnswer = self.send_all([(None, request)])[0]
         if isinstance(answer, NoAnswer):
-            return {key: Located(code=_NETWORK) for key in unique}
+            return {key: Located(code=ErrorCode.NETWORK_EXCEPTION) for key in unique}
         found = {
             str(entry.key): Located(node=int(entry.node_id), code=int(entry.error_code))
             for entry in answer.coordinators
         }
-        return {key: found.get(key, Located(code=_UNKNOWN)) for key in unique}
+        return {key: found.get(key, Located(code=ErrorCode.UNKNOWN_SERVER_ERROR)) for key in unique}
 
     def send_located(
         self, kind: CoordinatorKind, keyed: Mapping[str, Request], *, located: Mapping[str, Located] | None = None
@@ -107,7 +108,7 @@ class ControlPlane(BrokerRequests):
         Looks the coordinators up unless ``located`` is given.
         """
         places = self.locate(kind, keyed.keys()) if located is None else located
-        sendable = [key for key in keyed if places[key].code == 0]
+        sendable = [key for key in keyed if places[key].code == ErrorCode.NONE]
         answers = self.send_all([(places[key].node, keyed[key]) for key in sendable])
         result: dict[str, Any] = {
             key: NoAnswer(why=f"its coordinator is not known (error {places[key].code})", code=places[key].code)
@@ -115,7 +116,3 @@ class ControlPlane(BrokerRequests):
         }
         result.update(zip(sendable, answers, strict=True))
         return result
-
-
-_NETWORK = 13
-_UNKNOWN = -1

@@ -6,20 +6,13 @@ but no caller waits forever: remaining transactions end by their timeout or in t
 
 from collections.abc import Callable, Collection, Sequence
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import FencedError
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.transactions import (
-    CODE_NONE,
-    CODE_NOT_FOUND,
-    Code,
-    State,
-    Transaction,
-    Transactions,
-    TransactionView,
-)
+from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -39,7 +32,7 @@ def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None
     def attempt(left: Collection[str]) -> dict[str, Code]:
         codes = transactions.fence(left)
         # Every refusal is retried: only NONE confirms that older epochs are fenced.
-        return {name: code for name, code in codes.items() if code != CODE_NONE}
+        return {name: code for name, code in codes.items() if code != ErrorCode.NONE}
 
     _until_done(attempt, ids, clock, "fence")
 
@@ -59,16 +52,16 @@ def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable
         views = transactions.describe(refused)
         for name in refused:
             if _is_over(by_id[name], views[name]):
-                codes[name] = CODE_NONE
-        return {name: code for name, code in codes.items() if code != CODE_NONE}
+                codes[name] = ErrorCode.NONE
+        return {name: code for name, code in codes.items() if code != ErrorCode.NONE}
 
     _until_done(attempt, by_id, clock, "abort")
 
 
 def _is_over(transaction: Transaction, view: TransactionView) -> bool:
     """Return whether a refused abort needs no retry. Raises ContradictionError for a committed transaction."""
-    if view.code != CODE_NONE:
-        return view.code == CODE_NOT_FOUND
+    if view.code != ErrorCode.NONE:
+        return view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     at_ours = (view.producer_id, view.epoch) == (transaction.producer_id, transaction.epoch)
     raised = view.producer_id == transaction.producer_id and view.epoch == transaction.epoch + 1
     committed = view.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)  # PREPARE_COMMIT cannot be undone

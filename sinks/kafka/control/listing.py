@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import list_open
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
-from onceward.sinks.kafka.control.transactions import CODE_NONE, CODE_NOT_FOUND, State, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import State, Transactions, TransactionView
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -35,9 +36,11 @@ def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[Ope
     listed: list[OpenTransaction] = []
     for identifier in identifiers:
         view = views[str(identifier)]
-        if view.code == CODE_NOT_FOUND or (view.code == CODE_NONE and view.state not in _LISTED):
+        if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND or (
+            view.code == ErrorCode.NONE and view.state not in _LISTED
+        ):
             continue
-        if view.code != CODE_NONE:
+        if view.code != ErrorCode.NONE:
             advice = (
                 "Ask again." if classify(view.code) is EndAnswer.AGAIN else "Check the rights on transactional ids."
             )

@@ -12,6 +12,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequ
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.record import MemoryRecords
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Request
 
 __all__ = ["Batch", "Log", "PartitionId", "UnreadableError", "parse"]
@@ -22,9 +23,27 @@ PartitionId = tuple[str, int]
 FETCH_BYTES = 8 * 1024 * 1024
 
 _EARLIEST, _LATEST = -2, -1
-_NOT_ALLOWED = 29
 _ABORT, _COMMIT = 0, 1
-_LATER = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 56, 72, 74, 75, 76, 78})
+_LATER = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
 """Error codes that clear when brokers return or leaders are elected."""
 
 
@@ -170,5 +189,5 @@ def parse(fetched: bytes) -> Iterator[Batch]:
 
 def _require(code: int, what: str) -> None:
     if code:
-        hint = ": grant READ on the topic" if code == _NOT_ALLOWED else ""
+        hint = ": grant READ on the topic" if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else ""
         raise UnreadableError(f"the brokers refuse {what} with error {code}{hint}", again=code in _LATER)

@@ -28,18 +28,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.protocol.values import Outcome
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.kafka.control.markers import LogEnding, LogProof
 from onceward.sinks.kafka.control.receipts import Receipt, ReceiptState
-from onceward.sinks.kafka.control.transactions import (
-    CODE_NONE,
-    CODE_NOT_FOUND,
-    Code,
-    State,
-    Transaction,
-    TransactionView,
-)
+from onceward.sinks.kafka.control.transactions import Code, State, Transaction, TransactionView
 
 __all__ = [
     "EndAnswer",
@@ -109,7 +103,29 @@ class Judgement:
     evidence: str
 
 
-_AGAIN = frozenset({-1, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 51, 52, 56, 72, 89})
+_AGAIN = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
 _ENDED = frozenset(
     {
         State.PREPARE_COMMIT,
@@ -119,31 +135,13 @@ _ENDED = frozenset(
         State.COMPLETE_ABORT,
     }
 )
-_NAMES = {
-    -1: "UNKNOWN_SERVER_ERROR",
-    0: "NONE",
-    7: "REQUEST_TIMED_OUT",
-    14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE",
-    16: "NOT_COORDINATOR",
-    30: "GROUP_AUTHORIZATION_FAILED",
-    35: "UNSUPPORTED_VERSION",
-    47: "INVALID_PRODUCER_EPOCH",
-    48: "INVALID_TXN_STATE",
-    49: "INVALID_PRODUCER_ID_MAPPING",
-    51: "CONCURRENT_TRANSACTIONS",
-    53: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: this user may not use the id, grant WRITE and DESCRIBE",
-    88: "UNSTABLE_OFFSET_COMMIT",
-    90: "PRODUCER_FENCED",
-    105: "TRANSACTIONAL_ID_NOT_FOUND",
-}
 
 
 def classify(code: Code) -> EndAnswer:
     """Classify an answer. Unknown codes are doubt: the brokers answered, and it proves nothing."""
     if isinstance(code, NoAnswer):
         return EndAnswer.AGAIN
-    if code == CODE_NONE:
+    if code == ErrorCode.NONE:
         return EndAnswer.DONE
     return EndAnswer.AGAIN if code in _AGAIN else EndAnswer.DOUBT
 
@@ -152,14 +150,19 @@ def describe_code(code: Code) -> str:
     """Describe an answer as text."""
     if isinstance(code, NoAnswer):
         return f"no answer ({code.why})"
-    return f"{code} {_NAMES[code]}" if code in _NAMES else f"error {code}"
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+    refused = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return f"{code} {name}" + (": this user may not use the id, grant WRITE and DESCRIBE" if refused else "")
 
 
 def judge(transaction: Transaction, look: Look) -> Judgement:
     """Return what ``look`` proves about ``transaction``."""
     proof = _proof(transaction, look)
     view = look.view
-    if view.code == CODE_NONE:
+    if view.code == ErrorCode.NONE:
         seen = f"{view.state} at (producer {view.producer_id}, epoch {view.epoch})"
     else:
         seen = describe_code(view.code)
@@ -180,7 +183,7 @@ def judge(transaction: Transaction, look: Look) -> Judgement:
 def has_ended(transaction: Transaction, view: TransactionView) -> bool:
     """Return whether the coordinator shows that ours has ended or is being ended. A deposed coordinator cannot show
     that by mistake: it knows less than happened, never more."""
-    if view.code != CODE_NONE or view.producer_id != transaction.producer_id:
+    if view.code != ErrorCode.NONE or view.producer_id != transaction.producer_id:
         return False
     at_ours = view.epoch == transaction.epoch
     return view.epoch > transaction.epoch or (at_ours and view.state in _ENDED)
@@ -197,7 +200,7 @@ def judge_torn(transaction: Transaction, look: Look, gone: Sequence[str]) -> Jud
     ending = LogEnding.UNKNOWN if look.log is None else look.log.ending
     if has_ended(transaction, view) or look.receipt.state is ReceiptState.PRESENT or ending is LogEnding.COMMITTED:
         return None
-    if view.code != CODE_NONE and classify(view.code) is EndAnswer.AGAIN:
+    if view.code != ErrorCode.NONE and classify(view.code) is EndAnswer.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence=f"DescribeTransactions: {describe_code(view.code)}")
     if ending is LogEnding.AGAIN:
         return Judgement(proof=Proof.AGAIN, evidence="a partition that lacks its part does not answer")
@@ -244,15 +247,15 @@ def _proof(transaction: Transaction, look: Look) -> Proof:
 
 def _shown(transaction: Transaction, look: Look) -> Proof:
     """Return what all evidence but the log proves."""
-    if look.end == CODE_NONE or look.receipt.state is ReceiptState.PRESENT:
+    if look.end == ErrorCode.NONE or look.receipt.state is ReceiptState.PRESENT:
         return Proof.COMMITTED
     return _shown_by_coordinator(transaction, look)
 
 
 def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
     view = look.view
-    if view.code != CODE_NONE:
-        if view.code == CODE_NOT_FOUND:
+    if view.code != ErrorCode.NONE:
+        if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return _moved_on(look)
         return Proof.AGAIN if classify(view.code) is EndAnswer.AGAIN else Proof.NOTHING
     same_producer = view.producer_id == transaction.producer_id

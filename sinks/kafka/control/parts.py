@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from onceward.sinks.kafka.control.logs import PartitionId
-from onceward.sinks.kafka.control.transactions import CODE_NONE, Transaction
+from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["Parts", "read_parts"]
 
-_UNKNOWN_TOPIC = 3
-_REFUSED = frozenset({29, 35})
+_REFUSED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
 
 _Held = Mapping[tuple[int, int], int]
@@ -90,7 +90,7 @@ def _held(
                 place = (str(entry.name), int(partition.partition_index))
                 if partition.error_code in _REFUSED:
                     held[place] = None
-                elif partition.error_code == CODE_NONE:
+                elif partition.error_code == ErrorCode.NONE:
                     held[place] = {
                         (int(one.producer_id), int(one.producer_epoch)): int(one.last_sequence) + 1
                         for one in partition.active_producers
@@ -106,7 +106,7 @@ def _parts(
     unknown = False
     for name, written in sorted(handle.topics.items()):
         topic = topics.get(name)
-        if topic is None or topic.code == _UNKNOWN_TOPIC:
+        if topic is None or topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             gone.append(f"topic {name} is not there")
         elif topic.code in _REFUSED:
             continue

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable
 
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse, ListGroupsRequest, ListGroupsResponse
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
-from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transactions
+from onceward.sinks.kafka.control.transactions import State, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -71,7 +72,7 @@ def delete_groups(control: ControlPlane, groups: set[str]) -> list[str]:
     """Delete groups; return the deleted ones, as far as brokers answered."""
     by_node: dict[int, list[str]] = {}
     for name, place in control.locate(CoordinatorKind.GROUP, groups).items():
-        if place.code == CODE_NONE:
+        if place.code == ErrorCode.NONE:
             by_node.setdefault(place.node, []).append(name)
     requests = [(node, DeleteGroupsRequest(groups_names=names)) for node, names in by_node.items()]
     answers: list[DeleteGroupsResponse | NoAnswer] = control.send_all(requests)
@@ -80,5 +81,5 @@ def delete_groups(control: ControlPlane, groups: set[str]) -> list[str]:
         for answer in answers
         if not isinstance(answer, NoAnswer)
         for result in answer.results
-        if result.error_code == CODE_NONE
+        if result.error_code == ErrorCode.NONE
     )

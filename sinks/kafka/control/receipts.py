@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
 
 __all__ = [
@@ -30,7 +31,6 @@ RECEIPT_PARTITION = 0
 OFFSETS_TOPIC = "__consumer_offsets"
 """Topic in which the brokers keep offset commits; if it is enlisted in a transaction, the receipt is in it."""
 
-_UNSTABLE = 88
 _ABSENT = -1
 
 
@@ -51,8 +51,8 @@ class ReceiptState(StrEnum):
 class Offset:
     """One committed offset as a group coordinator reports it."""
 
-    code: int | NoAnswer = 0
-    """If it is not 0, the other fields have no meaning."""
+    code: int | NoAnswer = ErrorCode.NONE
+    """If it is not NONE, the other fields have no meaning."""
     offset: int = _ABSENT
     metadata: str = ""
 
@@ -116,11 +116,11 @@ def _offset(answer: OffsetFetchResponse | NoAnswer) -> Offset:
 
 
 def _receipt(offset: Offset, token: str) -> Receipt:
-    if offset.code == _UNSTABLE:
+    if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         return Receipt(state=ReceiptState.UNSTABLE, detail="a transaction that writes it is open")
     if isinstance(offset.code, NoAnswer):
         return Receipt(state=ReceiptState.NO_ANSWER, detail=offset.code.why)
-    if offset.code != 0:
+    if offset.code != ErrorCode.NONE:
         return Receipt(state=ReceiptState.NO_ANSWER, detail=f"error {offset.code}")
     if offset.offset >= 0 and offset.metadata == token:
         return Receipt(state=ReceiptState.PRESENT, detail=f"checkpoint {offset.offset}")

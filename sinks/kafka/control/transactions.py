@@ -17,12 +17,12 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerIdRequest, InitProducerIdResponse
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
-    "CODE_NONE",
     "Code",
     "State",
     "Transaction",
@@ -32,11 +32,8 @@ __all__ = [
 ]
 
 Code = int | NoAnswer
-"""An error code of the protocol (0 = none), or no answer."""
+"""An error code of the protocol, or no answer."""
 
-CODE_NONE = 0
-CODE_NOT_FOUND = 105
-CODE_COORDINATOR_NOT_AVAILABLE = 15
 _FENCE_TIMEOUT_MS = 60_000
 """Timeout for a transaction that is never begun: InitProducerId requires one below the broker's cap."""
 
@@ -77,8 +74,8 @@ class TransactionView:
     """One transactional id as its coordinator reports it."""
 
     id: str
-    code: Code = CODE_NONE
-    """If it is not CODE_NONE, the other fields have no meaning."""
+    code: Code = ErrorCode.NONE
+    """If it is not NONE, the other fields have no meaning."""
     state: State = State.UNKNOWN
     producer_id: int = -1
     epoch: int = -1
@@ -129,7 +126,7 @@ class Transactions:
 
     def fence(self, ids: Collection[str]) -> dict[str, Code]:
         """Abort the open transaction of each id and fence every older epoch, once. CONCURRENT_TRANSACTIONS (51) means
-        that the abort is running: retry until CODE_NONE."""
+        that the abort is running: retry until NONE."""
         requests = {
             name: InitProducerIdRequest(
                 transactional_id=name,
@@ -148,7 +145,9 @@ class Transactions:
         """Return what the coordinators report about ``ids``: one request per coordinator."""
         places = self.locate(ids) if located is None else located
         views = {
-            name: TransactionView(id=name, code=places[name].code) for name in ids if places[name].code != CODE_NONE
+            name: TransactionView(id=name, code=places[name].code)
+            for name in ids
+            if places[name].code != ErrorCode.NONE
         }
         by_node: dict[int, list[str]] = {}
         for name in ids:
@@ -161,7 +160,9 @@ class Transactions:
                 views.update({name: TransactionView(id=name, code=answer) for name in names})
             else:
                 views.update({str(entry.transactional_id): _view(entry) for entry in answer.transaction_states})
-        return {name: views.get(name, TransactionView(id=name, code=CODE_NOT_FOUND)) for name in ids}
+        return {
+            name: views.get(name, TransactionView(id=name, code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)) for name in ids
+        }
 
     def open_ids(
         self, job: str, *, states: Collection[State] = (State.ONGOING,)
@@ -180,7 +181,7 @@ class Transactions:
         except ControlPlaneError as error:
             return [], [NoAnswer(why=str(error))]
         if nodes is None:
-            return [], [CODE_COORDINATOR_NOT_AVAILABLE]
+            return [], [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         filters = [state.value for state in states]
         request = partial(
             ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
@@ -193,7 +194,7 @@ class Transactions:
         for answer in answers:
             if isinstance(answer, NoAnswer):
                 failed.append(answer)
-            elif answer.error_code != CODE_NONE:
+            elif answer.error_code != ErrorCode.NONE:
                 failed.append(int(answer.error_code))
             else:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.pipeline.interfaces import Origin
 from onceward.coordinator.pipeline.tasks import Vote
@@ -14,14 +15,13 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.transactions import CODE_NONE, State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.errors import PreCommitError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["Owner", "abort_losers", "make_committables", "require_same_topics"]
 
 _PATIENCE_S = 10.0
-_UNKNOWN_TOPIC = 3
 _OFFSETS_TOPIC = "__consumer_offsets"
 """Topic in which the broker keeps the receipt; if it is enlisted, the receipt is in the transaction."""
 
@@ -93,8 +93,8 @@ def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> T
     return TopicRecords(
         records=records,
         partitions=view.partitions.get(topic, ()),
-        id=known.id if known is not None and known.code == CODE_NONE else "",
-        count=known.partitions if known is not None and known.code == CODE_NONE else 0,
+        id=known.id if known is not None and known.code == ErrorCode.NONE else "",
+        count=known.partitions if known is not None and known.code == ErrorCode.NONE else 0,
     )
 
 
@@ -119,7 +119,7 @@ def _described(
         for name, view in views.items():
             if name in outdated:
                 continue
-            if view.code == CODE_NONE or classify(view.code) is EndAnswer.DOUBT:
+            if view.code == ErrorCode.NONE or classify(view.code) is EndAnswer.DOUBT:
                 _require_ours(view, votes[name], checkpoint)
                 known[name] = view
         if len(known) == len(votes):
@@ -142,7 +142,7 @@ def _described(
 def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -> None:
     written = {str(topic) for topic in vote.body["topics"]}
     enlisted = view.partitions.keys() - {_OFFSETS_TOPIC}
-    if view.code != CODE_NONE:
+    if view.code != ErrorCode.NONE:
         why = f"the brokers answer {describe_code(view.code)}"
     elif view.state is not State.ONGOING:
         why = f"it is {view.state} instead of open"
@@ -169,7 +169,7 @@ def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
     """
     now = topic_facts(control, ids)
     for name, known in ids.items():
-        if now[name].code == _UNKNOWN_TOPIC:
+        if now[name].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise PreCommitError(
                 f"Sink topic {name} is not on cluster {control.cluster.name!r} any more. Nothing of the checkpoint "
                 "becomes visible; its records belong to the next one. Find out who deleted it: what this job had "

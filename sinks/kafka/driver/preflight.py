@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from onceward.connections.cluster import KafkaCluster
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
 from onceward.sinks.kafka.control.brokers import (
     BATCH_LIMIT,
@@ -126,9 +127,9 @@ def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     for name in check.topics:
         subject = f"sink topic {name}"
         topic = facts[name]
-        if topic.code == 3:
+        if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             yield _error(subject, f"does not exist on cluster {check.cluster.name}", "create it")
-        elif topic.code != 0:
+        elif topic.code != ErrorCode.NONE:
             yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and WRITE on it")
         elif topic.may_write is False:
             yield _error(subject, "the user may not write to it", "grant WRITE on it")
@@ -172,19 +173,19 @@ def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, rep
 def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     subject = f"receipts topic {RECEIPT_TOPIC}"
     topic = topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC]
-    if topic.code == 0:
+    if topic.code == ErrorCode.NONE:
         return
-    if topic.code != 3:
+    if topic.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and READ on it")
         return
     replication = min(3, len(control.nodes()))
     code = create_topic(control, RECEIPT_TOPIC, replication=replication)
-    if code != 0:
+    if code != ErrorCode.NONE:
         fix = f"create it with 1 partition and replication factor {replication}, or grant CREATE"
         yield _error(subject, f"does not exist and cannot be created: {describe_code(code)}", fix)
         return
     limit, backoff = time.monotonic() + _CREATION_LIMIT_S, broker_backoff()
-    while topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC].code != 0:
+    while topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC].code != ErrorCode.NONE:
         if time.monotonic() > limit:
             yield _error(subject, f"was created, but no broker knows it after {_CREATION_LIMIT_S:.0f} s", "start again")
             return
@@ -196,14 +197,15 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
     transactions = Transactions(control)
     prefix = f"transactional ids {check.job}.*"
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     nothing = Transaction(id=probe, producer_id=0, epoch=0, version=1)
-    if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == _ID_REFUSED:
+    if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == refused:
         yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix {check.job}.")
-    if _answered(lambda: transactions.describe([probe])[probe].code) == _ID_REFUSED:
+    if _answered(lambda: transactions.describe([probe])[probe].code) == refused:
         yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix {check.job}.")
     group = claim_name(check.job)
     code = _answered(lambda: read_offsets(control, [group])[group].code)
-    if code in (_GROUP_REFUSED, _TOPIC_REFUSED):
+    if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
         fix = f"grant READ on Group prefix {check.job}. and on topic {RECEIPT_TOPIC}"
         yield _error(
             f"consumer groups {check.job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix
@@ -274,8 +276,3 @@ def _error(subject: str, message: str, fix: str) -> Finding:
 
 def _warning(subject: str, message: str, fix: str) -> Finding:
     return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix)
-
-
-_ID_REFUSED = 53
-_GROUP_REFUSED = 30
-_TOPIC_REFUSED = 29

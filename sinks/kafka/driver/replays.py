@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -22,7 +23,7 @@ def refuse_changed(lost: Iterable[KafkaCommittable], *, cluster_id: str, topics:
             )
         for name, written in handle.topics.items():
             now = topics.get(name)
-            if now is None or now.code != 0:
+            if now is None or now.code != ErrorCode.NONE:
                 raise ReplayRefusedError(f"slot {handle.slot} was written to topic {name}, which cannot be found now")
             if not written.id or written.id != now.id:
                 raise ReplayRefusedError(

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from uuid import UUID
 
 __all__ = [
     "Broker",
-    "Code",
     "Coded",
     "ConfigEntry",
     "ConfigResult",
@@ -40,31 +38,6 @@ __all__ = [
     "TransactionDescriptions",
     "Versions",
 ]
-
-
-class Code(IntEnum):
-    """Error codes of the protocol that the model answers with."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    NOT_ENOUGH_REPLICAS = 19
-    TOPIC_ALREADY_EXISTS = 36
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    GROUP_ID_NOT_FOUND = 69
-    UNSTABLE_OFFSET_COMMIT = 88
-    PRODUCER_FENCED = 90
-    TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

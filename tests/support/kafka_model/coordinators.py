@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model import answers
 from tests.support.kafka_model.endings import Endings
 from tests.support.kafka_model.placement import Shard, shard_of
@@ -31,47 +32,47 @@ class TransactionCoordinators:
         """EndTxnRequest, at the version it is pinned to."""
         version = int(request._max_version)
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, answers.Code):
+        if isinstance(found, ErrorCode):
             return answers.Ended(error_code=found)
         shard, entry, leads = found
         if entry is None:
-            return answers.Ended(error_code=answers.Code.INVALID_PRODUCER_ID_MAPPING)
+            return answers.Ended(error_code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         commit = bool(request.committed)
         decided = end(entry, request.producer_id, request.producer_epoch, commit=commit, version=version)
-        if isinstance(decided, answers.Code):
-            if decided is answers.Code.PRODUCER_FENCED and version < 2:
-                decided = answers.Code.INVALID_PRODUCER_EPOCH
-            known = version >= 5 and decided is answers.Code.NONE
+        if isinstance(decided, ErrorCode):
+            if decided is ErrorCode.PRODUCER_FENCED and version < 2:
+                decided = ErrorCode.INVALID_PRODUCER_EPOCH
+            known = version >= 5 and decided is ErrorCode.NONE
             return answers.Ended(
                 error_code=decided,
                 producer_id=entry.producer_id if known else -1,
                 producer_epoch=entry.epoch if known else -1,
             )
         if not leads:
-            return answers.Ended(error_code=answers.Code.NOT_COORDINATOR)
+            return answers.Ended(error_code=ErrorCode.NOT_COORDINATOR)
         raises = version >= 5
         following = self._state.next_producer_id() if raises and entry.exhausted else -1
         entry.prepare(commit=decided is Change.COMMIT, raises=raises, next_producer_id=following, now=now)
         self._endings.send_markers(shard, entry, now)
         if not raises:
-            return answers.Ended(error_code=answers.Code.NONE)
-        return answers.Ended(error_code=answers.Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
+            return answers.Ended(error_code=ErrorCode.NONE)
+        return answers.Ended(error_code=ErrorCode.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
 
     def initialise(self, node: int, request: Any, now: float) -> answers.Initialised:
         """InitProducerIdRequest."""
         if not request.transactional_id:
             return answers.Initialised(
-                error_code=answers.Code.NONE, producer_id=self._state.next_producer_id(), producer_epoch=0
+                error_code=ErrorCode.NONE, producer_id=self._state.next_producer_id(), producer_epoch=0
             )
         if not 0 < request.transaction_timeout_ms <= self._state.settings.max_timeout_ms:
-            return answers.Initialised(error_code=answers.Code.INVALID_TRANSACTION_TIMEOUT)
+            return answers.Initialised(error_code=ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, answers.Code):
+        if isinstance(found, ErrorCode):
             return answers.Initialised(error_code=found)
         shard, entry, leads = found
         if entry is None:
             if not leads:
-                return answers.Initialised(error_code=answers.Code.NOT_COORDINATOR)
+                return answers.Initialised(error_code=ErrorCode.NOT_COORDINATOR)
             entry = shard.table[request.transactional_id] = Entry(
                 id=request.transactional_id,
                 producer_id=self._state.next_producer_id(),
@@ -81,13 +82,13 @@ class TransactionCoordinators:
             )
         expected = (request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
         decided = initialise(entry, expected)
-        if isinstance(decided, answers.Code):
+        if isinstance(decided, ErrorCode):
             return answers.Initialised(error_code=decided)
         if not leads:
-            return answers.Initialised(error_code=answers.Code.NOT_COORDINATOR)
+            return answers.Initialised(error_code=ErrorCode.NOT_COORDINATOR)
         if decided is Change.FENCE:
             self._endings.fence(shard, entry, now)
-            return answers.Initialised(error_code=answers.Code.CONCURRENT_TRANSACTIONS)
+            return answers.Initialised(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
         entry.begin_anew(
             rotate_to=self._state.next_producer_id() if decided is Change.ROTATE else None,
             expected_epoch=None if expected is None else expected[1],
@@ -95,9 +96,7 @@ class TransactionCoordinators:
             timeout_ms=request.transaction_timeout_ms,
             now=now,
         )
-        return answers.Initialised(
-            error_code=answers.Code.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch
-        )
+        return answers.Initialised(error_code=ErrorCode.NONE, producer_id=entry.producer_id, producer_epoch=entry.epoch)
 
     def add_partitions(self, node: int, request: AddPartitions, now: float) -> answers.Coded:
         return answers.Coded(error_code=self._enlist(node, request, request.partitions, now))
@@ -119,9 +118,9 @@ class TransactionCoordinators:
         listed: list[answers.ListedTransaction] = []
         for shard in self._state.transactions:
             served = shard.serve(node, now)
-            if served is answers.Code.COORDINATOR_LOAD_IN_PROGRESS:
-                return answers.ListedTransactions(error_code=answers.Code.COORDINATOR_LOAD_IN_PROGRESS)
-            if isinstance(served, answers.Code):
+            if served is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return answers.ListedTransactions(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            if isinstance(served, ErrorCode):
                 continue
             for entry in list(served[0].values()):
                 if (filters and entry.state.value not in filters) or self._expired(entry, now):
@@ -138,47 +137,47 @@ class TransactionCoordinators:
                     )
                 )
         return answers.ListedTransactions(
-            error_code=answers.Code.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
+            error_code=ErrorCode.NONE, unknown_state_filters=sorted(filters - _NAMED), transaction_states=listed
         )
 
     # -- called by brokers that append
 
     def enlisted(
         self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float
-    ) -> answers.Code:
+    ) -> ErrorCode:
         """Whether a batch for `partition` may be appended: NONE when the transaction is open and enlists it."""
         shard = self._state.transaction_shard(transactional_id)
         if not shard.ready(now):
-            return answers.Code.NOT_ENOUGH_REPLICAS
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         entry = self._live(shard.table, transactional_id, now)
         if entry is None or entry.producer_id != producer_id:
-            return answers.Code.INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if entry.epoch != epoch:
-            return answers.Code.INVALID_PRODUCER_EPOCH
+            return ErrorCode.INVALID_PRODUCER_EPOCH
         if entry.state in PREPARED:
-            return answers.Code.NOT_ENOUGH_REPLICAS
-        return answers.Code.NONE if partition in entry.partitions else answers.Code.INVALID_TXN_STATE
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE if partition in entry.partitions else ErrorCode.INVALID_TXN_STATE
 
     def enlist_implicitly(
         self, transactional_id: str, producer_id: int, epoch: int, partition: Partition, now: float
-    ) -> answers.Code:
+    ) -> ErrorCode:
         """Enlist `partition` for a batch that is about to be appended (transaction version 2)."""
         request = AddPartitions(
             transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, partitions=[partition]
         )
         code = self._enlist(self._state.transaction_shard(transactional_id).leader, request, [partition], now)
-        if code is answers.Code.PRODUCER_FENCED:
-            return answers.Code.INVALID_PRODUCER_EPOCH
-        return answers.Code.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_AWAY else code
+        if code is ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.NOT_ENOUGH_REPLICAS if code in _COORDINATOR_AWAY else code
 
     # -- inside
 
     def _entry(
         self, transactional_id: str, node: int, now: float
-    ) -> tuple[Shard[TransactionTable], Entry | None, bool] | answers.Code:
+    ) -> tuple[Shard[TransactionTable], Entry | None, bool] | ErrorCode:
         shard = self._state.transaction_shard(transactional_id)
         served = shard.serve(node, now)
-        if isinstance(served, answers.Code):
+        if isinstance(served, ErrorCode):
             return served
         table, leads = served
         return shard, self._live(table, transactional_id, now), leads
@@ -200,38 +199,38 @@ class TransactionCoordinators:
 
     def _enlist(
         self, node: int, request: AddPartitions | AddOffsets, partitions: Sequence[Partition], now: float
-    ) -> answers.Code:
+    ) -> ErrorCode:
         found = self._entry(request.transactional_id, node, now)
-        if isinstance(found, answers.Code):
+        if isinstance(found, ErrorCode):
             return found
         shard, entry, leads = found
         if entry is None:
-            return answers.Code.INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         refused = entry.refuses(request.producer_id, request.producer_epoch)
-        if refused is not answers.Code.NONE:
+        if refused is not ErrorCode.NONE:
             return refused
         if entry.state is State.ONGOING and entry.partitions.issuperset(partitions):
-            return answers.Code.NONE
+            return ErrorCode.NONE
         if not leads:
-            return answers.Code.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         if entry.enlist(partitions, now):
             self._endings.watch(shard, entry)
-        return answers.Code.NONE
+        return ErrorCode.NONE
 
     def _described(self, name: str, node: int, now: float) -> answers.TransactionDescription:
         found = self._entry(name, node, now)
-        if isinstance(found, answers.Code):
+        if isinstance(found, ErrorCode):
             return answers.TransactionDescription(error_code=found, transactional_id=name)
         entry = found[1]
         if entry is None:
             return answers.TransactionDescription(
-                error_code=answers.Code.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name
+                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=name
             )
         topics: dict[str, list[int]] = {}
         for topic, number in sorted(entry.partitions):
             topics.setdefault(topic, []).append(number)
         return answers.TransactionDescription(
-            error_code=answers.Code.NONE,
+            error_code=ErrorCode.NONE,
             transactional_id=name,
             transaction_state=entry.state.value,
             transaction_timeout_ms=entry.timeout_ms,
@@ -248,7 +247,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 _COORDINATOR_AWAY = (
-    answers.Code.COORDINATOR_LOAD_IN_PROGRESS,
-    answers.Code.COORDINATOR_NOT_AVAILABLE,
-    answers.Code.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
 )

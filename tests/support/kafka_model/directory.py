@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, CoordinatorKind
 from tests.support.kafka_model import answers
 from tests.support.kafka_model.placement import NO_BROKER, Shard
@@ -29,7 +30,7 @@ class Directory:
             else:
                 shard = self._state.group_shard(key)
             leader = shard.leader_according_to(node, now)
-            code = answers.Code.COORDINATOR_NOT_AVAILABLE if leader == NO_BROKER else answers.Code.NONE
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_BROKER else ErrorCode.NONE
             found.append(answers.Coordinator(key=key, node_id=leader, error_code=code))
         return answers.Coordinators(coordinators=found)
 
@@ -50,14 +51,14 @@ class Directory:
                 answers.PartitionFacts(partition_index=shard.number, leader_id=shard.leader, replica_nodes=())
                 for shard in self._state.transactions
             ]
-            return answers.TopicFacts(name=name, error_code=answers.Code.NONE, partitions=leaders)
+            return answers.TopicFacts(name=name, error_code=ErrorCode.NONE, partitions=leaders)
         logs = self._state.topics.get(name)
         if logs is None:
-            return answers.TopicFacts(name=name, error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.TopicFacts(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         replicas = self._state.settings.brokers[:3]
         return answers.TopicFacts(
             name=name,
-            error_code=answers.Code.NONE,
+            error_code=ErrorCode.NONE,
             topic_id=uuid5(NAMESPACE_OID, name),
             partitions=[
                 answers.PartitionFacts(partition_index=number, leader_id=log.leader, replica_nodes=replicas)
@@ -69,7 +70,7 @@ class Directory:
     def versions(self, _node: int, _request: Any, _now: float) -> answers.Versions:
         level = self._state.settings.transaction_version
         features = [answers.Feature(name="transaction.version", max_version_level=level)] if level else []
-        return answers.Versions(error_code=answers.Code.NONE, finalized_features=features)
+        return answers.Versions(error_code=ErrorCode.NONE, finalized_features=features)
 
     def configs(self, _node: int, request: Any, _now: float) -> answers.Configs:
         replicas = min(3, len(self._state.settings.brokers))
@@ -88,7 +89,7 @@ class Directory:
         return answers.Configs(
             results=[
                 answers.ConfigResult(
-                    error_code=answers.Code.NONE,
+                    error_code=ErrorCode.NONE,
                     configs=[
                         answers.ConfigEntry(name=key, value=kinds[resource.resource_type][key])
                         for key in resource.configuration_keys
@@ -104,6 +105,6 @@ class Directory:
             known = topic.name in self._state.topics
             if not known:
                 self._state.create_topic(str(topic.name), int(topic.num_partitions))
-            code = answers.Code.TOPIC_ALREADY_EXISTS if known else answers.Code.NONE
+            code = ErrorCode.TOPIC_ALREADY_EXISTS if known else ErrorCode.NONE
             codes.append(answers.TopicCode(name=str(topic.name), error_code=code))
         return answers.TopicsCreated(topics=codes)

@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model.log import Entry, PartitionLog
 from tests.support.kafka_model.state import ClusterState
 
@@ -73,29 +73,29 @@ class Fetching:
 
     def _fetched(self, node: int, topic: str, asked: Any) -> _Partition:
         log = self._led(node, topic, asked.partition)
-        if isinstance(log, Code):
+        if isinstance(log, ErrorCode):
             return _Partition(partition_index=asked.partition, error_code=log)
         if asked.fetch_offset < log.start:
-            return _Partition(partition_index=asked.partition, error_code=Code.OFFSET_OUT_OF_RANGE)
+            return _Partition(partition_index=asked.partition, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         entries = log.entries[asked.fetch_offset : asked.fetch_offset + _TOGETHER]
         return _Partition(
             partition_index=asked.partition,
-            error_code=Code.NONE,
+            error_code=ErrorCode.NONE,
             records=b"".join(_batch(entry) for entry in entries),
         )
 
     def _listed(self, node: int, topic: str, asked: Any) -> _Partition:
         log = self._led(node, topic, asked.partition_index)
-        if isinstance(log, Code):
+        if isinstance(log, ErrorCode):
             return _Partition(partition_index=asked.partition_index, error_code=log)
         offset = log.start if asked.timestamp == _EARLIEST else log.high_watermark
-        return _Partition(partition_index=asked.partition_index, error_code=Code.NONE, offset=offset)
+        return _Partition(partition_index=asked.partition_index, error_code=ErrorCode.NONE, offset=offset)
 
-    def _led(self, node: int, topic: str, number: int) -> PartitionLog | Code:
+    def _led(self, node: int, topic: str, number: int) -> PartitionLog | ErrorCode:
         log = self._state.log((topic, number))
         if log is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
-        return log if log.leader == node else Code.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return log if log.leader == node else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _batch(entry: Entry) -> bytes:

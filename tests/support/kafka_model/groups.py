@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model.settings import Offset, Partition
 
 __all__ = ["Groups"]
@@ -76,7 +76,9 @@ class Groups:
                 if commit and (known is None or known.position < committed.position):
                     group.offsets[partition] = committed
 
-    def fetch(self, group: str, partition: Partition, expired_before: float, *, stable: bool) -> Offset | Code | None:
+    def fetch(
+        self, group: str, partition: Partition, expired_before: float, *, stable: bool
+    ) -> Offset | ErrorCode | None:
         """The committed offset; None if there is none; UNSTABLE_OFFSET_COMMIT if `stable` is set and an open
         transaction commits one. Offsets committed up to `expired_before` are gone."""
         found = self._groups.get(group)
@@ -84,7 +86,7 @@ class Groups:
             return None
         waits = any(partition in pending for pending in found.pending.values())
         if stable and waits:
-            return Code.UNSTABLE_OFFSET_COMMIT
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
         committed = found.offsets.get(partition)
         if committed is None:
             return None
@@ -96,9 +98,9 @@ class Groups:
     def names(self) -> list[str]:
         return list(self._groups)
 
-    def delete(self, group: str) -> Code:
+    def delete(self, group: str) -> ErrorCode:
         """Forget a group, including its pending offsets: the transaction's commit does not bring them back."""
-        return Code.GROUP_ID_NOT_FOUND if self._groups.pop(group, None) is None else Code.NONE
+        return ErrorCode.GROUP_ID_NOT_FOUND if self._groups.pop(group, None) is None else ErrorCode.NONE
 
     def delete_topic(self, topic: str) -> None:
         for group in self._groups.values():

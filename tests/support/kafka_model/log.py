@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model.settings import Produce, Record
 
 __all__ = ["Entry", "Fate", "PartitionLog", "Span"]
@@ -101,33 +101,33 @@ class PartitionLog:
         if known is None or epoch > known[0] or (epoch == known[0] and sequence < known[1]):
             self._verified[producer_id] = (epoch, sequence)
 
-    def append(self, request: Produce, now: float) -> tuple[Code, int]:
+    def append(self, request: Produce, now: float) -> tuple[ErrorCode, int]:
         """Append a batch once; a repeated one gets the first answer. Returns (code, offset of the first record)."""
         base = len(self.entries)
         if request.producer_id < 0:
             self._write(request, None, now)
-            return Code.NONE, base
+            return ErrorCode.NONE, base
         last = request.sequence + len(request.records) - 1
         writer = self._writers.get(request.producer_id)
         if writer is not None:
             if request.producer_epoch == writer.epoch:
                 for first_seen, last_seen, offset in writer.batches:
                     if (first_seen, last_seen) == (request.sequence, last):
-                        return Code.NONE, offset
+                        return ErrorCode.NONE, offset
                 if writer.last_sequence >= 0 and request.sequence != writer.last_sequence + 1:
-                    return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
                 if writer.last_sequence < 0 and request.sequence != 0:
-                    return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             elif request.producer_epoch < writer.epoch:
-                return Code.INVALID_PRODUCER_EPOCH, -1
+                return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             elif request.sequence != 0:
-                return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         verified = self._verified.get(request.producer_id)
         begins = not self.in_transaction(request.producer_id, request.producer_epoch)
         if begins and verified is not None and request.sequence > verified[1]:
-            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if writer is None and request.implicit and request.sequence != 0:
-            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         if writer is None or request.producer_epoch != writer.epoch:
             writer = self._writers[request.producer_id] = _Writer(epoch=request.producer_epoch)
         writer.last_sequence = last
@@ -141,7 +141,7 @@ class PartitionLog:
                     producer_id=request.producer_id, epoch=request.producer_epoch, first=base
                 )
         self._write(request, span, now)
-        return Code.NONE, base
+        return ErrorCode.NONE, base
 
     def mark(self, producer_id: int, epoch: int, *, commit: bool, now: float) -> None:
         """Write a control marker, which takes an offset. Older epochs are refused from then on."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model.state import ClusterState
 
 __all__ = ["Parts"]
@@ -89,10 +89,10 @@ class Parts:
 
     def _partition(self, node: int, topic: str, number: int) -> _Partition:
         log = self._state.log((topic, number))
-        code = Code.NONE if log is not None else Code.UNKNOWN_TOPIC_OR_PARTITION
+        code = ErrorCode.NONE if log is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if log is not None and log.leader != node:
-            code = Code.NOT_LEADER_OR_FOLLOWER
-        if log is None or code is not Code.NONE:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if log is None or code is not ErrorCode.NONE:
             return _Partition(partition_index=number, error_code=code, active_producers=[])
         producers = [
             _Producer(
@@ -104,10 +104,10 @@ class Parts:
 
     def _marked(self, node: int, topic: str, number: int, marker: Any, now: float) -> _Partition:
         log = self._state.log((topic, number))
-        code = Code.UNKNOWN_TOPIC_OR_PARTITION
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if log is not None:
-            code = Code.NONE if log.leader == node else Code.NOT_LEADER_OR_FOLLOWER
-            if code is Code.NONE:
+            code = ErrorCode.NONE if log.leader == node else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if code is ErrorCode.NONE:
                 commit = bool(marker.transaction_result)
                 log.mark(int(marker.producer_id), int(marker.producer_epoch), commit=commit, now=now)
         return _Partition(partition_index=number, error_code=code, active_producers=[])

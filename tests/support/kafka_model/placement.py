@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 from zlib import crc32
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 
 __all__ = ["NO_BROKER", "Shard", "shard_of"]
 
@@ -43,14 +43,14 @@ class Shard(Generic[_Table]):
     def ready(self, now: float) -> bool:
         return self.leader != NO_BROKER and now >= self.loading_until
 
-    def serve(self, node: int, now: float) -> tuple[_Table, bool] | Code:
+    def serve(self, node: int, now: float) -> tuple[_Table, bool] | ErrorCode:
         """The table as `node` sees it, and whether `node` may change it; or the code that `node` answers with."""
         if node == self.leader:
-            return (self.table, True) if now >= self.loading_until else Code.COORDINATOR_LOAD_IN_PROGRESS
+            return (self.table, True) if now >= self.loading_until else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         deposed = self._deposed
         if deposed is not None and deposed.node == node and now < deposed.until:
             return deposed.table, False
-        return Code.NOT_COORDINATOR
+        return ErrorCode.NOT_COORDINATOR
 
     def leader_according_to(self, node: int, now: float) -> int:
         deposed = self._deposed

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
-from tests.support.kafka_model.answers import Code
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.errors import abortable, failure, fatal, wrong_state
 from tests.support.kafka_model.outbox import Outbox
@@ -34,12 +34,12 @@ from tests.support.kafka_model.transport import Transport
 
 __all__ = ["SimProducer"]
 
-_FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED)
+_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 _NOT_NOW = (
-    Code.UNKNOWN_TOPIC_OR_PARTITION,
-    Code.NOT_LEADER_OR_FOLLOWER,
-    Code.NOT_ENOUGH_REPLICAS,
-    Code.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
 )
 _REQUIRED = {"enable.idempotence": True, "acks": "all"}
 _RETRY_S = 0.02

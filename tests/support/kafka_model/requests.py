@@ -6,8 +6,8 @@ from typing import Any
 from confluent_kafka import KafkaError
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
-from tests.support.kafka_model.answers import Code
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.errors import failure
 from tests.support.kafka_model.settings import Partition, Produce
@@ -16,8 +16,8 @@ from tests.support.kafka_model.transport import Call, Transport
 __all__ = ["Requests"]
 
 _BACKOFF_S = 0.02
-_ELSEWHERE = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
-_AGAIN = (*_ELSEWHERE, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.CONCURRENT_TRANSACTIONS)
+_ELSEWHERE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+_AGAIN = (*_ELSEWHERE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 class Requests:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model import answers
 from tests.support.kafka_model.coordinators import TransactionCoordinators
 from tests.support.kafka_model.placement import shard_of
@@ -26,19 +27,19 @@ class Storage:
     def produce(self, node: int, request: Produce, now: float) -> answers.Produced:
         log = self._state.log(request.partition)
         if log is None:
-            return answers.Produced(error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.Produced(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if log.leader != node:
-            return answers.Produced(error_code=answers.Code.NOT_LEADER_OR_FOLLOWER)
+            return answers.Produced(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         name, producer, epoch = request.transactional_id, request.producer_id, request.producer_epoch
         if name is not None and not log.in_transaction(producer, epoch):
             log.verifies(producer, epoch, request.sequence)
             check = self._coordinators.enlist_implicitly if request.implicit else self._coordinators.enlisted
             refused = check(name, producer, epoch, request.partition, now)
-            if refused is not answers.Code.NONE:
+            if refused is not ErrorCode.NONE:
                 return answers.Produced(error_code=refused)
         end = log.high_watermark
         code, offset = log.append(request, now)
-        if code is answers.Code.NONE and offset == end:
+        if code is ErrorCode.NONE and offset == end:
             for listener in self.listeners:
                 listener(request, offset, now)
         return answers.Produced(error_code=code, base_offset=offset)
@@ -46,24 +47,24 @@ class Storage:
     def commit_in_transaction(self, node: int, request: CommitOffsets, now: float) -> answers.Coded:
         """TxnOffsetCommit."""
         served = self._state.group_shard(request.group_id).serve(node, now)
-        if isinstance(served, answers.Code):
+        if isinstance(served, ErrorCode):
             return answers.Coded(error_code=served)
         groups, leads = served
         if any(self._state.log(partition) is None for partition in request.offsets):
-            return answers.Coded(error_code=answers.Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return answers.Coded(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         name, producer, epoch = request.transactional_id, request.producer_id, request.producer_epoch
         if not groups.in_transaction(producer, epoch):
             partition = (OFFSETS_TOPIC, shard_of(request.group_id, len(self._state.groups)))
             check = self._coordinators.enlist_implicitly if request.implicit else self._coordinators.enlisted
             refused = check(name, producer, epoch, partition, now)
-            if refused is answers.Code.NOT_ENOUGH_REPLICAS:
-                refused = answers.Code.COORDINATOR_LOAD_IN_PROGRESS
-            if refused is not answers.Code.NONE:
+            if refused is ErrorCode.NOT_ENOUGH_REPLICAS:
+                refused = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if refused is not ErrorCode.NONE:
                 return answers.Coded(error_code=refused)
         if not leads:
-            return answers.Coded(error_code=answers.Code.NOT_COORDINATOR)
+            return answers.Coded(error_code=ErrorCode.NOT_COORDINATOR)
         groups.commit_in_transaction(request.group_id, request.offsets, producer, epoch, now)
-        return answers.Coded(error_code=answers.Code.NONE)
+        return answers.Coded(error_code=ErrorCode.NONE)
 
     def txn_offset_commit(self, node: int, request: Any, now: float) -> answers.OffsetsCommitted:
         """TxnOffsetCommitRequest as the product sends it, up to version 4."""
@@ -99,11 +100,7 @@ class Storage:
         """OffsetCommitRequest, of a group without members."""
         served = self._state.group_shard(request.group_id).serve(node, now)
         refused = (
-            served
-            if isinstance(served, answers.Code)
-            else answers.Code.NONE
-            if served[1]
-            else answers.Code.NOT_COORDINATOR
+            served if isinstance(served, ErrorCode) else ErrorCode.NONE if served[1] else ErrorCode.NOT_COORDINATOR
         )
         topics = []
         for topic in request.topics:
@@ -111,9 +108,9 @@ class Storage:
             for partition in topic.partitions:
                 where = (str(topic.name), int(partition.partition_index))
                 code = refused
-                if code is answers.Code.NONE and self._state.log(where) is None:
-                    code = answers.Code.UNKNOWN_TOPIC_OR_PARTITION
-                if code is answers.Code.NONE and not isinstance(served, answers.Code):
+                if code is ErrorCode.NONE and self._state.log(where) is None:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if code is ErrorCode.NONE and not isinstance(served, ErrorCode):
                     offset = Offset(
                         offset=int(partition.committed_offset), metadata=str(partition.committed_metadata or "")
                     )
@@ -133,23 +130,21 @@ class Storage:
         found: list[str] = []
         for shard in self._state.groups:
             served = shard.serve(node, now)
-            if served is answers.Code.COORDINATOR_LOAD_IN_PROGRESS:
-                return answers.Groups(error_code=answers.Code.COORDINATOR_LOAD_IN_PROGRESS)
-            if not isinstance(served, answers.Code):
+            if served is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return answers.Groups(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            if not isinstance(served, ErrorCode):
                 found += served[0].names()
-        return answers.Groups(
-            error_code=answers.Code.NONE, groups=[answers.ListedGroup(group_id=name) for name in found]
-        )
+        return answers.Groups(error_code=ErrorCode.NONE, groups=[answers.ListedGroup(group_id=name) for name in found])
 
     def delete_groups(self, node: int, request: Any, now: float) -> answers.DeletedGroups:
         """DeleteGroupsRequest."""
         results = []
         for group in request.groups_names:
             served = self._state.group_shard(group).serve(node, now)
-            if isinstance(served, answers.Code):
+            if isinstance(served, ErrorCode):
                 code = served
             else:
-                code = served[0].delete(group) if served[1] else answers.Code.NOT_COORDINATOR
+                code = served[0].delete(group) if served[1] else ErrorCode.NOT_COORDINATOR
             results.append(answers.DeletedGroup(group_id=group, error_code=code))
         return answers.DeletedGroups(results=results)
 
@@ -161,14 +156,14 @@ class Storage:
 
     def _fetched(self, node: int, group: Any, stable: bool, now: float) -> answers.GroupOffsets:
         served = self._state.group_shard(group.group_id).serve(node, now)
-        if isinstance(served, answers.Code):
+        if isinstance(served, ErrorCode):
             return answers.GroupOffsets(group_id=group.group_id, error_code=served)
         settings = self._state.settings
         last_scan = now - now % settings.offsets_scan_s
         expired_before = last_scan - settings.offsets_retention_minutes * 60
         return answers.GroupOffsets(
             group_id=group.group_id,
-            error_code=answers.Code.NONE,
+            error_code=ErrorCode.NONE,
             topics=[
                 answers.OffsetTopic(
                     name=topic.name,
@@ -185,10 +180,10 @@ class Storage:
         )
 
 
-def _partition(number: int, found: Offset | answers.Code | None) -> answers.PartitionOffset:
+def _partition(number: int, found: Offset | ErrorCode | None) -> answers.PartitionOffset:
     if isinstance(found, Offset):
         return answers.PartitionOffset(
-            partition_index=number, committed_offset=found.offset, metadata=found.metadata, error_code=answers.Code.NONE
+            partition_index=number, committed_offset=found.offset, metadata=found.metadata, error_code=ErrorCode.NONE
         )
-    code = answers.Code.NONE if found is None else found
+    code = ErrorCode.NONE if found is None else found
     return answers.PartitionOffset(partition_index=number, committed_offset=-1, metadata="", error_code=code)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tests.support.kafka_model.answers import Code
+from onceward.connections.codes import ErrorCode
 from tests.support.kafka_model.settings import Partition
 
 __all__ = ["LAST_EPOCH", "Change", "Entry", "State", "end", "fence", "initialise"]
@@ -95,13 +95,13 @@ class Entry:
             raises=self.raises,
         )
 
-    def refuses(self, producer_id: int, epoch: int) -> Code:
+    def refuses(self, producer_id: int, epoch: int) -> ErrorCode:
         """The answer to a producer that wants to enlist something."""
         if producer_id != self.producer_id:
-            return Code.INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if epoch != self.epoch:
-            return Code.PRODUCER_FENCED
-        return Code.CONCURRENT_TRANSACTIONS if self.state in PREPARED else Code.NONE
+            return ErrorCode.PRODUCER_FENCED
+        return ErrorCode.CONCURRENT_TRANSACTIONS if self.state in PREPARED else ErrorCode.NONE
 
     def enlist(self, partitions: Iterable[Partition], now: float) -> bool:
         """Add partitions; True when that opened the transaction."""
@@ -155,77 +155,77 @@ class Entry:
         self.updated = now
 
 
-def end(entry: Entry, producer_id: int, epoch: int, *, commit: bool, version: int) -> Change | Code:
+def end(entry: Entry, producer_id: int, epoch: int, *, commit: bool, version: int) -> Change | ErrorCode:
     """What a client's EndTxn does, or the code that answers it."""
     return _end_raising(entry, producer_id, epoch, commit) if version >= 5 else _end(entry, producer_id, epoch, commit)
 
 
-def _end(entry: Entry, producer_id: int, epoch: int, commit: bool) -> Change | Code:
+def _end(entry: Entry, producer_id: int, epoch: int, commit: bool) -> Change | ErrorCode:
     if producer_id != entry.producer_id:
-        return Code.INVALID_PRODUCER_ID_MAPPING
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if epoch != entry.epoch:
-        return Code.PRODUCER_FENCED
+        return ErrorCode.PRODUCER_FENCED
     match entry.state:
         case State.ONGOING:
             return Change.COMMIT if commit else Change.ABORT
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
             same = commit == (entry.state is State.COMPLETE_COMMIT)
-            return Code.NONE if same else Code.INVALID_TXN_STATE
+            return ErrorCode.NONE if same else ErrorCode.INVALID_TXN_STATE
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             same = commit == (entry.state is State.PREPARE_COMMIT)
-            return Code.CONCURRENT_TRANSACTIONS if same else Code.INVALID_TXN_STATE
+            return ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
         case State.EMPTY:
-            return Code.INVALID_TXN_STATE
+            return ErrorCode.INVALID_TXN_STATE
 
 
-def _end_raising(entry: Entry, producer_id: int, epoch: int, commit: bool) -> Change | Code:
+def _end_raising(entry: Entry, producer_id: int, epoch: int, commit: bool) -> Change | ErrorCode:
     overflowed = entry.previous_producer_id == producer_id and epoch == LAST_EPOCH and entry.epoch == 0
     raised = entry.epoch == epoch + 1
     if producer_id != entry.producer_id and not overflowed:
-        return Code.INVALID_PRODUCER_ID_MAPPING
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     current = epoch == entry.epoch
     repeated = raised or overflowed
     match entry.state:
         case State.ONGOING:
             if not current:
-                return Code.PRODUCER_FENCED
+                return ErrorCode.PRODUCER_FENCED
             return Change.COMMIT if commit else Change.ABORT
         case State.EMPTY:
             if not current:
-                return Code.PRODUCER_FENCED
-            return Code.INVALID_TXN_STATE if commit else Change.ABORT
+                return ErrorCode.PRODUCER_FENCED
+            return ErrorCode.INVALID_TXN_STATE if commit else Change.ABORT
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             if not raised:
-                return Code.PRODUCER_FENCED
+                return ErrorCode.PRODUCER_FENCED
             same = commit == (entry.state is State.PREPARE_COMMIT)
-            return Code.CONCURRENT_TRANSACTIONS if same else Code.INVALID_TXN_STATE
+            return ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT:
             if not (repeated or current):
-                return Code.PRODUCER_FENCED
+                return ErrorCode.PRODUCER_FENCED
             if repeated:
                 same = commit == (entry.state is State.COMPLETE_COMMIT)
-                return Code.NONE if same else Code.INVALID_TXN_STATE
-            return Code.INVALID_TXN_STATE if commit else Change.ABORT
+                return ErrorCode.NONE if same else ErrorCode.INVALID_TXN_STATE
+            return ErrorCode.INVALID_TXN_STATE if commit else Change.ABORT
 
 
-def initialise(entry: Entry, expected: tuple[int, int] | None) -> Change | Code:
+def initialise(entry: Entry, expected: tuple[int, int] | None) -> Change | ErrorCode:
     """What InitProducerId does, or the code that answers it. `expected`: the (producer id, epoch) that the producer
     had, if it names them."""
     if expected is not None and entry.epoch >= 0:
         known = expected[0] == entry.producer_id
         if not known and not (expected[0] == entry.previous_producer_id and expected[1] >= LAST_EPOCH):
-            return Code.PRODUCER_FENCED
+            return ErrorCode.PRODUCER_FENCED
     if entry.state in PREPARED:
-        return Code.CONCURRENT_TRANSACTIONS
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if entry.state is State.ONGOING:
         return Change.FENCE
     if entry.exhausted:
         if expected is None or expected[1] == entry.epoch:
             return Change.ROTATE
-        return Code.UNKNOWN_SERVER_ERROR
+        return ErrorCode.UNKNOWN_SERVER_ERROR
     if expected is None or entry.epoch < 0 or expected[1] == entry.epoch:
         return Change.RAISE
-    return Change.KEEP if expected[1] == entry.last_epoch else Code.PRODUCER_FENCED
+    return Change.KEEP if expected[1] == entry.last_epoch else ErrorCode.PRODUCER_FENCED
 
 
 def fence(entry: Entry, *, raises: bool, now: float) -> None:

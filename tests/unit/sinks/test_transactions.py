@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, Located, NoAnswer
-from onceward.sinks.kafka.control.transactions import CODE_NONE, Transaction, Transactions, end_txn_version
+from onceward.sinks.kafka.control.transactions import Transaction, Transactions, end_txn_version
 
 
 class Cluster:
@@ -31,7 +32,7 @@ class Cluster:
     ) -> dict[str, Any]:
         assert kind is CoordinatorKind.TRANSACTION
         self.asked, self.located = dict(keyed), located
-        return {name: self._answers.get(name, SimpleNamespace(error_code=CODE_NONE)) for name in keyed}
+        return {name: self._answers.get(name, SimpleNamespace(error_code=ErrorCode.NONE)) for name in keyed}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_transaction_ends_with_the_version_it_was_begun_with_unless_the_cluste
 ) -> None:
     cluster: Any = Cluster(transactions=transactions)
     transaction = Transaction(id="a", producer_id=7, epoch=3, version=begun_with)
-    assert Transactions(cluster).end([transaction], commit=True) == {"a": CODE_NONE}
+    assert Transactions(cluster).end([transaction], commit=True) == {"a": ErrorCode.NONE}
     request = cluster.asked["a"]
     assert (request.producer_id, request.producer_epoch, request.committed) == (7, 3, True)
     assert request._min_version == request._max_version == ended_with, "the library picks between them"
@@ -70,7 +71,7 @@ def test_known_transaction_coordinators_are_asked_directly() -> None:
 def test_an_unlocated_coordinators_code_is_the_answer_and_silence_stays_silence() -> None:
     silence = NoAnswer(why="the request was lost")
     cluster: Any = Cluster(answers={"a": NoAnswer(why="its coordinator is not known", code=15), "b": silence})
-    assert Transactions(cluster).fence(["a", "b", "c"]) == {"a": 15, "b": silence, "c": CODE_NONE}
+    assert Transactions(cluster).fence(["a", "b", "c"]) == {"a": 15, "b": silence, "c": ErrorCode.NONE}
 
 
 def test_a_fence_names_no_producer_so_that_every_older_epoch_is_refused() -> None:
