@@ -4,7 +4,7 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+WHOLE = records(4)
 LIMIT_S = 300.0
 """Limit for one life of a driver, which starts Spark; only a stalled machine needs it."""
 
@@ -59,8 +61,12 @@ class Counting:
         )
 
     def start(self, write: "Callable[[DataFrame, int], None]") -> "StreamingQuery":
-        df = stream_queries.running_count(self.spark, self.directory / "input")
-        return stream_queries.writer(df, self.checkpoint).foreachBatch(write).start()
+        return self.writer().foreachBatch(write).start()
+
+    def writer(self) -> "DataStreamWriter":
+        query = stream_queries.QUERIES["running-count"]
+        written = query.build(self.spark, self.directory / "input").writeStream.outputMode(query.output_mode)
+        return written.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
 
     def run(self, sink: KafkaSink | None = None) -> CloseReason:
         """One life of the query: it processes all files."""
@@ -261,8 +267,8 @@ def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before
     counting: Counting,
 ) -> None:
     counting.feed(records(1))
-    df = stream_queries.running_count(counting.spark, counting.directory / "input")
-    writer = stream_queries.writer(df, counting.directory / "complete").outputMode("complete")
+    complete = str(counting.directory / "complete")
+    writer = counting.writer().outputMode("complete").option("checkpointLocation", complete)
     with counting.open() as sink, pytest.raises(ConfigurationError, match="allow_complete_mode"):
         sink.await_termination(writer.foreachBatch(sink).start())
     counting.spark.conf.set("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
@@ -315,25 +321,35 @@ def test_a_coordinator_that_is_killed_in_a_batch_costs_the_query_a_wait(counting
     assert counting.written() == expected(files)
 
 
+@pytest.fixture
+def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
+    """Drivers of a query that reads the files of ``WHOLE``."""
+    source, topic = tmp_path / "input", topics.create("totals", 2)
+    feed(source, WHOLE)
+    program = "tests.support.stream_queries"
+    with JobProcesses(tmp_path, job, topics.servers, str(source), topic, program=program) as made:
+        yield made
+
+
+def assert_written_once(topics: Topics, here: JobProcesses) -> None:
+    written = topics.read(here.spec["sink"])
+    assert Counter((key, value) for _, _, key, value in written) == expected(WHOLE)
+
+
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_once(
-    topics: Topics, job: str, tmp_path: Path
+    topics: Topics, here: JobProcesses
 ) -> None:
     """The second kill leaves a decided batch, whose transactions are then lost: the next life writes them again."""
-    files, topic = records(4), topics.create("totals", 2)
-    source = tmp_path / "input"
-    feed(source, files)
-    program = "tests.support.stream_queries"
-    with JobProcesses(tmp_path, job, topics.servers, str(source), topic, program=program) as here:
-        for point, count in ((KillPoint.COORDINATOR_BEFORE_DECISION, 3), (KillPoint.DRIVER_AFTER_DECISION, 1)):
-            here.wait_for_kill(point, count, here.driver(kill_at=[f"{point.value}:{count}"]), LIMIT_S)
-        abort_with_the_brokers_tool(topics.servers, topic, 0)
-        here.finish(LIMIT_S)
-        assert here.events("replayed")
-    assert Counter((key, value) for _, _, key, value in topics.read(topic)) == expected(files)
+    for point, count in ((KillPoint.COORDINATOR_BEFORE_DECISION, 3), (KillPoint.DRIVER_AFTER_DECISION, 1)):
+        here.wait_for_kill(point, count, here.driver(kill_at=[f"{point.value}:{count}"]), LIMIT_S)
+    abort_with_the_brokers_tool(topics.servers, here.spec["sink"], 0)
+    here.finish(LIMIT_S)
+    assert here.events("replayed")
+    assert_written_once(topics, here)
 
 
 @pytest.mark.kill
@@ -341,14 +357,10 @@ def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_on
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_query_killed_before_sparks_commit_log_writes_no_batch_twice_and_continues_with_its_state(
-    topics: Topics, job: str, tmp_path: Path
+    topics: Topics, here: JobProcesses
 ) -> None:
-    files, topic = records(4), topics.create("totals", 2)
-    source = tmp_path / "input"
-    feed(source, files)
+    here.spec["session"] = stream_queries.NAMED_STATE
     point = KillPoint.BATCH_AFTER_SETTLE
-    spec: dict[str, Any] = {"program": "tests.support.stream_queries", "session": stream_queries.NAMED_STATE}
-    with JobProcesses(tmp_path, job, topics.servers, str(source), topic, **spec) as here:
-        here.wait_for_kill(point, 2, here.driver(kill_at=[f"{point.value}:2"]), LIMIT_S)
-        here.finish(LIMIT_S)
-    assert Counter((key, value) for _, _, key, value in topics.read(topic)) == expected(files)
+    here.wait_for_kill(point, 2, here.driver(kill_at=[f"{point.value}:2"]), LIMIT_S)
+    here.finish(LIMIT_S)
+    assert_written_once(topics, here)

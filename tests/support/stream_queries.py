@@ -29,7 +29,6 @@ from onceward.coordinator.pipeline.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = [
     "NAMED_STATE",
@@ -41,9 +40,7 @@ __all__ = [
     "expected",
     "feed",
     "records",
-    "running_count",
     "session",
-    "writer",
 ]
 
 File: TypeAlias = Sequence[tuple[str, int]]
@@ -181,7 +178,7 @@ def _read(spark: "SparkSession", directory: Path) -> "DataFrame":
     return spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(directory))
 
 
-def running_count(spark: "SparkSession", directory: Path) -> "DataFrame":
+def _running_count(spark: "SparkSession", directory: Path) -> "DataFrame":
     totals = _read(spark, directory).groupBy("k").agg(functions.count("*").alias("n"), functions.sum("v").alias("s"))
     return totals.selectExpr("k AS key", "concat_ws('|', n, s) AS value")
 
@@ -272,17 +269,13 @@ class Query:
 
 
 QUERIES: Mapping[str, Query] = {
-    "running-count": Query(output_mode="update", build=running_count, oracle=_totals),
+    "running-count": Query(output_mode="update", build=_running_count, oracle=_totals),
     "window-count": Query(output_mode="append", build=_window_count, oracle=_windows),
     "deduplication": Query(output_mode="append", build=_deduplication, oracle=_firsts),
     "outer-join": Query(output_mode="append", build=_outer_join, oracle=_pairs),
     "session-windows": Query(output_mode="append", build=_session_windows, oracle=_sessions),
     "processor": Query(output_mode="append", build=_processor, oracle=_silences, settings=ROCKSDB),
 }
-
-
-def writer(df: "DataFrame", checkpoint: Path) -> "DataStreamWriter":
-    return df.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
 
 def main() -> int:
