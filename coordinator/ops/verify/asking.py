@@ -8,33 +8,38 @@ from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import RefusedError
 from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify.history import CheckpointReport, Lane
-from onceward.coordinator.protocol.values import JobName, ParticipantName, Snapshot
+from onceward.coordinator.protocol.values import JobName, JsonObject, ParticipantName, Snapshot
 
 __all__ = ["DECIDED_FOR", "origin_of", "positions_of", "report_of", "reports_of_coordinator"]
 
 DECIDED_FOR = ("completed", "settled")
-_READABLE = {("kafka-positions", 1), ("kafka-positions", 2)}
+_OFFSETS = {("kafka-positions", 1), ("kafka-positions", 2)}
 """Kinds and versions of positions; version 2 adds leader epochs, which do not matter here."""
+_BATCHES = {("spark-batch", 1)}
+"""Positions without offsets: Spark keeps those of a Structured Streaming query."""
 
 
 def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, int]:
-    """Return the next offset to read by input partition. Raises ValueError for positions of any kind but Kafka's."""
+    """Return the next offset to read by input partition; none for a Structured Streaming query. Raises ValueError for
+    positions that cannot be read."""
     found: dict[Lane, int] = {}
-    for snapshot in snapshots.values():
-        document = snapshot.positions
-        if document is None:
-            continue
-        if (document.kind, document.version) not in _READABLE:
-            raise ValueError(f"positions of kind {document.kind!r} version {document.version} cannot be read here")
-        for topic, one in document.body["topics"].items():
+    for body in _with_offsets(snapshots):
+        for topic, one in body["topics"].items():
             found.update({Lane(topic, int(number)): cursor["next"] for number, cursor in one["partitions"].items()})
     return found
 
 
+def _with_offsets(snapshots: Mapping[ParticipantName, Snapshot]) -> list[JsonObject]:
+    documents = [one.positions for one in snapshots.values() if one.positions is not None]
+    for document in documents:
+        if (document.kind, document.version) not in _OFFSETS | _BATCHES:
+            raise ValueError(f"positions of kind {document.kind!r} version {document.version} cannot be read here")
+    return [document.body for document in documents if (document.kind, document.version) in _OFFSETS]
+
+
 def origin_of(snapshots: Mapping[ParticipantName, Snapshot]) -> tuple[str, Mapping[str, str]]:
     """Return the ids of the cluster and of each topic that the positions refer to. Raises as `positions_of`."""
-    positions_of(snapshots)
-    documents = [one.positions.body for one in snapshots.values() if one.positions is not None]
+    documents = _with_offsets(snapshots)
     topics = {name: str(topic["id"]) for body in documents for name, topic in body["topics"].items()}
     return next((str(body["cluster_id"]) for body in documents), ""), topics
 

@@ -4,6 +4,7 @@ import pytest
 
 from onceward.coordinator.ops.verify.asking import origin_of, positions_of
 from onceward.coordinator.ops.verify.history import Lane
+from onceward.coordinator.pipeline.streaming.batches import positions_before_the_first
 from onceward.coordinator.protocol.values import Document, ParticipantName, Snapshot
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
@@ -22,3 +23,9 @@ def test_positions_of_a_later_version_are_not_guessed_at() -> None:
     later = Snapshot(positions=Document(kind="kafka-positions", version=99, body={"topics": {}}))
     with pytest.raises(ValueError, match="version 99 cannot be read"):
         positions_of({SOURCE: later})
+
+
+def test_a_structured_streaming_query_has_no_offsets_to_read() -> None:
+    written = Snapshot(positions=positions_before_the_first())
+    assert positions_of({SOURCE: written}) == {}
+    assert origin_of({SOURCE: written}) == ("", {})
