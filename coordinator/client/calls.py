@@ -129,7 +129,7 @@ class Caller:
         if size > MAX_REQUEST_BYTES - _FRAME_ALLOWANCE:
             raise CheckpointFailedError(
                 f"The request for {doing} takes {size} bytes, the coordinator takes at most {MAX_REQUEST_BYTES}. "
-                "Nothing was sent; the checkpoint is declined and its records belong to the next one. Use fewer or "
+                "Nothing was sent; the checkpoint is declined and its records are written again. Use fewer or "
                 "larger slots, or smaller documents."
             )
         limit = self.patience_s if patience_s is None else patience_s

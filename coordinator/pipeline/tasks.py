@@ -108,6 +108,6 @@ def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:
         wanted = f"0 to {expected - 1}" if expected is not None else "a gapless row from 0"
         raise CheckpointFailedError(
             f"The Spark job returned votes of slots {slots}, wanted {wanted}. Nothing of it becomes visible; "
-            "its records belong to the next checkpoint."
+            "its records are written again."
         )
     return tuple(votes)

@@ -58,7 +58,7 @@ def make_committables(
     if len(by_id) != len(with_transaction):
         raise PreCommitError(
             f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
-            "records belong to the next checkpoint. This is a bug of the writer: please report it."
+            "records are written again. This is a bug of the writer: please report it."
         )
     moment = clock.now()
     views = _described(Transactions(control), by_id, checkpoint, clock, before)
@@ -132,8 +132,8 @@ def _described(
             )
             raise PreCommitError(
                 f"Checkpoint {checkpoint} cannot be pre-committed: the brokers did not report within {_PATIENCE_S:.0f} "
-                f"s whether its transactions are open ({answers}). Nothing of it becomes visible; its records belong "
-                "to the next checkpoint. Check the brokers."
+                f"s whether its transactions are open ({answers}). Nothing of it becomes visible; its records are "
+                "written again. Check the brokers."
             )
         clock.wait(backoff.next())
     return known
@@ -156,7 +156,7 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
         return
     raise PreCommitError(
         f"Slot {vote.slot} of checkpoint {checkpoint} voted for transaction {view.id}, but {why}. Nothing of the "
-        "checkpoint becomes visible; its records belong to the next one. If it happens again, look for another program "
+        "checkpoint becomes visible; its records are written again. If it happens again, look for another program "
         "that uses the job's transactional ids, and at the transaction timeout."
     )
 
@@ -172,14 +172,14 @@ def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
         if now[name].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise PreCommitError(
                 f"Sink topic {name} is not on cluster {control.cluster.name!r} any more. Nothing of the checkpoint "
-                "becomes visible; its records belong to the next one. Find out who deleted it: what this job had "
+                "becomes visible; its records are written again. Find out who deleted it: what this job had "
                 "written is gone."
             )
         if known and now[name].id and known != now[name].id:
             raise HaltedError(
                 f"Sink topic {name} was deleted and recreated while this job ran: its id was {known} and is "
                 f"{now[name].id}. What the job had written to the former one is gone; the running checkpoint is "
-                "aborted, its records belong to the next one. Start the job again to continue in the new topic. If it "
+                "aborted, its records are written again. Start the job again to continue in the new topic. If it "
                 "shall have the former records too, restore an older checkpoint before, or begin under another name."
             )
 

@@ -98,6 +98,6 @@ class AtLeastOnceWriter:
 def _failed(slot: int | None, why: str) -> DeliveryError:
     what = "A slot" if slot is None else f"Slot {slot}"
     return DeliveryError(
-        f"{what} was not delivered: {why}. It does not vote; its records belong to the next checkpoint, and those that "
+        f"{what} was not delivered: {why}. It does not vote; its records are written again, and those that "
         "the brokers took already are there twice then. Check the brokers, the topic's limits and the user's rights."
     )

@@ -200,8 +200,8 @@ class ProducerPool:
             producer.init_transactions(_INIT_LIMIT_S)
         except KafkaException as error:
             raise DeliveryError(
-                f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records belong to "
-                "the next checkpoint. Check that the brokers can be reached from the executors, and the user's rights "
+                f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records are "
+                "written again. Check that the brokers can be reached from the executors, and the user's rights "
                 "on transactional ids with that prefix."
             ) from error
         return PreparedProducer(id=identifier, producer=producer, failures=failures)

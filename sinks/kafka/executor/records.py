@@ -143,7 +143,7 @@ def _refused(topic: str, error: KafkaException) -> DeliveryError:
         return _broken(error)
     return DeliveryError(
         f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible and its "
-        "records belong to the next checkpoint. Check the record's size and partition; one that is larger than "
+        "records are written again. Check the record's size and partition; one that is larger than "
         "message.max.bytes needs that setting raised here and at the topic."
     )
 
@@ -151,14 +151,14 @@ def _refused(topic: str, error: KafkaException) -> DeliveryError:
 def _unfit(topic: str, error: UnfitRecordError) -> DeliveryError:
     return DeliveryError(
         f"A record for topic {topic!r} cannot be written: {error}. Nothing of this slot becomes visible and its "
-        "records belong to the next checkpoint."
+        "records are written again."
     )
 
 
 def _broken(error: Exception) -> DeliveryError:
     return DeliveryError(
         f"The client cannot continue this transaction: {error}. Nothing of this slot becomes visible and its records "
-        "belong to the next checkpoint. If the producer was fenced, look for another program that uses its id."
+        "are written again. If the producer was fenced, look for another program that uses its id."
     )
 
 

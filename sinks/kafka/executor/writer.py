@@ -139,5 +139,5 @@ def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
 def _failed(prepared: PreparedProducer, why: str) -> DeliveryError:
     return DeliveryError(
         f"Transaction {prepared.id} was not delivered: {why}. The slot does not vote, nothing of it becomes visible "
-        "and its records belong to the next checkpoint. Check the brokers, the topic's limits and the user's rights."
+        "and its records are written again. Check the brokers, the topic's limits and the user's rights."
     )
