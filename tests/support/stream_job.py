@@ -1,13 +1,15 @@
 """A Structured Streaming query under test: its files, its driver that is killed and started again, and the verdict."""
 
+import json
 from collections.abc import Mapping
+from itertools import chain, pairwise
 
 from tests.support.harness import Armed, Harness
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob
 from tests.support.processes import CLUSTER, Process
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import LOCAL
-from tests.support.stream_queries import QUERIES, feed, records
+from tests.support.stream_queries import QUERIES, File, feed, records
 from tests.support.topics import open_transactions_hold_back
 
 __all__ = ["StreamJob"]
@@ -18,7 +20,8 @@ _SHOWN = 5
 
 
 class StreamJob(KilledJob):
-    """A query of ``tests/support/stream_queries.py``. Each batch reads one file."""
+    """A query of ``tests/support/stream_queries.py``. A batch reads one file, or two where a driver died between the
+    log of Spark's file source and the log of offsets."""
 
     def __init__(
         self, harness: Harness, schedule: Schedule, query: str, *, ahead: int, state: Mapping[str, str] | None = None
@@ -60,8 +63,19 @@ class StreamJob(KilledJob):
         logged = (self._directory / "checkpoint" / "sources" / "0").glob("[0-9]*")
         return max((int(entry.stem) + 1 for entry in logged), default=0)
 
+    def _batches(self) -> list[File]:
+        """The records that Spark has planned, by batch."""
+        ends = {0}
+        for entry in (self._directory / "checkpoint" / "offsets").glob("[0-9]*"):
+            source = json.loads(entry.read_text().splitlines()[2])  # after version and metadata, a line for each source
+            ends.add(source["logOffset"] + 1)
+        files = records(self._fed)
+        return [[*chain(*files[first:end])] for first, end in pairwise(sorted(ends))]
+
     def finish(self) -> None:
-        wanted = QUERIES[self._query].oracle(records(self._fed))
+        everything = sum(map(len, records(self._fed)))
+        self.wait(lambda: sum(map(len, self._batches())) == everything, "all files are planned")
+        wanted = QUERIES[self._query].oracle(self._batches())
         total = self.schedule.records = sum(map(len, wanted.values()))
         assert total, "the query has nothing to write yet, which proves nothing"
         self.wait(lambda: len(self.topics.read(self.sink)) >= total, f"all {total} records are written")
