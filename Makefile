@@ -41,7 +41,7 @@ crash: setup ## kills every process everywhere on real brokers (over an hour); S
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
 	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
 
-network: setup ## every link fails in every way, on real brokers (163 runs); SEED= SCENARIO= MINUTES= for a random mix
+network: setup ## every link fails in every way, on real brokers (177 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, settle, reading or scale

@@ -24,7 +24,7 @@ from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import at_point
 from tests.support.processes import Process
 from tests.support.schedules import Outcome, Schedule
-from tests.support.spark_cluster import CLUSTER
+from tests.support.spark_cluster import CLUSTER, LOCAL
 from tests.support.topics import open_transactions_hold_back
 from tests.support.waiting import wait_until
 
@@ -49,8 +49,8 @@ _IN_HAND_S = 1.0
 def setup_of(scenario: Scenario) -> Setup:
     """The setup of the scenario's job."""
     words: dict[str, Any] = dict(scenario.setup)
-    if words.get("spark") == "local-cluster":
-        words["spark"] = CLUSTER
+    if "spark" in words:
+        words["spark"] = {"local": LOCAL, "local-cluster": CLUSTER}.get(words["spark"], words["spark"])
     settings = {**_SETTINGS, **words.pop("settings", {})}
     for topic, leader in (("source_on", SOURCE_BROKER), ("sink_on", SINK_BROKER)):
         if words.pop(topic, False):

@@ -1,7 +1,8 @@
 """A driver in its own process: ``python -m tests.support.driver SPEC-AS-JSON``.
 
 It copies keys and values. Tasks run in the driver process, so that it starts in a second. With ``spark``
-PYSPARK_SUBMIT_ARGS or spark-submit sets the master and all other options.
+PYSPARK_SUBMIT_ARGS or spark-submit sets the master and all other options. With ``query`` the driver is a Structured
+Streaming query that remembers each value, which keeps no order.
 """
 
 import json
@@ -10,7 +11,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline, StreamingPipeline, register
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["main"]
 
@@ -34,6 +35,45 @@ def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBa
         yield batch.select(["key", "value"])
 
 
+def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
+    kind = Pipeline if spec.get("spark") else SparklessPipeline
+    return kind(
+        job=spec["job"],
+        source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
+        transform=_through_the_jvm if spec.get("dataframe") else None,
+        transform_batches=_in_the_worker if spec.get("batches") else None,
+        **_common(spec, cluster),
+    )
+
+
+def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> StreamingPipeline:
+    def distinct(spark: "SparkSession") -> "DataFrame":
+        register(spark)
+        spark.conf.set("spark.sql.shuffle.partitions", 2)
+        source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", spec["servers"])
+        source = source.option("subscribe", spec["source"]).option("startingOffsets", "earliest")
+        limit = spec["source_options"]["max_offsets_per_checkpoint"]
+        return source.option("maxOffsetsPerTrigger", limit).load().dropDuplicates(["value"]).select("key", "value")
+
+    return StreamingPipeline(
+        query=distinct,
+        checkpoint_location=spec["query"],
+        trigger={"processingTime": "200 milliseconds"},
+        **_common(spec, cluster),
+    )
+
+
+def _common(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]:
+    return {
+        "job": spec["job"],
+        "sink": KafkaSink(cluster, topic=spec["sink"], **spec.get("sink_options", {})),
+        "coordinator": spec.get("coordinator"),
+        "settings": CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
+        "state_dir": spec.get("state_dir"),
+        "restart": Restart(initial="100ms", maximum="1s"),
+    }
+
+
 def main() -> int:
     """Run until stopped or killed; turn errors into the product's exit codes."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
@@ -42,18 +82,7 @@ def main() -> int:
     if spec.get("careless"):  # a transaction may time out soon, which the preflight refuses and an outage causes
         preflight.RESTART_ALLOWANCE = timedelta(days=-1)
     cluster = KafkaCluster(spec["servers"], name=spec["cluster"]) if "cluster" in spec else spec["servers"]
-    kind = Pipeline if spec.get("spark") else SparklessPipeline
-    pipeline = kind(
-        job=spec["job"],
-        source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
-        transform=_through_the_jvm if spec.get("dataframe") else None,
-        transform_batches=_in_the_worker if spec.get("batches") else None,
-        sink=KafkaSink(cluster, topic=spec["sink"], **spec.get("sink_options", {})),
-        coordinator=spec.get("coordinator"),
-        settings=CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
-        state_dir=spec.get("state_dir"),
-        restart=Restart(initial="100ms", maximum="1s"),
-    )
+    pipeline = _query(spec, cluster) if spec.get("query") else _copy(spec, cluster)
     print("ended:", pipeline.run().value)
     return 0
 

@@ -1,6 +1,7 @@
 """A pipeline under test: its topics, its feeder, its driver that is killed and started again, and the verdict."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, assert_never
 
 from onceward.coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
@@ -15,6 +16,10 @@ from tests.support.schedules import Outcome, Schedule
 
 __all__ = ["Job", "Setup", "judged"]
 
+_OF_RECORDS = frozenset(
+    {Property.NOTHING_LOST, Property.NOTHING_TWICE, Property.NOTHING_FOREIGN, Property.NOTHING_OPEN}
+)
+"""The properties that need no positions: Spark has those of a query."""
 _PARTITIONS = 3
 _LIMIT_S = 120.0
 """Limit for every expected event without Spark; only a stalled machine needs this long."""
@@ -35,6 +40,7 @@ class Setup:
         self,
         *,
         spark: str | None = None,
+        query: bool = False,
         transform: bool = False,
         batches: bool = False,
         adaptive: bool = False,
@@ -48,11 +54,12 @@ class Setup:
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
     ) -> None:
-        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``transform``: through the JVM.
+        """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
+        that remembers every value; needs ``spark``. ``transform``: through the JVM.
         ``batches``: through a function in the worker. Neither = a plain copy. ``rate``: records per second and
         partition. ``output``: settings of the output topic. ``source_on``, ``sink_on``: the brokers that hold every
         partition, the leader first; empty = the cluster chooses."""
-        self.spark, self.transform, self.rate, self.output = spark, transform, rate, output
+        self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
         self.batches, self.adaptive, self.min_partitions = batches, adaptive, min_partitions
@@ -62,6 +69,8 @@ class Setup:
     @property
     def promised(self) -> frozenset[Property]:
         """The properties that the judge checks."""
+        if self.query:
+            return _OF_RECORDS
         promised = EVERYTHING
         if self.min_partitions is not None:
             promised -= {Property.ORDER, Property.PREFIX}
@@ -123,6 +132,7 @@ class Job(KilledJob):
             "sink": self.sink,
             "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
+            "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
             "dataframe": self.setup.transform,
             "batches": self.setup.batches,
             "source_options": {
@@ -156,6 +166,8 @@ class Job(KilledJob):
         self.count()
         self.harness.serving()
         history = self.recorder.finish(whole_input=True)
+        if self.setup.query:
+            history = replace(history, reports=())
         verdict = judge(history, self.setup.promised)
         if self.setup.at_least_once:
             schedule.reasons += self._repeated(history)
