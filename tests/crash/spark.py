@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 
 __all__ = [
     "DRIVER",
+    "EXECUTOR",
     "WORKER",
     "kill_driver_jvm",
     "kill_drivers",
@@ -25,7 +26,7 @@ __all__ = [
     "kill_tasks",
 ]
 
-WORKER, _EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
+WORKER, EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 DRIVER = "driver with Spark"
 """With ``local[...]``. On a cluster, where executors have to start too, the kind of cluster is appended."""
@@ -97,7 +98,7 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
         job.settles()
         for _ in range(times):
             kill_one(job, "Python worker", WORKER, chance)
-            kill_one(job, "executor JVM", _EXECUTOR, chance)
+            kill_one(job, "executor JVM", EXECUTOR, chance)
             kill_driver_jvm(job)
             _kill_driver(job, chance, f"{DRIVER}, local-cluster")
 
@@ -113,7 +114,7 @@ def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
 
         def body(job: Job) -> None:
             job.settles()
-            executors = [process for worker in workers for process, _ in _those(worker.pid, _EXECUTOR)]
+            executors = [process for worker in workers for process, _ in _those(worker.pid, EXECUTOR)]
             job.kill(Kill(process="executor JVM", place=ANY_TIME), lambda: _sigkill(chance.choice(executors)))
             job.settles(2)
             job.kill(Kill(process="Spark worker", place=ANY_TIME), workers[0].end)

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.spark import WORKER, kill_driver_jvm, kill_one
+from tests.crash.spark import EXECUTOR, WORKER, kill_driver_jvm, kill_one
 from tests.support.harness import Harness
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
 from tests.support.schedules import Kill, Schedule
+from tests.support.spark_cluster import CLUSTER
 from tests.support.stream_job import StreamJob
 from tests.support.stream_queries import NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
-__all__ = ["POINTS", "kill_around_batches", "visit_batches"]
+__all__ = ["POINTS", "kill_around_batches", "kill_executors", "visit_batches"]
 
 Move: TypeAlias = Callable[[StreamJob, random.Random], None]
 
@@ -84,6 +85,21 @@ def kill_around_batches(harness: Harness, seed: int) -> Schedule:
 
     schedule = Schedule(part="streams", name=f"stream-seed-{seed}", seed=seed)
     return conduct(StreamJob(harness, schedule, query, ahead=_MANY, state=state), body)
+
+
+def kill_executors(harness: Harness, query: str, *, seed: int) -> Schedule:
+    """Kill a Python worker and an executor's JVM of a ``local-cluster``, twice each. Executors keep the state; another
+    one loads what a dead one had."""
+    chance = random.Random(seed)
+
+    def body(job: StreamJob) -> None:
+        job.drive()
+        job.settles()
+        for process, what in (("Python worker", WORKER), ("executor JVM", EXECUTOR)) * 2:
+            kill_one(job, process, what, chance)
+
+    schedule = Schedule(part="streams", name=f"executors-{query}", seed=seed)
+    return conduct(StreamJob(harness, schedule, query, ahead=2 * _MANY, spark=CLUSTER), body)
 
 
 def _kill_driver(job: StreamJob) -> None:

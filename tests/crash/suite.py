@@ -16,7 +16,7 @@ from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
-from tests.crash.streams import kill_around_batches, visit_batches
+from tests.crash.streams import kill_around_batches, kill_executors, visit_batches
 from tests.support.harness import Harness
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
@@ -97,6 +97,8 @@ def _streams(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.directory / "streams") as harness:
         for query in QUERIES:
             yield visit_batches(harness, query)
+        for query in ("running-count", "processor"):
+            yield kill_executors(harness, query, seed=plan.seed)
         for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_STREAM)):
             yield kill_around_batches(harness, seed)
 

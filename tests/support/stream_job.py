@@ -24,10 +24,19 @@ class StreamJob(KilledJob):
     log of Spark's file source and the log of offsets."""
 
     def __init__(
-        self, harness: Harness, schedule: Schedule, query: str, *, ahead: int, state: Mapping[str, str] | None = None
+        self,
+        harness: Harness,
+        schedule: Schedule,
+        query: str,
+        *,
+        ahead: int,
+        state: Mapping[str, str] | None = None,
+        spark: str = LOCAL,
     ) -> None:
-        """``ahead``: files that each driver finds unread. ``state``: settings of Spark's state store."""
+        """``ahead``: files that each driver finds unread. ``state``: settings of Spark's state store. ``spark``:
+        arguments of spark-submit."""
         super().__init__(harness, schedule, SPARK_LIMIT_S)
+        self._spark = spark
         self.sink = self.topics.create("out", 2)
         self._query, self._ahead, self._state = query, ahead, dict(state or {})
         self._directory = harness.directory / self.name
@@ -56,7 +65,7 @@ class StreamJob(KilledJob):
             "session": self._state,
             "settings": {**_SETTINGS, "orphan_grace": self.orphan_grace},
         }
-        return self._start("tests.support.stream_queries", spec, LOCAL, armed)
+        return self._start("tests.support.stream_queries", spec, self._spark, armed)
 
     def _read(self) -> int:
         """The number of files that Spark has planned into batches."""
