@@ -8,6 +8,7 @@ from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME
 from tests.support.schedules import Kill, Schedule
+from tests.support.spark_cluster import LOCAL
 from tests.support.waiting import wait_until
 
 __all__ = ["SMALL", "fill_disk", "kill_brokers", "roll_brokers"]
@@ -20,8 +21,11 @@ _LEASE = {"lease": "30s"}
 _NOTICE_LIMIT_S = 60.0
 
 
-def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
-    """Kill each of the three brokers of ``harness``, then two, then all. The job continues while one is down."""
+def kill_brokers(harness: Harness, name: str, *, rounds: int = 1, query: bool = False) -> Schedule:
+    """Kill each of the three brokers of ``harness``, then two, then all. The job continues while one is down.
+
+    ``query``: the job is a Structured Streaming query.
+    """
 
     def body(job: Job) -> None:
         job.settles(3)
@@ -29,7 +33,8 @@ def kill_brokers(harness: Harness, name: str, *, rounds: int = 1) -> Schedule:
             for nodes in _TOGETHER:
                 _kill(job, nodes)
 
-    return judged(harness, Schedule(part="brokers", name=name), Setup(settings=_LEASE), body)
+    setup = Setup(settings=_LEASE, spark=LOCAL if query else None, query=query)
+    return judged(harness, Schedule(part="brokers", name=name), setup, body)
 
 
 def roll_brokers(harness: Harness, name: str) -> Schedule:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
-from tests.support.killed_job import at_point
+from tests.support.killed_job import REACH_LIMIT_S, at_point
 from tests.support.schedules import Schedule
 from tests.support.topics import open_transactions_hold_back
 from tests.support.waiting import wait_until
@@ -160,10 +160,11 @@ def _driver_dies_replaying(job: Job, point: KillPoint, nth: int) -> None:
     job.dies(job.drive(armed), armed)
 
 
-def lose_transactions(job: Job) -> None:
-    """Kill the driver when a checkpoint is completed, and wait until the brokers have aborted its transactions."""
+def lose_transactions(job: Job, limit_s: float = REACH_LIMIT_S) -> None:
+    """Kill the driver when a checkpoint is completed, and wait until the brokers have aborted its transactions.
+    ``limit_s``: for the driver to get there."""
     left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
-    job.dies(job.drive(left), left)
+    job.dies(job.drive(left), left, limit_s)
     wait_until(
         lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()), "transactions run out"
     )

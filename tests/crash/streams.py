@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from onceward.coordinator.killpoints import KillPoint
+from tests.crash.points import lose_transactions
 from tests.crash.spark import EXECUTOR, WORKER, kill_driver_jvm, kill_one
 from tests.support.harness import Harness
+from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
 from tests.support.schedules import Kill, Schedule
-from tests.support.spark_cluster import CLUSTER
+from tests.support.spark_cluster import CLUSTER, LOCAL
 from tests.support.stream_job import StreamJob
 from tests.support.stream_queries import NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
-__all__ = ["POINTS", "kill_around_batches", "kill_executors", "visit_batches"]
+__all__ = ["POINTS", "kill_around_batches", "kill_executors", "stay_away", "visit_batches"]
 
 Move: TypeAlias = Callable[[StreamJob, random.Random], None]
 
@@ -100,6 +102,20 @@ def kill_executors(harness: Harness, query: str, *, seed: int) -> Schedule:
 
     schedule = Schedule(part="streams", name=f"executors-{query}", seed=seed)
     return conduct(StreamJob(harness, schedule, query, ahead=2 * _MANY, spark=CLUSTER), body)
+
+
+def stay_away(harness: Harness, name: str) -> Schedule:
+    """Complete a batch and let its transactions time out before a driver is back. The query reads from Kafka."""
+
+    def body(job: Job) -> None:
+        job.settles()
+        lose_transactions(job, SPARK_LIMIT_S)
+        job.drive()
+        job.wait(lambda: job.events("replayed"), "the lost transactions are written again")
+        job.settles(2)
+
+    setup = Setup(spark=LOCAL, query=True, transaction_timeout="20s", settings={"timeout": "15s"})
+    return judged(harness, Schedule(part="streams", name=name), setup, body)
 
 
 def _kill_driver(job: StreamJob) -> None:

@@ -16,7 +16,7 @@ from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
-from tests.crash.streams import kill_around_batches, kill_executors, visit_batches
+from tests.crash.streams import kill_around_batches, kill_executors, stay_away, visit_batches
 from tests.support.harness import Harness
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
@@ -99,6 +99,7 @@ def _streams(plan: Plan) -> Iterator[Schedule]:
             yield visit_batches(harness, query)
         for query in ("running-count", "processor"):
             yield kill_executors(harness, query, seed=plan.seed)
+        yield stay_away(harness, "transactions-of-a-batch-run-out")
         for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_STREAM)):
             yield kill_around_batches(harness, seed)
 
@@ -106,6 +107,7 @@ def _streams(plan: Plan) -> Iterator[Schedule]:
 def _brokers(plan: Plan) -> Iterator[Schedule]:
     with ground_of_three(plan.directory / "brokers") as (harness, disk):
         yield kill_brokers(harness, "brokers", rounds=2)
+        yield kill_brokers(harness, "brokers-of-a-query", query=True)
         yield roll_brokers(harness, "rolling-restart")
         yield fill_disk(harness, "disk-of-a-broker", disk)
 

@@ -16,12 +16,12 @@ from tests.support.schedules import Kill, Outcome, Schedule
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
-__all__ = ["ANY_TIME", "SPARK_LIMIT_S", "KilledJob", "at_point", "conduct"]
+__all__ = ["ANY_TIME", "REACH_LIMIT_S", "SPARK_LIMIT_S", "KilledJob", "at_point", "conduct"]
 
 ANY_TIME = "any time"
 SPARK_LIMIT_S = 360.0
 """Limit for every expected event with Spark, which has to start and to detect lost processes."""
-_REACH_LIMIT_S = 60.0
+REACH_LIMIT_S = 60.0
 """Limit for a kill point to be reached."""
 
 
@@ -88,7 +88,7 @@ class KilledJob(ABC):
         """Seconds since the epoch, as in the drivers' events."""
         return time.time()
 
-    def dies(self, process: Process, armed: Armed, limit_s: float = _REACH_LIMIT_S) -> bool:
+    def dies(self, process: Process, armed: Armed, limit_s: float = REACH_LIMIT_S) -> bool:
         """Wait until ``process`` dies of ``armed``; False when it ends or continues otherwise, so not reached."""
         self.note(*armed.kills)
         limit = time.monotonic() + limit_s
