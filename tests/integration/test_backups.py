@@ -12,7 +12,7 @@ from tests.support.processes import JobProcesses, Process, Starter, bounded, fre
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 PARTITIONS = 2
 RECORDS = 120
