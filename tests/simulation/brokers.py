@@ -117,11 +117,14 @@ class Brokers:
         return self._ended.get((transaction.id, transaction.producer_id, transaction.epoch), False)
 
     def ended(self, handle: KafkaCommittable) -> bool:
-        entry = self.cluster.entry(handle.transaction.id)
+        transaction = handle.transaction
+        entry = self.cluster.entry(transaction.id)
         return (
             entry is None
             or entry.state is not State.ONGOING
-            or (entry.producer_id, entry.epoch) != (handle.transaction.producer_id, handle.transaction.epoch)
+            or (entry.producer_id, entry.epoch) != (transaction.producer_id, transaction.epoch)
+            # a late request opens another one under the same epoch, without the records (KIP-890)
+            or (transaction.id, transaction.producer_id, transaction.epoch) in self._ended
         )
 
     def not_shown(self) -> list[str]:
