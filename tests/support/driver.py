@@ -38,7 +38,6 @@ def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBa
 def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     kind = Pipeline if spec.get("spark") else SparklessPipeline
     return kind(
-        job=spec["job"],
         source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
         transform=_through_the_jvm if spec.get("dataframe") else None,
         transform_batches=_in_the_worker if spec.get("batches") else None,
