@@ -277,6 +277,27 @@ def test_a_query_that_would_repeat_its_result_or_may_lose_rows_is_refused_before
     assert not counting.written()
 
 
+def test_complete_mode_writes_the_whole_result_of_each_batch_once_if_that_is_accepted(counting: Counting) -> None:
+    files = records(3)
+    counting.feed(files)
+    with counting.open(LosingSink(counting.topics.servers, topic=counting.topic), allow_complete_mode=True) as sink:
+        query = counting.writer().outputMode("complete").foreachBatch(sink).start()
+        assert sink.await_termination(query) is CloseReason.FINISHED
+    assert counting.events("replayed")
+    assert counting.written() == whole_results(files)
+
+
+def whole_results(files: Sequence[stream_queries.File]) -> Counter[tuple[bytes, bytes]]:
+    """After each file, the count and the sum of every key so far."""
+    written: Counter[tuple[bytes, bytes]] = Counter()
+    for number in range(len(files)):
+        totals: dict[str, list[int]] = {}
+        for k, v in (record for file in files[: number + 1] for record in file):
+            totals.setdefault(k, []).append(v)
+        written.update((k.encode(), b"%d|%d" % (len(values), sum(values))) for k, values in totals.items())
+    return written
+
+
 def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Counting) -> None:
     files = records(4)
     for name, value in stream_queries.ROCKSDB.items():

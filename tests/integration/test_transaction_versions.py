@@ -4,6 +4,7 @@ import itertools
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +29,16 @@ from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import Code, State
 from onceward.sinks.kafka.identifiers import claim_name
+from tests.support import stream_queries
 from tests.support.processes import JobProcesses, bounded
 from tests.support.sink_job import QUICK, SinkJob
-from tests.support.topics import Topics, assert_exactly_once
+from tests.support.topics import Topics, abort_with_the_brokers_tool, assert_exactly_once
 from tests.support.waiting import wait_until
 
 LAST_EPOCH = 32_766
 TIMEOUT_S = 1
+SPARK_STARTS_S = 300.0
+"""Limit for one life of a driver with Spark; only a stalled machine needs it."""
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +219,28 @@ def test_a_job_is_killed_between_two_commits_and_resumes(
         here.finish()
         assert sum(event.get("resumed", 0) for event in here.events("recovered")) == 3
     assert_exactly_once(topics, source, sink)
+
+
+@pytest.mark.crash
+@pytest.mark.kill
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", [0, 1], ids=["tv0", "tv1"], indirect=True)
+def test_a_query_is_killed_between_two_commits_and_a_lost_transaction_is_written_again(
+    broker: LocalKafka, job: str, tmp_path: Path
+) -> None:
+    topics, files = Topics(broker.bootstrap_servers, job), stream_queries.records(5)
+    source, sink = tmp_path / "input", topics.create("totals", 2)
+    stream_queries.feed(source, files)
+    program = "tests.support.stream_queries"
+    with JobProcesses(tmp_path, job, topics.servers, str(source), sink, program=program) as here:
+        for point, count in ((KillPoint.DRIVER_BETWEEN_END_TXN, 2), (KillPoint.DRIVER_AFTER_DECISION, 2)):
+            here.wait_for_kill(point, count, here.driver(kill_at=[f"{point}:{count}"]), SPARK_STARTS_S)
+        abort_with_the_brokers_tool(topics.servers, sink, 0)
+        here.finish(SPARK_STARTS_S)
+        assert sum(event.get("resumed", 0) for event in here.events("recovered")) >= 1
+        assert here.events("replayed")
+    written = Counter((key, value) for _, _, key, value in topics.read(sink))
+    assert written == stream_queries.expected(files)
 
 
 def raise_epochs(servers: str, name: str, epoch: int) -> None:
