@@ -44,7 +44,7 @@ crash: setup ## kills every process everywhere on real brokers (over an hour); S
 network: setup ## every link fails in every way, on real brokers (177 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
-bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, settle, reading or scale
+bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, settle, reading, scale or queries
 	@$(PY) -m benchmarks $(BENCH) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick) $(ARGS)
 
 docs: ## the pages as a site on 127.0.0.1:8000, rebuilt when a page changes

@@ -1,8 +1,8 @@
 """``python -m benchmarks``: our job and its peers.
 
 ``coordinator`` measures the coordinator alone, without a broker; ``settle`` measures how quickly many pending
-transactions are committed; ``reading`` measures reading into Spark; ``scale`` measures our job with more partitions,
-executors and slots, and larger records.
+transactions are committed; ``reading`` measures reading into Spark; ``queries`` measures Structured Streaming queries;
+``scale`` measures our job with more partitions, executors and slots, and larger records.
 """
 
 import signal
@@ -10,6 +10,7 @@ import sys
 
 from benchmarks.coordinator.main import main as coordinator
 from benchmarks.main import main as systems
+from benchmarks.queries.main import main as queries
 from benchmarks.reading import main as reading
 from benchmarks.scale.main import main as scale
 from benchmarks.settle import main as settle
@@ -20,6 +21,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["coordinator", *arguments]:
             coordinator(arguments)
+        case ["queries", *arguments]:
+            queries(arguments)
         case ["reading", *arguments]:
             reading(arguments)
         case ["scale", *arguments]:

@@ -1,7 +1,9 @@
-"""Adds copy records to a topic at a constant rate, while a system works off the backlog."""
+"""Adds records to a topic at a constant rate, while a system reads it."""
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.topics import Topics
@@ -10,14 +12,23 @@ from benchmarks.workloads import Workload, record
 __all__ = ["Adding"]
 
 _LIMIT_S = 120.0
+_COPIED = partial(record, Workload.COPY)
 
 
 class Adding(threading.Thread):
     """A thread that adds records, beginning with record ``first``."""
 
-    def __init__(self, topics: Topics, topic: str, first: int, rate: int) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        topic: str,
+        first: int,
+        rate: int,
+        make: Callable[[int], tuple[bytes, bytes]] = _COPIED,
+    ) -> None:
+        """``make``: key and value of a record, by its number."""
         super().__init__(daemon=True)
-        self._topics, self._topic, self._first, self._rate = topics, topic, first, rate
+        self._topics, self._topic, self._first, self._rate, self._make = topics, topic, first, rate, make
         self._ended = threading.Event()
         self._not_there = 0
         self.there = first
@@ -28,7 +39,7 @@ class Adding(threading.Thread):
         began = time.monotonic()
         while not self._ended.wait(0.005):
             due = self._first + int((time.monotonic() - began) * self._rate)
-            made = (record(Workload.COPY, number) for number in range(self.there, due))
+            made = map(self._make, range(self.there, due))
             batch = [{"key": key, "value": value} for key, value in made]
             self._not_there += len(batch) - producer.produce_batch(self._topic, batch)
             self.there = due

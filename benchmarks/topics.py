@@ -132,11 +132,12 @@ class Topics:
         """Return the content that a read_committed reader finds."""
         what = canonical(workload)
         try:
-            return Content.of(what(key, value) for key, value in self._read(name))
+            return Content.of(what(key, value) for key, value in self.read(name))
         except (KeyError, ValueError, AttributeError, struct.error) as error:
             raise BenchmarkError(f"Topic {name} holds a record that no {workload} makes: {error!r}.") from error
 
-    def _read(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+    def read(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and value of each committed record, in the order of its partition."""
         consumer = self.consumer()
         try:
             consumer.assign([TopicPartition(name, partition, 0) for partition in self._partitions])

@@ -12,7 +12,7 @@ from benchmarks.systems import Command, Kind, Task
 from benchmarks.workloads import Workload
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 
-__all__ = ["EVENTS", "OURS", "Ours"]
+__all__ = ["EVENTS", "OURS", "TRANSFORMING_JVM", "Ours", "environment"]
 
 EVENTS = "events.jsonl"
 """The journal's file in the run's directory."""
@@ -23,8 +23,17 @@ _LOOK_AT_RECORDS = (Workload.JSON, Workload.FILTER)
 _SCHEDULING_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that only starts tasks: what the second compiler would make quicker is not worth its own time
 (benchmarks/RESULTS.md)."""
-_TRANSFORMING_JVM = "-XX:+UseParallelGC"
+TRANSFORMING_JVM = "-XX:+UseParallelGC"
 """For one whose threads run the transform: rows are garbage at once, and Java's usual collector costs them a tenth."""
+
+
+def environment(scratch: Path, submitted: str) -> dict[str, str]:
+    """Return the environment of a program of ours. ``submitted``: arguments as for spark-submit."""
+    return {
+        EVENTS_VARIABLE: str(scratch / EVENTS),
+        "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell",
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +70,13 @@ class Ours:
         job = {**task.as_json(), "path": path, "delivery": self.delivery}
         return Command(
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
-            environment={
-                EVENTS_VARIABLE: str(task.scratch / EVENTS),
-                "PYSPARK_SUBMIT_ARGS": f"{self._submitted(task.threads, task.workload)} pyspark-shell",
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            },
+            environment=environment(task.scratch, self._submitted(task.threads, task.workload)),
         )
 
     def _submitted(self, threads: int | str, workload: Workload) -> str:
         """As for spark-submit."""
         transforms = self.path == "spark" or (self.path == "dataframe" and workload in _LOOK_AT_RECORDS)
-        java = _TRANSFORMING_JVM if transforms else _SCHEDULING_JVM
+        java = TRANSFORMING_JVM if transforms else _SCHEDULING_JVM
         return f"--master {self._master(threads)} --driver-java-options '{java}'"
 
     def _master(self, threads: int | str) -> str:

@@ -1,0 +1,130 @@
+"""``python -m benchmarks queries``: how the time of a batch is divided, and what is compared."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from benchmarks.queries.batches import OWNERS, WARM_UP, Batch, Jobs, batches_of, figures, jobs_of
+from benchmarks.queries.main import longer, profile
+from benchmarks.queries.workloads import event_time_ms, record
+
+QUERY = "a-query"
+NUMBER = WARM_UP
+"""The first batch that counts."""
+DURATIONS = {"latestOffset": 10, "walCommit": 40, "queryPlanning": 5, "getBatch": 0, "commitOffsets": 50}
+JOBS = Jobs(submitted=100.05, launched=100.06, finished=100.13, ended=100.14)
+EVENTS: list[dict[str, Any]] = [
+    {"event": "planned"},
+    {
+        "event": "pre-committed",
+        "checkpoint": 7,
+        "batch": NUMBER,
+        "at": 100.17,
+        "steps": {
+            "plan": 0.0, "schedule": 0.04, "queue": 0.0, "read+transform": 0.05, "produce": 0.01, "flush": 0.02,
+            "vote": 0.02, "prove": 0.02,
+        },
+    },
+    {"event": "settled", "checkpoint": 7, "at": 100.24, "steps": {"decide": 0.02, "settle": 0.04}},
+]  # fmt: skip
+
+
+def progress(rows: Sequence[int]) -> list[dict[str, Any]]:
+    took = {**DURATIONS, "addBatch": 280, "triggerExecution": 390}
+    return [
+        {"id": QUERY, "batchId": number, "numInputRows": count, "durationMs": took} for number, count in enumerate(rows)
+    ]
+
+
+def one_batch(events: Sequence[Mapping[str, Any]] | None) -> Batch:
+    rows = [1] * NUMBER + [9]
+    calls = dict.fromkeys(range(NUMBER + 1), (100.0, 100.25))
+    first = [
+        {**event, "batch": number, "checkpoint": number}
+        for number in range(NUMBER)
+        for event in EVENTS
+        if "steps" in event
+    ]
+    jobs = {(QUERY, number): JOBS for number in range(NUMBER + 1)}
+    (batch,) = batches_of(progress(rows), calls, jobs, None if events is None else [*first, *events])
+    return batch
+
+
+def test_parts_of_a_batch_add_up_to_its_trigger() -> None:
+    for batch in (one_batch(None), one_batch(EVENTS)):
+        assert batch.rows == 9
+        assert sum(batch.parts.values()) == pytest.approx(batch.trigger_ms)
+        assert list(batch.parts) == [part for part in OWNERS if part in batch.parts], "in their order"
+
+
+def test_a_batch_into_noop_is_all_sparks() -> None:
+    parts = one_batch(None).parts
+    assert {OWNERS[part] for part in parts} == {"Spark", "source"}
+    assert parts["call"] == pytest.approx(30)
+    assert parts["plan job"] == pytest.approx(50)
+    assert parts["tasks"] == pytest.approx(70)
+    assert parts["collect"] == pytest.approx(110)
+
+
+def test_the_sinks_own_time_is_taken_from_its_journal() -> None:
+    parts = one_batch(EVENTS).parts
+    wanted = {
+        "identify": 10, "plan job": 40, "launch": 10, "tasks": 40, "produce": 10, "flush": 20, "end": 10, "collect": 10,
+        "prove": 20, "acknowledge": 10, "decide": 20, "settle": 40, "return": 10, "call": 30, "rest": 5,
+    }  # fmt: skip
+    assert {part: parts[part] for part in wanted} == pytest.approx(wanted)
+
+
+def test_batches_without_records_do_not_count() -> None:
+    calls = dict.fromkeys(range(NUMBER + 2), (100.0, 100.25))
+    jobs = {(QUERY, number): JOBS for number in range(NUMBER + 2)}
+    found = batches_of(progress([1] * NUMBER + [0, 9]), calls, jobs, None)
+    assert [batch.number for batch in found] == [NUMBER + 1]
+
+
+def test_the_event_log_gives_the_jobs_of_each_batch() -> None:
+    properties = {"sql.streaming.queryId": QUERY, "streaming.sql.batchId": "3"}
+    log = [
+        {"Event": "SparkListenerApplicationStart"},
+        {"Event": "SparkListenerJobStart", "Job ID": 0, "Submission Time": 1_000, "Stage IDs": [0]},
+        {
+            "Event": "SparkListenerJobStart", "Job ID": 1, "Submission Time": 2_000, "Stage IDs": [1, 2],
+            "Properties": properties,
+        },
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 0, "Task Info": {"Launch Time": 1, "Finish Time": 9_999}},
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 1, "Task Info": {"Launch Time": 2_010, "Finish Time": 2_050}},
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 2, "Task Info": {"Launch Time": 2_060, "Finish Time": 2_090}},
+        {"Event": "SparkListenerJobEnd", "Job ID": 0, "Completion Time": 9_999},
+        {"Event": "SparkListenerJobEnd", "Job ID": 1, "Completion Time": 2_095},
+    ]  # fmt: skip
+    found = jobs_of(json.dumps(event) for event in log)
+    assert found == {(QUERY, 3): Jobs(submitted=2.0, launched=2.01, finished=2.09, ended=2.095)}
+
+
+def test_rare_slow_batches_are_in_no_part() -> None:
+    batches = [
+        Batch(number=number, rows=1, trigger_ms=took, parts={"call": took})
+        for number, took in enumerate([10.0, 12.0, 14.0, 900.0])
+    ]
+    found = figures(batches)
+    assert (found["batch_ms"], found["batch_p90_ms"]) == (14.0, 900.0)
+    assert found["parts"] == {"call": 13.0}
+
+
+def test_ours_is_compared_with_noop_of_the_same_round() -> None:
+    took = {("noop", 1): 100, ("ours", 1): 190, ("noop", 2): 300, ("ours", 2): 410, ("noop", 3): 50}
+    runs = [
+        {"workload": "w", "system": system, "round": number, "figures": {"batch_ms": ms, "parts": {"call": ms}}}
+        for (system, number), ms in took.items()
+    ]
+    assert longer(runs) == {"w": {"median": 100, "min": 90, "max": 110, "rounds": 2, "reached": True}}
+    assert profile(runs) == {"w": {"noop": {"call": 100}, "ours": {"call": 300}}}
+    assert longer([{"workload": "w", "system": "ours", "round": 1, "failed": "it ended"}]) == {}
+
+
+def test_records_carry_their_event_time() -> None:
+    key, value = record(20_010)
+    assert (len(key), len(value)) == (8, 92)
+    assert int(value[:13]) == event_time_ms(20_010) == 1_700_000_001_000
