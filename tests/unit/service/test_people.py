@@ -163,7 +163,8 @@ def test_a_restore_starts_the_next_generation_at_older_positions_and_is_in_the_h
     driver.wait_committed(4)
     assert people.restore(name, 2, "too early").verdict is Verdict.REFUSED, "it has a driver"
     assert people.stop(name).verdict is Verdict.ACCEPTED
-    wait_until(lambda: people.job(name).settled and Stop() in driver.reported, "what is decided is settled")
+    # in this order: once it has the Stop, it gets no further trigger
+    wait_until(lambda: Stop() in driver.reported and people.job(name).settled, "what is decided is settled")
     driver.close()
     newest = people.job(name).last_completed
 
@@ -238,7 +239,7 @@ def test_the_history_and_an_order_survive_a_restart(
         driver.wait_committed(3)
         driver.session.settle(CheckpointId(10_000), SINK.name, [])
         people.stop(name)
-        wait_until(lambda: people.job(name).settled and Stop() in driver.reported, "what is decided is settled")
+        wait_until(lambda: Stop() in driver.reported and people.job(name).settled, "what is decided is settled")
         driver.close()
         people.restore(name, 1, "a test wants it")
     coordinator.close()
