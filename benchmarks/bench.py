@@ -5,6 +5,7 @@ output's partitions for any reader and for a read_committed reader. A wrong outp
 import json
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.adding import Adding
@@ -12,12 +13,11 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.guarded import Guarded
 from benchmarks.ours.system import EVENTS
 from benchmarks.ours.timeline import Timeline
-from benchmarks.progress import steady_rate
 from benchmarks.running import STANDSTILL_S, Figures, Running
 from benchmarks.sizes import Placed, Sizes
 from benchmarks.systems import Kind, System, Task
 from benchmarks.topics import Topics
-from benchmarks.workloads import Content, Workload, expected
+from benchmarks.workloads import Content, Workload, expected, record
 from onceward.coordinator.dev.kafka import LocalKafka
 
 __all__ = ["BROKER", "Bench"]
@@ -81,16 +81,7 @@ class Bench:
             self._watch(running, content.records)
             running.finish()
         figures = self._checked(running, workload, content)
-        visible = running.looks[-1].ends.visible
-        done = next(look.at for look in running.looks if look.ends.visible == visible)
-        return {
-            "records": records,
-            "records_per_s": round(steady_rate(running.looks, records)),
-            "records_per_s_whole": round(records / done),
-            "cpu_s_per_million": round(figures["cpu_s"] / records * 1e6, 2),
-            "broker_cpu_s_per_million": round(figures["broker_cpu_s"] / records * 1e6, 2),
-            **figures,
-        }
+        return {**running.rates(records), **figures}
 
     def _cycle(self, system: System, name: str) -> Figures:
         """Only for our job; its journal has the time between settled checkpoints."""
@@ -231,7 +222,9 @@ class Bench:
         topic = f"in-{name}"
         self._topics.create(topic)
         by_key = self._sizes.placed is Placed.BY_KEY
-        self._topics.fill(topic, workload, records, record_bytes=self._sizes.record_bytes, by_key=by_key)
+        size = self._sizes.record_bytes
+        make = partial(record, workload, record_bytes=size)
+        self._topics.fill(topic, make, records, record_bytes=size, by_key=by_key)
         return topic
 
     def _scratch(self, name: str) -> Path:

@@ -8,13 +8,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 
 from benchmarks.bench import BROKER, Bench
 from benchmarks.machine import describe_machine
-from benchmarks.options import add_options, rounds_of
+from benchmarks.options import add_options, chosen, rounds_of
 from benchmarks.ours.system import OURS
 from benchmarks.peers import PEERS
 from benchmarks.report import goals, print_report, steps, summary
@@ -27,8 +27,6 @@ from benchmarks.workloads import Workload
 from onceward.coordinator.dev.kafka import LocalKafka
 
 __all__ = ["main"]
-
-T = TypeVar("T")
 
 _QUICK = Sizes(
     records=20_000, interval_ms=200, steady_s=2.0, warm_s=0.5, rate=2_000, small_checkpoints=6, small_records=100
@@ -50,8 +48,8 @@ def main(arguments: Sequence[str]) -> Path:
     console = Console()
     ours: dict[str, System] = {system.name: system for system in OURS}
     peers: dict[str, System] = {system.name: system for system in PEERS}
-    systems = [*_chosen(parser, "--ours", options.ours, ours), *_chosen(parser, "--peers", options.peers, peers)]
-    workloads = _chosen(parser, "--workloads", options.workloads, {workload.value: workload for workload in Workload})
+    systems = [*chosen(parser, "--ours", options.ours, ours), *chosen(parser, "--peers", options.peers, peers)]
+    workloads = chosen(parser, "--workloads", options.workloads, {workload.value: workload for workload in Workload})
     given = {name: getattr(options, name) for name in ("records", "per_checkpoint", "threads", "rate")}
     base = _QUICK if options.quick else Sizes()
     sizes = Sizes(**{**asdict(base), **{name: value for name, value in given.items() if value is not None}})
@@ -81,11 +79,3 @@ def main(arguments: Sequence[str]) -> Path:
     print_report(results, console)
     console.print(f"machine: {results['machine']}\n{place}", markup=False)
     return place
-
-
-def _chosen(parser: argparse.ArgumentParser, option: str, names: str, known: dict[str, T]) -> list[T]:
-    """Return the chosen values in the order of `known`."""
-    wanted = set(known) if names == "all" else {name for name in names.split(",") if name}
-    if unknown := wanted - known.keys():
-        parser.error(f"{option}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return [value for name, value in known.items() if name in wanted]

@@ -2,10 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.results import RESULTS
 
-__all__ = ["add_options", "rounds_of"]
+__all__ = ["add_options", "chosen", "rounds_of"]
+
+T = TypeVar("T")
 
 _ROUNDS = 3
 
@@ -22,3 +25,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def rounds_of(options: argparse.Namespace) -> int:
     """Return the requested number of rounds; the default of a quick run is one."""
     return options.rounds or (1 if options.quick else _ROUNDS)
+
+
+def chosen(parser: argparse.ArgumentParser, option: str, names: str, known: dict[str, T]) -> list[T]:
+    """Return the chosen values in the order of `known`."""
+    wanted = set(known) if names == "all" else {name for name in names.split(",") if name}
+    if unknown := wanted - known.keys():
+        parser.error(f"{option}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [value for name, value in known.items() if name in wanted]

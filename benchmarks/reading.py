@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
 from benchmarks.topics import Topics
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload, record
 from onceward import KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.pipeline.interfaces import JobContext
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> Path:
     with LocalKafka(heap="768m") as kafka:
         topics = Topics(kafka.bootstrap_servers, _PARTITIONS)
         topics.create(_TOPIC)
-        topics.fill(_TOPIC, Workload.COPY, records)
+        topics.fill(_TOPIC, partial(record, Workload.COPY), records)
         spark, _ = make_session("reading")
         onceward.register(spark)
         read = {

@@ -1,8 +1,9 @@
 """The rounds: each round runs every system once per workload, in turn, so that disturbances affect all alike."""
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -16,10 +17,14 @@ Run = dict[str, Any]
 """``workload``, ``system``, ``round`` (from 1), and ``figures``, or ``failed`` or ``not_offered`` with the reason."""
 
 
-class Runner(Protocol):
+W = TypeVar("W", bound=StrEnum)
+Taken = TypeVar("Taken", bound=StrEnum, contravariant=True)
+
+
+class Runner(Protocol[Taken]):
     """Measures one run."""
 
-    def run(self, system: System, workload: Workload) -> dict[str, Any]:
+    def run(self, system: System, workload: Taken) -> dict[str, Any]:
         """Return the figures. Raises BenchmarkError and NotOfferedError."""
 
 
@@ -37,9 +42,7 @@ def set_up(systems: Sequence[System], say: Callable[[str], None]) -> dict[str, s
     return reasons
 
 
-def planned(
-    systems: Sequence[System], workloads: Sequence[Workload], rounds: int
-) -> Iterator[tuple[Workload, int, System]]:
+def planned(systems: Sequence[System], workloads: Sequence[W], rounds: int) -> Iterator[tuple[W, int, System]]:
     """Yield the order A B A B: all systems of a workload in sequence, repeated for each round."""
     for workload in workloads:
         for number in range(1, rounds + 1):
@@ -49,14 +52,14 @@ def planned(
 
 
 def run_rounds(
-    runner: Runner,
+    runner: Runner[W],
     systems: Sequence[System],
-    workloads: Sequence[Workload],
+    workloads: Sequence[W],
     rounds: int,
     say: Callable[[str], None],
 ) -> Iterator[Run]:
     """Yield all runs, each as it ends. A failed run is a row with its reason, and the others continue."""
-    not_offered: set[tuple[str, Workload]] = set()
+    not_offered: set[tuple[str, W]] = set()
     for workload, number, system in planned(systems, workloads, rounds):
         if (system.name, workload) not in not_offered:
             run: Run = {"workload": workload.value, "system": system.name, "round": number}

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.errors import BenchmarkError
 from benchmarks.guarded import Guarded
 from benchmarks.processes import ProcessTree, Usage, processes
-from benchmarks.progress import Look, Pauses, look_every
+from benchmarks.progress import Look, Pauses, look_every, steady_rate
 from benchmarks.systems import Command
 from benchmarks.topics import Ends, Topics
 
@@ -82,6 +82,19 @@ class Running(Guarded):
             "broker_cpu_s": round(self._broker_cpu - self._broker_before, 2),
             "peak_rss_mb": round(self.usage.peak_rss / 1e6),
             "peak_pss_mb": round(self.usage.peak_pss / 1e6),
+        }
+
+    def rates(self, records: int) -> Figures:
+        """Return the figures of a run whose input held ``records``, all of which it has processed."""
+        resources = self.resources()
+        visible = self.looks[-1].ends.visible
+        done = next(look.at for look in self.looks if look.ends.visible == visible)
+        return {
+            "records": records,
+            "records_per_s": round(steady_rate(self.looks, records)),
+            "records_per_s_whole": round(records / done),
+            "cpu_s_per_million": round(resources["cpu_s"] / records * 1e6, 2),
+            "broker_cpu_s_per_million": round(resources["broker_cpu_s"] / records * 1e6, 2),
         }
 
     def must_run(self) -> None:

@@ -5,8 +5,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.workloads import Workload
-
 __all__ = ["Command", "Kind", "System", "Task"]
 
 
@@ -24,7 +22,8 @@ class Kind(StrEnum):
 class Task:
     """One run of one system: a pipeline that runs until SIGTERM. The system's program receives it as JSON."""
 
-    workload: Workload
+    workload: StrEnum
+    """A `Workload`, or a query of `benchmarks.queries`."""
     servers: str
     source: str
     """Topic to read, from its beginning."""

@@ -4,14 +4,14 @@ import contextlib
 import itertools
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.workloads import RECORD_BYTES, Content, Workload, canonical, record
+from benchmarks.workloads import RECORD_BYTES, Content, Workload, canonical
 
 __all__ = ["Ends", "Topics", "batches"]
 
@@ -61,8 +61,9 @@ class Topics:
             consumer.close()
 
     def create(self, name: str) -> None:
-        """Create a topic; return once its partitions can be queried."""
-        self._admin.create_topics([NewTopic(name, len(self._partitions), 1)])[name].result(_LIMIT_S)
+        """Create a topic; return once its partitions can be queried. It keeps records whatever their times."""
+        topic = NewTopic(name, len(self._partitions), 1, config={"retention.ms": "-1"})
+        self._admin.create_topics([topic])[name].result(_LIMIT_S)
         self.ends(name)
 
     def delete(self, name: str) -> None:
@@ -73,21 +74,20 @@ class Topics:
     def fill(
         self,
         name: str,
-        workload: Workload,
+        make: Callable[[int], tuple[bytes, bytes]],
         records: int,
         *,
         record_bytes: int = RECORD_BYTES,
         by_key: bool = False,
     ) -> None:
-        """Write records 0 to `records` - 1 of `workload`: evenly over the partitions, or by key as Java's partitioner
-        does. All are confirmed on return."""
+        """Write records 0 to `records` - 1, which `make` returns by their number: evenly over the partitions, or by
+        key as Java's partitioner does. All are confirmed on return."""
         producer = self.producer(linger_ms=20)
         most = min(_QUEUED, _QUEUED_BYTES // record_bytes)
         for batch, numbers in enumerate(batches(records, len(self._partitions), record_bytes)):
-            made = (record(workload, number, record_bytes) for number in numbers)
             producer.produce_batch(
                 name,
-                [{"key": key, "value": value} for key, value in made],
+                [{"key": key, "value": value} for key, value in map(make, numbers)],
                 _BY_KEY if by_key else batch % len(self._partitions),
             )
             producer.poll(0)

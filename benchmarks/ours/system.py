@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -73,7 +74,7 @@ class Ours:
             environment=environment(task.scratch, self._submitted(task.threads, task.workload)),
         )
 
-    def _submitted(self, threads: int | str, workload: Workload) -> str:
+    def _submitted(self, threads: int | str, workload: StrEnum) -> str:
         """As for spark-submit."""
         transforms = self.path == "spark" or (self.path == "dataframe" and workload in _LOOK_AT_RECORDS)
         java = TRANSFORMING_JVM if transforms else _SCHEDULING_JVM

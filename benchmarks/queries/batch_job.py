@@ -49,8 +49,6 @@ class _Timed:
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     spark, _ = make_session("queries")
-    for name, value in options["conf"].items():
-        spark.conf.set(name, value)
     onceward.register(spark)
     for turn in options["turns"]:
         done = _turn(spark, options, turn)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from benchmarks.queries.workloads import TIME_DIGITS, WINDOW_MS, QueryWorkload
+from benchmarks.queries.workloads import LATE_MS, TIME_DIGITS, WINDOW_MS, QueryWorkload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +23,7 @@ def _window_count(records: "DataFrame") -> "DataFrame":
     from pyspark.sql.functions import window
 
     at = f"timestamp_millis(cast(substring(cast(value as string), 1, {TIME_DIGITS}) as long)) as at"
-    timed = records.selectExpr("key", at).withWatermark("at", "0 seconds")
+    timed = records.selectExpr("key", at).withWatermark("at", f"{LATE_MS} milliseconds")
     counts = timed.groupBy(window("at", f"{WINDOW_MS} milliseconds"), "key").count()
     key = "concat(cast(key as string), '@', cast(unix_millis(window.start) as string)) as key"
     return counts.selectExpr(key, "cast(count as string) as value")

@@ -1,12 +1,13 @@
 """``python -m benchmarks queries``: Structured Streaming queries; JSON and tables.
 
 Measures what a batch of `StreamSink` costs beside the same query into noop, in alternating turns of one session, and
-whose time each part of a batch is.
+whose time each part of a batch is. Measures stateful queries over a full topic, on request beside their peers.
 """
 
 import argparse
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,82 +17,133 @@ from rich.table import Table
 from benchmarks.bench import BROKER
 from benchmarks.errors import BenchmarkError
 from benchmarks.machine import describe_machine
-from benchmarks.options import add_options, rounds_of
+from benchmarks.options import add_options, chosen, rounds_of
+from benchmarks.peers.flink.system import Flink
+from benchmarks.peers.streams.system import Streams
 from benchmarks.queries.batches import OWNERS
+from benchmarks.queries.full import FullTopic
 from benchmarks.queries.overhead import SYSTEMS, Load, measure
+from benchmarks.queries.systems import ROCKSDB, OurQuery
 from benchmarks.queries.workloads import QueryWorkload
-from benchmarks.report import Spread, print_summary, summary, values
+from benchmarks.report import Spread, print_summary, ratios, summary, values
 from benchmarks.results import new_directory, say, write
-from benchmarks.rounds import Run
+from benchmarks.rounds import Run, run_rounds, set_up
 from benchmarks.scratch import scratch_directory
+from benchmarks.sizes import Placed, Sizes
+from benchmarks.systems import System
 from onceward.coordinator.dev.kafka import LocalKafka
 
-__all__ = ["longer", "main", "profile"]
+__all__ = ["against_peers", "longer", "main", "profile"]
 
 _WORKLOADS = (QueryWorkload.COPY, QueryWorkload.RUNNING_COUNT)
 _RATES = (400, 20_000)
 _LONGER_MS = 100
 """The goal: a batch of ours takes at most this much longer than the same batch into noop."""
-_ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-_STORES: dict[str, dict[str, str]] = {"hdfs": {}, "rocksdb": _ROCKSDB}
+_FULL = (QueryWorkload.WINDOW_COUNT, QueryWorkload.RUNNING_COUNT)
+_PEERS: tuple[System, ...] = (Flink(), Streams())
+_AGAINST_FLINK = 0.7
+"""The goal: at least this share of Flink's records per second."""
+_SIZES = Sizes(records=8_000_000, placed=Placed.BY_KEY, per_checkpoint=500_000)
+_QUICK = Sizes(records=400_000, placed=Placed.BY_KEY, per_checkpoint=100_000)
+_STORES: dict[str, dict[str, str]] = {"hdfs": {}, "rocksdb": ROCKSDB}
 
 
 def main(arguments: Sequence[str]) -> Path:
     """Run the benchmark; return the directory with the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks queries", description=__doc__)
-    parser.add_argument("--workloads", default=",".join(_WORKLOADS), help="some of: " + ", ".join(QueryWorkload))
+    parser.add_argument("--peers", default="", help="at a full topic; all, or some of: flink, streams")
+    parser.add_argument("--workloads", default=",".join(_WORKLOADS), help="batches of: " + ", ".join(QueryWorkload))
     parser.add_argument("--rates", default=",".join(map(str, _RATES)), help="records/s; default: 400,20000")
     parser.add_argument("--batches", type=int, help="of one turn, after its warm-up; default: 40")
-    parser.add_argument("--partitions", type=int, default=2, help="of input, state and output; default: 2")
+    parser.add_argument("--full", default="all", help="full topics; all, or some of: " + ", ".join(_FULL))
+    parser.add_argument("--records", type=int, help=f"in a full topic; default: {_SIZES.records:,}")
+    parser.add_argument("--per-checkpoint", type=int, help="maxOffsetsPerTrigger of ours at a full topic")
     parser.add_argument("--store", choices=_STORES, default="rocksdb", help="Spark's state store")
     add_options(parser)
     options = parser.parse_args(arguments)
     rounds = rounds_of(options)
-    conf = {
-        "spark.sql.shuffle.partitions": str(options.partitions),
-        "spark.sql.streaming.numRecentProgressUpdates": "100000",
-        **_STORES[options.store],
-    }
+    conf = _STORES[options.store]
+    known = {workload.value: workload for workload in QueryWorkload}
     loads = [
         Load(
-            workload=QueryWorkload(workload),
+            workload=workload,
             rate=int(rate),
             batches=options.batches or (4 if options.quick else 40),
-            partitions=options.partitions,
+            partitions=2,
             threads=2,
-            conf=conf,
+            conf={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.streaming.numRecentProgressUpdates": "100000",
+                **conf,
+            },
         )
-        for workload in options.workloads.split(",")
+        for workload in chosen(parser, "--workloads", options.workloads, known)
         for rate in options.rates.split(",")
     ]
+    full = chosen(parser, "--full", options.full, {workload.value: workload for workload in _FULL})
+    peers = chosen(parser, "--peers", options.peers, {peer.name: peer for peer in _PEERS})
+    given = {name: getattr(options, name) for name in ("records", "per_checkpoint")}
+    sizes = replace(
+        _QUICK if options.quick else _SIZES, **{name: value for name, value in given.items() if value is not None}
+    )
+
     place = new_directory(options.results, "queries")
     runs: list[Run] = []
     failed: dict[str, str] = {}
     with scratch_directory(options.directory) as scratch:
+        systems = [OurQuery(conf=conf), *peers] if full else []
+        reasons = set_up(systems, say)
         results: dict[str, Any] = {
-            "machine": describe_machine(scratch), "quick": options.quick, "rounds": rounds, "conf": conf,
-            "failed": failed, "runs": runs,
-        }  # fmt: skip
+            "machine": describe_machine(scratch),
+            "quick": options.quick,
+            "rounds": rounds,
+            "conf": conf,
+            "sizes": asdict(sizes),
+            "systems": {system.name: {"versions": system.versions, "settings": system.settings} for system in systems},
+            "set_up": reasons,
+            "failed": failed,
+            "runs": runs,
+        }
         with LocalKafka(heap="768m", directory=scratch / "kafka", properties=BROKER) as kafka:
-            for load in loads:
-                say(load.title)
-                try:
-                    for run in measure(kafka, load, rounds, scratch):
-                        runs.append(run)
-                        write(results, place)
-                except BenchmarkError as error:
-                    failed[load.title] = str(error)
-                    say(f"{load.title} FAILED: {error}")
-    results |= {"summary": summary(runs), "longer": longer(runs), "profile": profile(runs)}
+            for run in _measured(kafka, loads, rounds, scratch, failed):
+                runs.append(run)
+                write(results, place)
+            if full:
+                ready = [system for system in systems if reasons[system.name] is None]
+                for run in run_rounds(FullTopic(kafka, sizes, scratch), ready, full, rounds, say):
+                    runs.append({**run, "workload": f"{run['workload']} at a full topic"})
+                    write(results, place)
+    results |= {
+        "summary": summary(runs), "longer": longer(runs), "profile": profile(runs), "ratios": against_peers(runs)
+    }  # fmt: skip
     write(results, place)
     _print(results, Console())
     Console().print(f"machine: {results['machine']}\n{place}", markup=False)
     return place
+
+
+def _measured(
+    kafka: LocalKafka, loads: Sequence[Load], rounds: int, scratch: Path, failed: dict[str, str]
+) -> Iterator[Run]:
+    """Yield the turns under each load; add to ``failed`` why a load has none."""
+    for load in loads:
+        say(load.title)
+        try:
+            yield from measure(kafka, load, rounds, scratch)
+        except BenchmarkError as error:
+            failed[load.title] = str(error)
+            say(f"{load.title} FAILED: {error}")
+
+
+def against_peers(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return, by full topic and peer, our rate as a multiple of the peer's: the spread over the rounds."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for title in dict.fromkeys(run["workload"] for run in runs):
+        for peer in _PEERS:
+            ratio = ratios(runs, title, "records_per_s", "ours", (peer.name,))
+            if ratio is not None:
+                found.setdefault(title, {})[peer.name] = ratio[1].as_json()
+    return found
 
 
 def longer(runs: Sequence[Run]) -> dict[str, Any]:
@@ -131,6 +183,16 @@ def _print(results: Mapping[str, Any], console: Console) -> None:
             f"{title}: a batch of ours takes {spread['median']:,.0f} ms longer than one into noop "
             f"({spread['min']:,.0f} to {spread['max']:,.0f}; goal: at most {_LONGER_MS}): {verdict}"
         )
+    for title, peers in results["ratios"].items():
+        for peer, spread in peers.items():
+            goal = f"; goal: at least {_AGAINST_FLINK}" if peer == "flink" else ""
+            console.print(
+                f"{title}: {spread['median']:.2f} times the rate of {peer} "
+                f"({spread['min']:.2f} to {spread['max']:.2f}{goal})"
+            )
+    for system, reason in results["set_up"].items():
+        if reason:
+            console.print(f"  {system} was not measured: {reason}", markup=False)
     for title, reason in results["failed"].items():
         console.print(f"  {title}: {reason}", markup=False)
 

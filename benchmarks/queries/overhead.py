@@ -11,8 +11,9 @@ from typing import Any
 from benchmarks.adding import Adding
 from benchmarks.errors import BenchmarkError
 from benchmarks.guarded import Guarded
-from benchmarks.ours.system import TRANSFORMING_JVM, environment
+from benchmarks.ours.system import environment
 from benchmarks.queries.batches import WARM_UP, Jobs, batches_of, figures, jobs_of
+from benchmarks.queries.systems import submitted
 from benchmarks.queries.workloads import QueryWorkload, record
 from benchmarks.rounds import Run
 from benchmarks.topics import Topics
@@ -78,21 +79,15 @@ def _turns(
         "servers": kafka.bootstrap_servers,
         "source": name,
         "batches": WARM_UP + load.batches,
-        "conf": load.conf,
         "turns": turns,
         "scratch": str(scratch),
         "result": str(result),
     }
     command = [sys.executable, "-m", "benchmarks.queries.batch_job", json.dumps(options)]
-    conf = {"enabled": "true", "rolling.enabled": "false", "compress": "false", "dir": str(logs)}
-    submitted = " ".join(
-        [
-            f"--master local[{load.threads},4] --driver-java-options '{TRANSFORMING_JVM}'",
-            *(f"--conf 'spark.eventLog.{key}={value}'" for key, value in conf.items()),
-        ]
-    )
+    log_conf = {"enabled": "true", "rolling.enabled": "false", "compress": "false", "dir": str(logs)}
     adding = Adding(topics, name, 0, load.rate, record)
-    started = environment(scratch, submitted)
+    conf = {f"spark.eventLog.{key}": value for key, value in log_conf.items()}
+    started = environment(scratch, submitted(load.threads, {**conf, **load.conf}))
     with Guarded(name, command, scratch / "log", directory=scratch, environment=started) as session:
         adding.start()
         try:

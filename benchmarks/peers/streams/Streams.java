@@ -15,29 +15,43 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
-import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.TimeWindows;
 
 /** One of the benchmark's workloads as a Kafka Streams application; runs until SIGTERM. The argument is the task. */
 public final class Streams {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final Consumed<String, String> TEXTS = Consumed.with(Serdes.String(), Serdes.String());
 
     private Streams() {}
 
     public static void main(String[] arguments) throws Exception {
         JsonNode task = JSON.readTree(arguments[0]);
         StreamsBuilder builder = new StreamsBuilder();
-        KStream<byte[], byte[]> records = builder.stream(task.get("source").asText());
+        String source = task.get("source").asText();
+        String sink = task.get("sink").asText();
         switch (task.get("workload").asText()) {
+            case "running-count":
+                runningCount(builder, source, sink);
+                break;
+            case "window-count":
+                windowCount(builder, source, sink);
+                break;
             case "json":
-                records = records.mapValues(Streams::computed);
+                builder.<byte[], byte[]>stream(source).mapValues(Streams::computed).to(sink);
                 break;
             case "filter":
-                records = records.filter((key, value) -> key[key.length - 1] == '0' && key[key.length - 2] == '0');
+                builder.<byte[], byte[]>stream(source)
+                    .filter((key, value) -> key[key.length - 1] == '0' && key[key.length - 2] == '0')
+                    .to(sink);
                 break;
             default:
+                builder.<byte[], byte[]>stream(source).to(sink);
                 break;
         }
-        records.to(task.get("sink").asText());
         KafkaStreams streams = new KafkaStreams(builder.build(), properties(task));
         CountDownLatch ended = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(error -> {
@@ -51,6 +65,30 @@ public final class Streams {
         }));
         streams.start();
         ended.await();
+    }
+
+    private static void runningCount(StreamsBuilder builder, String source, String sink) {
+        builder.stream(source, TEXTS)
+            .groupByKey(Grouped.with(Serdes.String(), Serdes.String()))
+            .count()
+            .toStream()
+            .mapValues(count -> Long.toString(count))
+            .to(sink, Produced.with(Serdes.String(), Serdes.String()));
+    }
+
+    /** Values begin with their event time in milliseconds, 13 digits; benchmarks/queries/workloads.py has the sizes. */
+    private static void windowCount(StreamsBuilder builder, String source, String sink) {
+        Duration size = Duration.ofMillis(10_000);
+        Duration late = Duration.ofMillis(10_000);
+        builder.stream(source, TEXTS.withTimestampExtractor(
+                (record, before) -> Long.parseLong(((String) record.value()).substring(0, 13))))
+            .groupByKey(Grouped.with(Serdes.String(), Serdes.String()))
+            .windowedBy(TimeWindows.ofSizeAndGrace(size, late))
+            .count()
+            .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
+            .toStream((window, count) -> window.key() + "@" + window.window().start())
+            .mapValues(count -> Long.toString(count))
+            .to(sink, Produced.with(Serdes.String(), Serdes.String()));
     }
 
     private static byte[] computed(byte[] value) {

@@ -1,4 +1,4 @@
-"""``python -m benchmarks queries``: how the time of a batch is divided, and what is compared."""
+"""``python -m benchmarks queries``: how the time of a batch is divided, what is compared, which outputs are right."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,20 @@ from typing import Any
 import pytest
 
 from benchmarks.queries.batches import OWNERS, WARM_UP, Batch, Jobs, batches_of, figures, jobs_of
-from benchmarks.queries.main import longer, profile
-from benchmarks.queries.workloads import event_time_ms, record
+from benchmarks.queries.full import Counted
+from benchmarks.queries.main import against_peers, longer, profile
+from benchmarks.queries.workloads import (
+    LATE_MS,
+    TRAILER,
+    WINDOW_MS,
+    QueryWorkload,
+    event_time_ms,
+    expected,
+    found,
+    outputs,
+    record,
+    trailer,
+)
 
 QUERY = "a-query"
 NUMBER = WARM_UP
@@ -128,3 +140,58 @@ def test_records_carry_their_event_time() -> None:
     key, value = record(20_010)
     assert (len(key), len(value)) == (8, 92)
     assert int(value[:13]) == event_time_ms(20_010) == 1_700_000_001_000
+
+
+def test_each_peer_is_compared_by_its_own_ratio() -> None:
+    rates = {"ours": 50, "flink": 100, "streams": 25}
+    runs = [
+        {"workload": "w", "system": system, "round": 1, "figures": {"records_per_s": rate}}
+        for system, rate in rates.items()
+    ]
+    ratios = {peer: spread["median"] for peer, spread in against_peers(runs)["w"].items()}
+    assert ratios == {"flink": 0.5, "streams": 2}
+
+
+RECORDS = 410_000
+"""Two windows and a part of the third."""
+
+
+def test_every_record_is_in_one_window() -> None:
+    windows = outputs(QueryWorkload.WINDOW_COUNT, RECORDS)
+    assert sum(map(int, windows.values())) == RECORDS
+    assert {key.split(b"@")[1] for key in windows} == {b"1700000000000", b"1700000010000", b"1700000020000"}
+    assert windows[b"00000007@1700000010000"] == b"20"
+
+
+def test_the_trailer_ends_the_last_window() -> None:
+    key, value = trailer(RECORDS)
+    last = event_time_ms(RECORDS - 1) // WINDOW_MS * WINDOW_MS
+    assert key == TRAILER
+    assert int(value[:13]) >= last + WINDOW_MS + LATE_MS
+
+
+@pytest.mark.parametrize("workload", [QueryWorkload.WINDOW_COUNT, QueryWorkload.RUNNING_COUNT])
+def test_the_trailers_counts_are_not_looked_at(workload: QueryWorkload) -> None:
+    right = outputs(workload, RECORDS)
+    with_trailer = [*right.items(), (TRAILER, b"4"), (TRAILER + b"@1700000050000", b"1")]
+    assert found(workload, with_trailer) == expected(workload, RECORDS)
+
+
+def test_a_running_count_may_be_updated_any_number_of_times() -> None:
+    right = outputs(QueryWorkload.RUNNING_COUNT, RECORDS)
+    updates = [(b"00000007", b"3"), (b"00000007", b"9"), *right.items()]
+    assert found(QueryWorkload.RUNNING_COUNT, updates) == expected(QueryWorkload.RUNNING_COUNT, RECORDS)
+    stopped_early = [*right.items(), (b"00000007", b"9")]
+    assert found(QueryWorkload.RUNNING_COUNT, stopped_early) != expected(QueryWorkload.RUNNING_COUNT, RECORDS)
+
+
+def test_a_window_that_is_written_twice_is_wrong() -> None:
+    right = list(outputs(QueryWorkload.WINDOW_COUNT, RECORDS).items())
+    assert found(QueryWorkload.WINDOW_COUNT, [*right, right[0]]) != expected(QueryWorkload.WINDOW_COUNT, RECORDS)
+
+
+def test_a_count_is_complete_when_the_last_counts_add_up_to_the_input() -> None:
+    counted = Counted()
+    for key, value in ((b"a", b"3"), (b"b", b"2"), (b"a", b"5"), (TRAILER, b"4")):
+        counted.take(key, value)
+    assert counted.records == 7
