@@ -15,9 +15,11 @@ from benchmarks.systems import System, Task
 from benchmarks.topics import Ends, Topics
 from onceward.coordinator.dev.kafka import LocalKafka
 
-__all__ = ["Counted", "FullTopic"]
+__all__ = ["Counted", "FullTopic", "without_short_rate"]
 
 _BATCH = 10_000
+_LEAST_S = 3.0
+"""Output comes in bursts, a batch or an interval each: a rate over less time than this is chance."""
 
 
 class Counted:
@@ -34,6 +36,13 @@ class Counted:
             count = int(value)
             self.records += count - self._last.get(key, 0)
             self._last[key] = count
+
+
+def without_short_rate(figures: Figures) -> Figures:
+    """Return the figures without their rate if it was measured over too short a time."""
+    if figures["records"] / figures["records_per_s"] >= _LEAST_S:
+        return figures
+    return {name: value for name, value in figures.items() if name != "records_per_s"}
 
 
 class FullTopic:
@@ -88,7 +97,8 @@ class FullTopic:
                 f"{name}: the output is wrong: {content.records:,} results, checksum {content.checksum}, instead of "
                 f"{wanted.records:,}, checksum {wanted.checksum}."
             )
-        return {**running.rates(sizes.records), **running.resources(), "output_records": content.records}
+        figures = {**running.rates(sizes.records), **running.resources(), "output_records": content.records}
+        return without_short_rate(figures)
 
     @contextmanager
     def _enough(self, workload: QueryWorkload, name: str) -> Iterator[Callable[[Ends], bool]]:

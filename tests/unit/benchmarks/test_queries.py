@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.queries.batches import OWNERS, WARM_UP, Batch, Jobs, batches_of, figures, jobs_of
-from benchmarks.queries.full import Counted
+from benchmarks.queries.full import Counted, without_short_rate
 from benchmarks.queries.main import against_peers, longer, profile
 from benchmarks.queries.workloads import (
     LATE_MS,
@@ -195,3 +195,8 @@ def test_a_count_is_complete_when_the_last_counts_add_up_to_the_input() -> None:
     for key, value in ((b"a", b"3"), (b"b", b"2"), (b"a", b"5"), (TRAILER, b"4")):
         counted.take(key, value)
     assert counted.records == 7
+
+
+def test_a_rate_over_a_burst_is_no_figure() -> None:
+    assert "records_per_s" in without_short_rate({"records": 8_000_000, "records_per_s": 400_000})
+    assert without_short_rate({"records": 400_000, "records_per_s": 1_300_000}) == {"records": 400_000}
