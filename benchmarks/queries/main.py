@@ -184,14 +184,15 @@ def _print(results: Mapping[str, Any], console: Console) -> None:
         verdict = "reached" if spread["reached"] else "not reached"
         console.print(
             f"{title}: a batch of ours takes {spread['median']:,.0f} ms longer than one into noop "
-            f"({spread['min']:,.0f} to {spread['max']:,.0f}; goal: at most {_LONGER_MS}): {verdict}"
+            f"({spread['min']:,.0f} to {spread['max']:,.0f} in {spread['rounds']} rounds; "
+            f"goal: at most {_LONGER_MS}): {verdict}"
         )
     for title, peers in results["ratios"].items():
         for peer, spread in peers.items():
             goal = f"; goal: at least {_AGAINST_FLINK}" if peer == "flink" else ""
             console.print(
                 f"{title}: {spread['median']:.2f} times the rate of {peer} "
-                f"({spread['min']:.2f} to {spread['max']:.2f}{goal})"
+                f"({spread['min']:.2f} to {spread['max']:.2f} in {spread['rounds']} rounds{goal})"
             )
     for system, reason in results["set_up"].items():
         if reason:
