@@ -1,7 +1,6 @@
 """``make crash``: kill every process at every point and report the results (tests/crash/README.md)."""
 
 import argparse
-import logging
 import shutil
 import sys
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.crash import report
+from tests.crash import parallel, report
 from tests.crash.suite import PARTS, Plan
 from tests.support.schedules import Schedule
 
@@ -32,18 +31,15 @@ def main() -> int:
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
-    logging.basicConfig(filename=run / "suite.log", level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     console = Console(highlight=False, soft_wrap=True)
     plan = Plan(directory=run, seed=arguments.seed, schedules=arguments.schedules)
     schedules: list[Schedule] = []
     began = time.monotonic()
-    for name in parts:
-        console.print(f"[bold]{name}[/bold]")
-        for schedule in PARTS[name](plan):
-            schedules.append(schedule)
-            seconds = time.monotonic() - began
-            console.print(_line(schedule, schedules, seconds))
-            report.write(build, schedules, seed=arguments.seed, seconds=seconds, passed=_passed(schedules, parts))
+    for schedule in parallel.run(parts, plan):
+        schedules.append(schedule)
+        seconds = time.monotonic() - began
+        console.print(_line(schedule, schedules, seconds))
+        report.write(build, schedules, seed=arguments.seed, seconds=seconds, passed=_passed(schedules, parts))
     passed = _passed(schedules, parts)
     report.write(build, schedules, seed=arguments.seed, seconds=time.monotonic() - began, passed=passed)
     _show(console, schedules)
@@ -63,9 +59,9 @@ def _line(one: Schedule, schedules: list[Schedule], seconds: float) -> str:
     kills = sum(kill.reached for schedule in schedules for kill in schedule.kills)
     colour = "green" if one.good else "red"
     lines = [
-        f"  [{colour}]{one.outcome.value:<7}[/{colour}] {one.name}: {len(one.kills)} kills, "
+        f"[{colour}]{one.outcome.value:<7}[/{colour}] {one.part}: {one.name}: {len(one.kills)} kills, "
         f"{one.checkpoints} checkpoints, {one.records} records, {one.seconds:.0f} s",
-        f"          transactions: {one.resumed} resumed, {one.replayed} replayed, {one.aborted} aborted; "
+        f"        transactions: {one.resumed} resumed, {one.replayed} replayed, {one.aborted} aborted; "
         f"so far {kills} kills in {seconds / 60:.1f} min",
     ]
     lines += [f"    not reached: {kill.process} at {kill.place}" for kill in one.not_reached]
