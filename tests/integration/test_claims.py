@@ -105,7 +105,7 @@ def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(to
             second.sink.take_claim(taken, ours)
             with pytest.raises(FencedError, match="taken over"):
                 first.sink.renew_claim(replace(ours, completed=CheckpointId(2)))
-            assert second.sink.read_claim() == taken
+            second.wait_for_claim(taken)
             assert second.sink.renew_claim(replace(taken, completed=CheckpointId(2))), "a late renewal disturbed it"
             with pytest.raises(ClaimChangedError, match="taken over"):
                 first.sink.take_claim(ours, ours)

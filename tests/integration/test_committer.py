@@ -294,7 +294,7 @@ def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
             assert sink.sink.renew_claim(claim)
         else:
             sink.sink.take_claim(claim, None)
-        assert sink.sink.read_claim() == claim
+        sink.wait_for_claim(claim)
 
 
 @pytest.mark.kill

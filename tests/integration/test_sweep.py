@@ -64,7 +64,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
             sink.sink.on_settled(CheckpointId(generation), committables)
             settled = [KafkaCommittable.of(committable).transaction.id for committable in committables]
             assert groups_of(sink, topics) == {f"{job}.claim", *settled}
-            assert sink.sink.read_claim() == claim
+            sink.wait_for_claim(claim)
 
 
 def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(

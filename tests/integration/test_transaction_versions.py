@@ -90,7 +90,7 @@ def test_a_claim_is_taken_from_its_previous_writer(sink: SinkJob, broker: LocalK
         other.sink.take_claim(second, first)
         with pytest.raises(FencedError):
             sink.sink.renew_claim(replace(first, completed=CheckpointId(12)))
-        assert other.sink.read_claim() == second
+        other.wait_for_claim(second)
         assert other.sink.renew_claim(replace(second, completed=CheckpointId(12)))
 
 
@@ -327,7 +327,7 @@ def test_a_claim_outlives_the_last_epoch_of_its_producer_though_an_answer_is_los
         claim = replace(claim, completed=CheckpointId(completed))
         assert sink.sink.renew_claim(claim, give_up=give_up), asked
     assert asked == [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR], "the brokers no longer refuse the repeated step"
-    wait_until(lambda: sink.sink.read_claim() == claim, "the last claim is visible")
+    sink.wait_for_claim(claim)
 
 
 def go_on(zombie: Producer, out: str) -> None:

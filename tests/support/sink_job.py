@@ -11,7 +11,7 @@ from onceward import KafkaCluster, KafkaSink
 from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -19,6 +19,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transactions, TransactionView
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
+from tests.support.waiting import wait_until
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
 """A clock with short waits, so that repeated checks are not seconds apart."""
@@ -89,6 +90,10 @@ class SinkJob:
         """Pre-commit one checkpoint with the given values in each slot."""
         votes = [self.write(checkpoint, batch(*values), slot=slot) for slot, values in enumerate(slots)]
         return self.pre_commit(checkpoint, votes)
+
+    def wait_for_claim(self, claim: Claim) -> None:
+        """Wait until ``claim`` is read: the brokers confirm a claim when they decide it, and show it a moment later."""
+        wait_until(lambda: self.sink.read_claim() == claim, f"{claim} is visible")
 
     def view(self, committable: Committable) -> TransactionView:
         name = KafkaCommittable.of(committable).transaction.id
