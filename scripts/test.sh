@@ -1,10 +1,24 @@
 #!/bin/sh
-# All tests, on four workers: most tests wait for a lease, a broker or a process. A worker whose tests need them has its own
-# broker and Spark, at most 2 GB. One worker runs all tests of a file, and slow files begin first (tests/conftest.py).
-# The arguments go to pytest: the name of a test, -k, or -n0 for no workers.
+# All tests, in two runs: those without a broker on all cores, then those with one on two workers, each with its own
+# broker and Spark. One worker runs all tests of a file, and slow files begin first (tests/conftest.py). Both runs pass
+# the arguments to pytest, so a test of either run can be named. With -n0 there are no workers.
 set -eu
 cd "$(dirname "$0")/.."
 
+NONE=5 # pytest's exit code when there was nothing to run
+
+run() {
+    .venv/bin/python -m pytest --dist loadfile --no-loadscope-reorder "$@" && return
+    code=$?
+    [ "$code" = "$NONE" ] || exit "$code"
+    nothing=$((nothing + 1))
+}
+
+nothing=0
+printf 'test: without brokers, on all cores\n' >&2
+run -n auto tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
+printf 'test: on real brokers, on two workers\n' >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
-exec .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder "$@"
+run -n 2 tests/integration tests/network tests/crash tests/checker "$@"
+[ "$nothing" -lt 2 ] || exit "$NONE"
