@@ -5,6 +5,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from benchmarks.ours.system import environment
 from benchmarks.queries.batches import WARM_UP, Jobs, batches_of, figures, jobs_of
 from benchmarks.queries.systems import submitted
 from benchmarks.queries.workloads import QueryWorkload, record
-from benchmarks.rounds import Run
+from benchmarks.results import say
+from benchmarks.rounds import Run, measured
 from benchmarks.topics import Topics
 from onceward.coordinator.dev.kafka import LocalKafka
 
@@ -61,7 +63,8 @@ def measure(kafka: LocalKafka, load: Load, rounds: int, directory: Path) -> Iter
         turns_done, jobs = _turns(kafka, load, name, turns, topics, directory / name)
         for done in turns_done:
             if done["round"]:
-                yield _run(load, done, jobs, topics)
+                run: Run = {"workload": load.title, "system": done["system"], "round": done["round"]}
+                yield measured(run, rounds, partial(_figures, load, done, jobs, topics), say)
     finally:
         for topic in made:
             topics.delete(topic)
@@ -103,21 +106,16 @@ def _turns(
     return [json.loads(line) for line in result.read_text().splitlines()], jobs
 
 
-def _run(load: Load, done: dict[str, Any], jobs: dict[tuple[str, int], Jobs], topics: Topics) -> Run:
-    """Return the figures of a turn, or why there are none."""
-    run: Run = {"workload": load.title, "system": done["system"], "round": done["round"]}
-    try:
-        if done["system"] == "ours":
-            _check_output(load, done, topics)
-        calls = {int(number): call for number, call in done["calls"].items()}
-        events = done["events"] if done["system"] == "ours" else None
-        batches = batches_of(done["progress"], calls, jobs, events)
-        if not batches:
-            raise BenchmarkError(f"{done['name']}: no batch with records after the warm-up.")
-        run["figures"] = figures(batches)
-    except BenchmarkError as error:
-        run["failed"] = str(error)
-    return run
+def _figures(load: Load, done: dict[str, Any], jobs: dict[tuple[str, int], Jobs], topics: Topics) -> dict[str, Any]:
+    """Return the figures of a turn. Raises BenchmarkError if there are none."""
+    if done["system"] == "ours":
+        _check_output(load, done, topics)
+    calls = {int(number): call for number, call in done["calls"].items()}
+    events = done["events"] if done["system"] == "ours" else None
+    batches = batches_of(done["progress"], calls, jobs, events)
+    if not batches:
+        raise BenchmarkError(f"{done['name']}: no batch with records after the warm-up.")
+    return figures(batches)
 
 
 def _check_output(load: Load, done: dict[str, Any], topics: Topics) -> None:
