@@ -288,14 +288,9 @@ def test_complete_mode_writes_the_whole_result_of_each_batch_once_if_that_is_acc
 
 
 def whole_results(files: Sequence[stream_queries.File]) -> Counter[tuple[bytes, bytes]]:
-    """After each file, the count and the sum of every key so far."""
-    written: Counter[tuple[bytes, bytes]] = Counter()
-    for number in range(len(files)):
-        totals: dict[str, list[int]] = {}
-        for k, v in (record for file in files[: number + 1] for record in file):
-            totals.setdefault(k, []).append(v)
-        written.update((k.encode(), b"%d|%d" % (len(values), sum(values))) for k, values in totals.items())
-    return written
+    """After each file, the last count and sum of every key so far."""
+    totals = (stream_queries.QUERIES["running-count"].oracle(files[:number]) for number in range(1, len(files) + 1))
+    return Counter((key, values[-1]) for so_far in totals for key, values in so_far.items())
 
 
 def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Counting) -> None:
