@@ -142,6 +142,17 @@ def doctor(
     raise typer.Exit(run_doctor(coordinator, as_json=as_json))
 
 
+@app.command("archive-classes")
+def archive_classes() -> None:
+    """Archive the classes of this Spark and Java, so that jobs start in about half the time. Prints the file."""
+    try:
+        from onceward.coordinator.jvm.spark import write_archive
+
+        print(write_archive())
+    except ImportError as error:
+        raise _not_installed("Spark", error) from error
+
+
 @app.command()
 def health(coordinator: CoordinatorOption = None) -> None:
     """Check whether a coordinator accepts calls, for supervisors and containers: exit code 0 or 1."""

@@ -1,18 +1,16 @@
 """``onceward doctor``: check what this machine has of what jobs need. Changes nothing."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.jvm.archives import java_path
 from onceward.coordinator.ops.tables import print_table, table
 
 __all__ = ["Check", "run_doctor"]
@@ -60,8 +58,7 @@ def _local() -> Iterator[Check]:
 
 def _java() -> Check:
     remedy = f"install a Java of version {_OLDEST_JAVA} or newer; only jobs need it"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    java = java_path()
     if java is None:
         return Check(subject="Java", found="-", ok=False, remedy=remedy)
     try:

@@ -93,12 +93,15 @@ def _spark() -> "Iterator[SparkSession]":
     try:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
+
+        from onceward.coordinator.jvm.spark import start_from_archive
     except ImportError as error:
         raise ConfigurationError(
             f"Spark reads the state, and {error.name} is not installed here. {_UNREAD}. Install it with: pip install "
             "'onceward[spark]'"
         ) from error
     running = SparkSession.getActiveSession()
+    start_from_archive()
     spark = running or SparkSession.builder.appName("onceward state").getOrCreate()
     try:
         yield spark

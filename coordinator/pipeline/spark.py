@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import PreflightError
+from onceward.coordinator.jvm.spark import start_from_archive
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
     elif active is not None:
         return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    start_from_archive()
     given = _given_configuration()
     builder = SparkSession.builder
     if not given.contains("spark.master"):

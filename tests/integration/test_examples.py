@@ -17,7 +17,7 @@ import pytest
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.topics import make_topics
 from onceward.coordinator.killpoints import KILL_POINT_VARIABLE, KillPoint
-from tests.support.processes import Process, free_address
+from tests.support.processes import Process, free_address, spark_variables
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -30,15 +30,12 @@ LIMIT_S = 600.0
 """Limit for any step: the machine may be busy."""
 
 
-def scratch(directory: Path) -> dict[str, str]:
-    """Variables that keep what a killed Spark leaves behind in the directory."""
-    return {"SPARK_LOCAL_DIRS": str(directory), "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
-
-
 def start(name: str, servers: str, directory: Path, **environment: str) -> Process:
     program = directory / name
     program.write_text((EXAMPLES / name).read_text().replace(ADDRESS_OF_THE_EXAMPLES, servers))
-    return Process([sys.executable, str(program)], directory / "log", {**scratch(directory), **environment}, directory)
+    return Process(
+        [sys.executable, str(program)], directory / "log", {**spark_variables(directory), **environment}, directory
+    )
 
 
 @contextmanager
@@ -167,7 +164,7 @@ class Cluster:
         return {job["job"]: job for job in json.loads(listed.stdout)} if listed.returncode == 0 else {}
 
     def _start(self, log: str, *command: str, **environment: str) -> Process:
-        given = {"KAFKA_PASSWORD": PASSWORD, **scratch(self._directory), **environment}
+        given = {"KAFKA_PASSWORD": PASSWORD, **spark_variables(self._directory), **environment}
         process = Process(command, self._directory / log, given)
         self._cleanup.callback(process.end)
         return process

@@ -1,10 +1,13 @@
 """The session that a pipeline makes, with a real Spark in its own process."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from onceward.coordinator.jvm.spark import write_archive
 
 STOPPED_BY_SPARK = """
 from onceward.coordinator.pipeline.spark import make_session
@@ -50,3 +53,23 @@ def test_an_executor_without_arrow_is_refused_with_the_missing_package(tmp_path:
         timeout=300,
     )
     assert "pyarrow is missing: ImportError('there is none here')" in ended.stdout, ended.stderr[-3000:]
+
+
+STARTED = """
+from onceward.coordinator.pipeline.spark import make_session
+
+assert make_session("orders")[0].range(3).count() == 3
+"""
+
+
+@pytest.mark.slow
+def test_a_session_maps_the_archived_classes_of_spark(tmp_path: Path) -> None:
+    write_archive()
+    log = tmp_path / "classes"
+    given = {**os.environ, "SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={log}"}
+    ended = subprocess.run([sys.executable, "-c", STARTED], env=given, capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    classes = [line for line in log.read_text().splitlines() if "org.apache.spark." in line]
+    mapped = [line for line in classes if "source: shared objects file (top)" in line]
+    loaded = [line for line in classes if "source: file:" in line]
+    assert len(mapped) > 1000 > 10 * len(loaded)

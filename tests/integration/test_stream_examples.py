@@ -20,7 +20,7 @@ import pytest
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from tests.support import stream_oracles
-from tests.support.processes import Process
+from tests.support.processes import Process, spark_variables
 from tests.support.stream_oracles import Row
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -43,11 +43,6 @@ fill = runpy.run_path(str(EXAMPLES / "fill.py"))
 def halves(name: str) -> tuple[list[Row], list[Row]]:
     rows = list(fill["INPUTS"][name]())
     return rows[: len(rows) // 2], rows[len(rows) // 2 :]
-
-
-def scratch(directory: Path) -> dict[str, str]:
-    """Variables that keep what a killed Spark leaves behind in the directory."""
-    return {"SPARK_LOCAL_DIRS": str(directory), "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
 
 
 def copied(name: str, directory: Path, **changes: str) -> Path:
@@ -174,7 +169,7 @@ def test_totals_are_exact_and_never_step_back_while_their_program_is_killed_at_r
         assert process.running, process.tail()
 
     def start() -> Process:
-        environment = {**scratch(tmp_path), "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
+        environment = {**spark_variables(tmp_path), "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
         return Process([sys.executable, str(program)], tmp_path / "log", environment, tmp_path)
 
     for _ in range(KILLS):

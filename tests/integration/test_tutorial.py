@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 
 from onceward.coordinator.dev.kafka.places import free_ports
+from tests.support.processes import spark_variables
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -109,8 +110,7 @@ class Reader:
         environment = {
             "HOME": str(home),
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # has the broker's jars
-            "SPARK_LOCAL_DIRS": str(scratch),
-            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch}",
+            **spark_variables(scratch),
         }
         self._terminals = {name: Terminal(ROOT, environment) for name in TERMINALS}
         for terminal in self._terminals.values():

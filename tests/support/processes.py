@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from onceward.coordinator.dev.demo.events import Event, EventReader
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
+from onceward.coordinator.jvm.spark import start_from_archive
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
@@ -61,6 +62,14 @@ def armed_with(kill_at: Sequence[str], markers: Path) -> dict[str, str]:
     return {KILL_POINT_VARIABLE: ",".join(kill_at), KILL_ONCE_VARIABLE: str(markers)}
 
 
+def spark_variables(scratch: Path) -> dict[str, str]:
+    """Variables with which a Spark starts from the archive of its classes, and keeps in `scratch` all files that remain
+    when it is killed."""
+    variables = {"SPARK_LOCAL_DIRS": str(scratch), "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch}"}
+    start_from_archive(variables)
+    return variables
+
+
 class Processes:
     """Starts processes. They run in one directory, which takes their logs and events, the coordinator's store and what
     killed JVMs leave behind. A context manager; on exit every process is killed. Not thread-safe."""
@@ -87,8 +96,7 @@ class Processes:
             EVENTS_VARIABLE: str(self.events_file),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+            **spark_variables(self._scratch),
             **environment,
         }
         process = Process(command, self.directory / f"{name}.log", given, self.directory)

@@ -20,6 +20,7 @@ EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killp
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
     "coordinator/v1": (),
+    "coordinator/jvm": (),
     "coordinator/wire": ("coordinator.listings", "coordinator.protocol", "coordinator.v1"),
     "coordinator/store": ("coordinator.listings", "coordinator.protocol"),
     "coordinator/service": (
@@ -30,11 +31,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.wire",
     ),
     "coordinator/client": ("coordinator.listings", "coordinator.protocol", "coordinator.v1", "coordinator.wire"),
-    "coordinator/pipeline": ("coordinator.protocol", "coordinator.client", "coordinator.service.embedded"),
+    "coordinator/pipeline": (
+        "coordinator.protocol",
+        "coordinator.client",
+        "coordinator.jvm",
+        "coordinator.service.embedded",
+    ),
     "coordinator/ops": (
         "coordinator.listings",
         "coordinator.protocol",
         "coordinator.client",
+        "coordinator.jvm",
         "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",

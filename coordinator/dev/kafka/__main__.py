@@ -1,4 +1,4 @@
-"""``onceward dev kafka`` without the command line's environment, plus ``--fetch-only`` for the setup."""
+"""``onceward dev kafka`` without the command line's environment, plus ``--prepare-only`` for the setup."""
 
 import argparse
 import sys
@@ -17,11 +17,18 @@ def main() -> int:
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
     parser.add_argument("--directory", type=Path, help="keep the data here; by default it is removed at the end")
     parser.add_argument("--port", type=int, help="of the first broker; by default a free one")
-    parser.add_argument("--fetch-only", action="store_true", help="fetch the broker's jars if need be, and end")
+    parser.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="fetch the broker's jars and archive its classes if need be, and end",
+    )
     options = parser.parse_args()
     try:
-        if options.fetch_only:
+        if options.prepare_only:
+            from onceward.coordinator.dev.kafka.class_archive import write_class_archive  # brokers alone need no client
+
             broker_jars(fetch_progress())
+            write_class_archive()
             return 0
         return run_dev_kafka(options.brokers, options.transaction_version, options.directory, options.port)
     except LocalKafkaError as error:

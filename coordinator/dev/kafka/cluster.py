@@ -52,6 +52,7 @@ class LocalKafka:
         port: int | None = None,
         progress: Progress | None = None,
         advertised: Mapping[str, Sequence[str]] | None = None,
+        record: Path | None = None,
     ) -> None:
         """Describe the cluster; nothing is started yet.
 
@@ -61,7 +62,8 @@ class LocalKafka:
         broker, in Java's notation. `port`: the first broker's client port, the others follow; None for free ones.
         `progress`: called during the fetch of the broker's jars, if they are not in the cache yet. `advertised`:
         further plain text listeners by name, each with the address, ``host:port``, that each broker returns to the
-        listener's clients, as for clients behind a proxy or a load balancer.
+        listener's clients, as for clients behind a proxy or a load balancer. `record`: a single broker archives its
+        classes here when it stops (`write_class_archive`).
         """
         if brokers not in (1, 3):
             raise LocalKafkaError(f"A local Kafka has 1 or 3 brokers, not {brokers}.")
@@ -76,6 +78,7 @@ class LocalKafka:
         self._port = port
         self._progress = progress
         self._advertised = dict(advertised or {})
+        self._record = record
         if wrong := [name for name, reported in self._advertised.items() if len(reported) != brokers]:
             raise LocalKafkaError(f"{wrong[0]} needs an address for each of {brokers} brokers.")
         self._place: DataDirectory | None = None
@@ -103,7 +106,13 @@ class LocalKafka:
         self._place = place = DataDirectory(self._wanted_directory)
         try:
             self._nodes = [
-                Node(jars=jars, heap=self._heap, removable=place.temporary, lock_descriptor=place.lock_descriptor)
+                Node(
+                    jars=jars,
+                    heap=self._heap,
+                    removable=place.temporary,
+                    lock_descriptor=place.lock_descriptor,
+                    record=self._record,
+                )
                 for _ in range(self.brokers)
             ]
             for tries_left in reversed(range(_TRIES_FOR_PORTS)):

@@ -23,8 +23,9 @@ from xml.sax.saxutils import quoteattr
 
 from onceward.coordinator.dev.errors import LocalKafkaError
 from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.jvm.archives import fingerprint
 
-__all__ = ["Jar", "Progress", "broker_jars", "cache_directory", "manifest"]
+__all__ = ["Jar", "Progress", "broker_jars", "cache_directory", "class_archive", "manifest"]
 
 Progress = Callable[[int, int, int], None]
 """Called with (jars so far, jars in all, bytes so far)."""
@@ -98,6 +99,12 @@ def broker_jars(progress: Progress | None = None) -> Path:
     version = hashlib.sha256(_manifest_text().encode()).hexdigest()[:12]
     directory = cache_directory() / "kafka" / version
     return _fetched(directory, progress)
+
+
+def class_archive(jars: Path) -> Path:
+    """Return where the archive of the broker's classes is, for these jars and this Java, whether it was written or
+    not."""
+    return jars.parent / f"{jars.name}-{fingerprint(jars.glob('*.jar'))}.jsa"
 
 
 @cache

@@ -2,13 +2,12 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 from onceward.coordinator.dev.errors import LocalKafkaError
+from onceward.coordinator.jvm.archives import java_path
 
 __all__ = ["OLDEST_JAVA", "find_java"]
 
@@ -27,8 +26,7 @@ def find_java() -> str:
 
     Raises `LocalKafkaError` if there is none, if it does not run, or if it is older than 17.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    home, java = os.environ.get("JAVA_HOME"), java_path()
     cure = f"Install one with: {_install_command()}"
     if java is None:
         raise LocalKafkaError(f"The local Kafka needs Java {OLDEST_JAVA} or newer and there is none on PATH. {cure}")

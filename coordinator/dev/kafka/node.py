@@ -5,9 +5,11 @@ import subprocess
 from pathlib import Path
 
 from onceward.coordinator.dev.errors import LocalKafkaError
+from onceward.coordinator.dev.kafka.jars import class_archive
 from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.settings import NodeSettings
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
+from onceward.coordinator.jvm.archives import archive_option, record_options
 
 __all__ = ["Node"]
 
@@ -15,14 +17,21 @@ __all__ = ["Node"]
 class Node:
     """A broker that is also a controller. Not thread-safe."""
 
-    def __init__(self, *, jars: Path, heap: str, removable: bool, lock_descriptor: int) -> None:
-        """`removable`: the supervisor removes the directory if it outlives us. It inherits `lock_descriptor`."""
+    def __init__(
+        self, *, jars: Path, heap: str, removable: bool, lock_descriptor: int, record: Path | None = None
+    ) -> None:
+        """`removable`: the supervisor removes the directory if it outlives us. It inherits `lock_descriptor`.
+        `record`: the broker archives its classes here when it ends; otherwise it starts from the archive, if there is
+        one."""
         self._removable = removable
         self._lock_descriptor = lock_descriptor
         self._process: ManagedProcess | None = None
         # Serial collector and first compiler only: the broker shares two cores with Spark and the tests.
         flags = ["-Xms96m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
         self._java = [find_java(), *flags, "-XX:-UsePerfData", "-cp", f"{jars}/*"]
+        self._record = [] if record is None else record_options(record)
+        if record is None:
+            self._java.append(archive_option(class_archive(jars)))
 
     @property
     def pid(self) -> int | None:
@@ -44,7 +53,7 @@ class Node:
     def start(self, settings: NodeSettings) -> None:
         """Start the broker; return as soon as the process exists."""
         settings.write()
-        broker = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}"]
+        broker = [*self._java, *self._record, f"-Dlog4j2.configurationFile={settings.logging_file}"]
         broker += ["kafka.Kafka", str(settings.properties_file)]
         try:
             self._process = ManagedProcess(

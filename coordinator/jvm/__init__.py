@@ -1,0 +1,1 @@
+"""Java, and quick starts of its virtual machine."""
