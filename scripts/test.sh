@@ -1,14 +1,15 @@
 #!/bin/sh
-# All tests, in two runs: those without a broker on all cores, then those with one on two workers, each with its own
-# broker and Spark. One worker runs all tests of a file, and slow files begin first (tests/conftest.py). Both runs pass
-# the arguments to pytest, so a test of either run can be named. With -n0 there are no workers.
+# All tests, in two runs: those without a broker on all cores, then those with one on a worker more than there are cores,
+# because they wait for leases and timeouts; each worker has its own broker and Spark. One worker runs all tests of a
+# file, and slow files begin first (tests/conftest.py). Both runs pass the arguments to pytest, so a test of either run
+# can be named. With -n0 there are no workers.
 set -eu
 cd "$(dirname "$0")/.."
 
 NONE=5 # pytest's exit code when there was nothing to run
 
 run() {
-    .venv/bin/python -m pytest --dist loadfile --no-loadscope-reorder "$@" && return
+    .venv/bin/python -m pytest --dist loadfile --no-loadscope-reorder --durations=15 "$@" && return
     code=$?
     [ "$code" = "$NONE" ] || exit "$code"
     nothing=$((nothing + 1))
@@ -17,8 +18,9 @@ run() {
 nothing=0
 printf 'test: without brokers, on all cores\n' >&2
 run -n auto tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
-printf 'test: on real brokers, on two workers\n' >&2
+workers=$(($(getconf _NPROCESSORS_ONLN) + 1))
+printf 'test: on real brokers, on %s workers\n' "$workers" >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
-run -n 2 tests/integration tests/network tests/crash tests/checker "$@"
+run -n "$workers" tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"

@@ -1,4 +1,4 @@
-"""Ten thousand worlds keep the promise, and a seed always gives the same world. tests/mutants shows that broken
+"""Thousands of worlds keep the promise, and a seed always gives the same world. tests/mutants shows that broken
 products are caught."""
 
 import gc
@@ -21,20 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ten_thousand_worlds_keep_the_promise() -> None:
+def test_thousands_of_worlds_keep_the_promise() -> None:
+    """The first of those that `make simulate` runs."""
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
-    for result in run_range(1, 10_000):
+    for result in run_range(1, 4_000):
         assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
     # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow", "store_failures", "resumed", "stops"):
-        assert counts[what] > 500, what
-    assert counts["replays"] > 100
-    assert counts["orphans"] > 500
-    assert counts["returns"] > 300
-    assert endings["finished"] > 9_000
+        assert counts[what] > 200, what
+    assert counts["replays"] > 40
+    assert counts["orphans"] > 200
+    assert counts["returns"] > 120
+    assert endings["finished"] > 3_600
 
 
 def test_a_hundred_worlds_keep_the_promise() -> None:

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequ
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.record import MemoryRecords
 
-from onceward.connections.codes import ErrorCode
+from onceward.connections.codes import TEMPORARY, ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Request
 
 __all__ = ["Batch", "Log", "PartitionId", "UnreadableError", "parse"]
@@ -24,27 +24,13 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 _EARLIEST, _LATEST = -2, -1
 _ABORT, _COMMIT = 0, 1
-_LATER = frozenset(
-    {
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
-"""Error codes that clear when brokers return or leaders are elected."""
+_LATER = TEMPORARY | {
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+}
+"""Codes of a fetch that clear when brokers return or leaders are elected."""
 
 
 class UnreadableError(Exception):
