@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
+    from onceward.coordinator.client.tls import CoordinatorTls
     from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
     from onceward.coordinator.pipeline.pipeline import Pipeline
     from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
@@ -25,6 +26,7 @@ __all__ = [
     "NO_RESTART",
     "CheckpointSettings",
     "Committer",
+    "CoordinatorTls",
     "KafkaCluster",
     "KafkaSink",
     "KafkaSource",
@@ -43,6 +45,7 @@ _HOMES = {
     "NO_RESTART": "coordinator.pipeline.restarts",
     "CheckpointSettings": "coordinator.protocol.settings",
     "Committer": "coordinator.pipeline.interfaces",
+    "CoordinatorTls": "coordinator.client.tls",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",

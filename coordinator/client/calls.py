@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.tls import CoordinatorTls, diagnose, renewing
 from onceward.coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
@@ -67,26 +68,28 @@ def require_address(address: str) -> None:
         )
 
 
-def open_channel(address: str, keep_alive: KeepAlive | None = None) -> grpc.Channel:
-    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily. Raises ConfigurationError."""
+def open_channel(address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None) -> grpc.Channel:
+    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. Raises
+    ConfigurationError."""
     require_address(address)
-    return grpc.insecure_channel(
-        address,
-        options=[
-            # proxy settings in the environment are meant for the web
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.enable_retries", 0),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            # Also limits how long a connection may take: with less, a distant driver would never connect.
-            ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
-            ("grpc.max_reconnect_backoff_ms", 1_000),
-            ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-            ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
-            # own subchannel pool: share no connection with an earlier, closed client
-            ("grpc.use_local_subchannel_pool", 1),
-            *(keep_alive or KeepAlive()).client_arguments(),
-        ],
-    )
+    options = [
+        # proxy settings in the environment are meant for the web
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        # Also limits how long a connection may take: with less, a distant driver would never connect.
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
+        # own subchannel pool: share no connection with an earlier, closed client
+        ("grpc.use_local_subchannel_pool", 1),
+        *(keep_alive or KeepAlive()).client_arguments(),
+    ]
+    if tls is None or address.startswith("unix:"):
+        return grpc.insecure_channel(address, options)
+    tls.context()  # names a file that cannot be used
+    return renewing(lambda: grpc.secure_channel(address, tls.credentials(), options), tls.version)
 
 
 class Caller:
@@ -95,6 +98,7 @@ class Caller:
     :param patience_s: seconds after which an unanswered call raises CoordinatorLostError.
     :param broken: returns the error of a coordinator in this process that has failed permanently; None while it works.
     :param links: records that the coordinator does not answer.
+    :param tls: what ``channel`` uses, to find out why it does not connect.
     """
 
     def __init__(
@@ -105,9 +109,12 @@ class Caller:
         patience_s: float,
         broken: Callable[[], OncewardError | None],
         links: Links | None = None,
+        tls: CoordinatorTls | None = None,
     ) -> None:
         self.channel = channel
         self.address = address
+        self._tls = tls
+        self._reached = False
         self.patience_s = patience_s
         self.link = f"coordinator at {address}"
         self.links = links or Links()
@@ -142,11 +149,14 @@ class Caller:
                 code, detail = error.code(), error.details() or ""
                 if code in REFUSALS:
                     raise self._refused(code, detail, doing) from None
+                if code is grpc.StatusCode.UNAVAILABLE and not self._reached:
+                    self._require_encryption(doing)
             except MalformedError as error:
                 raise self.not_understood(error, doing) from None
             except ValueError:  # gRPC raises this for a closed channel
                 raise self._lost(doing, "the client was closed") from None
             else:
+                self._reached = True
                 self.links.worked(self.link)
                 return answer
             if time.monotonic() - begun >= limit:
@@ -161,6 +171,15 @@ class Caller:
             raise self._lost(doing, f"its store failed: {failure}".rstrip(".")) from failure
         if self._closed.is_set():
             raise self._lost(doing, "the client was closed")
+
+    def _require_encryption(self, doing: str) -> None:
+        """Raise ConfigurationError when both sides cannot agree on TLS. Afterwards a replaced certificate may be at
+        fault, which passes, so only the first connection is judged."""
+        why = diagnose(self.address, self._tls)
+        if why is not None:
+            raise ConfigurationError(
+                f"The coordinator at {self.address} cannot be reached for {doing}: {why}. Nothing was sent."
+            )
 
     def close(self) -> None:
         self._closed.set()

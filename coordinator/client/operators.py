@@ -7,6 +7,7 @@ from typing import Self
 
 from onceward.coordinator.client.calls import Caller, open_channel
 from onceward.coordinator.client.pieces import in_pieces
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.listings import (
     CheckpointDescription,
     CheckpointSummary,
@@ -54,12 +55,14 @@ class OperatorClient:
     """An operator's connection. Calls raise CoordinatorLostError, and RefusedError for an unknown job.
 
     :param patience: how long to retry while the coordinator is unreachable.
+    :param tls: for a coordinator with TLS; without it, what the environment names.
     """
 
-    def __init__(self, address: str, *, patience: Duration = "2s") -> None:
-        channel = open_channel(address)
+    def __init__(self, address: str, *, patience: Duration = "2s", tls: CoordinatorTls | None = None) -> None:
+        tls = tls or CoordinatorTls.from_environment()
+        channel = open_channel(address, tls=tls)
         seconds = as_duration(patience).total_seconds()
-        self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None)
+        self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None, tls=tls)
         self._stub = OperatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:

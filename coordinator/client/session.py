@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 from onceward.coordinator.client.calls import Caller, generation_over, open_channel
 from onceward.coordinator.client.pieces import in_pieces
 from onceward.coordinator.client.renewing import RenewThread
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.client.watching import WatchThread
 from onceward.coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
 from onceward.coordinator.links import Links
@@ -66,16 +67,18 @@ def connect(
     broken: Callable[[], OncewardError | None] = lambda: None,
     keep_alive: KeepAlive | None = None,
     links: Links | None = None,
+    tls: CoordinatorTls | None = None,
 ) -> "CoordinatorClient":
     """Return a client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects on first use.
 
     :param patience: how long to retry an unreachable coordinator before it counts as lost.
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
     :param links: records that the coordinator does not answer.
+    :param tls: for a coordinator with TLS. A socket (``unix:``) never uses it.
     """
     seconds = as_duration(patience).total_seconds()
-    channel = open_channel(address, keep_alive)
-    return CoordinatorClient(Caller(channel, address, patience_s=seconds, broken=broken, links=links))
+    channel = open_channel(address, keep_alive, tls)
+    return CoordinatorClient(Caller(channel, address, patience_s=seconds, broken=broken, links=links, tls=tls))
 
 
 class CoordinatorClient:

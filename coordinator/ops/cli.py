@@ -41,20 +41,29 @@ def serve(
             help="Clusters on which to settle jobs whose driver is lost.",
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The coordinator's certificate, PEM; all clients then need TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, PEM.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Accept only clients with a certificate of these authorities, PEM."),
+    ] = None,
     reflection: Annotated[bool, typer.Option("--reflection", help="Let tools list the services.")] = False,
     insecure_listen_anywhere: Annotated[
         bool,
-        typer.Option("--insecure-listen-anywhere", help="Accept calls from other machines, without TLS or passwords."),
+        typer.Option("--insecure-listen-anywhere", help="Accept calls from other machines without authentication."),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a coordinator for many jobs until SIGTERM or Ctrl-C."""
-    from onceward.coordinator.ops.serve import run_serve
+    from onceward.coordinator.ops.serve import run_serve, tls_of
 
     run_serve(
         listen=listen,
         store=store,
         clusters=clusters,
+        tls=tls_of(tls_cert, tls_key, client_ca),
         reflection=reflection,
         anywhere=insecure_listen_anywhere,
         log_level=log_level,

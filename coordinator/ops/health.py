@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.tls import CoordinatorTls, diagnose
 from onceward.coordinator.printable import printable
 
 __all__ = ["run_health"]
@@ -19,12 +20,13 @@ def run_health(address: str) -> int:
 
     :param address: ``HOST:PORT``. Raises ConfigurationError when it is not an address.
     """
-    with open_channel(address) as channel:
+    tls = CoordinatorTls.from_environment()
+    with open_channel(address, tls=tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            why = printable(f"{error.code().name}, {error.details()}")
+            why = diagnose(address, tls) or printable(f"{error.code().name}, {error.details()}")
             print(f"onceward: {address} does not answer: {why}", file=sys.stderr)
             return 1
     if answer.status == health_pb2.HealthCheckResponse.SERVING:

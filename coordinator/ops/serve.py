@@ -12,17 +12,38 @@ from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.run import serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
+from onceward.coordinator.service.tls import ServerTls
 
 __all__ = ["run_serve"]
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+def tls_of(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    """Return what the options name; None without any. Raises ConfigurationError."""
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigurationError(
+            "TLS needs both --tls-cert and --tls-key; --client-ca goes with them. Nothing was started."
+        )
+    tls = ServerTls(certificate=certificate, key=key, client_ca=client_ca)
+    tls.check()
+    return tls
+
+
 def run_serve(
-    *, listen: str, store: str | None, clusters: Path | None, reflection: bool, anywhere: bool, log_level: str
+    *,
+    listen: str,
+    store: str | None,
+    clusters: Path | None,
+    tls: ServerTls | None,
+    reflection: bool,
+    anywhere: bool,
+    log_level: str,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
-    place = parse_listen(listen, anywhere=anywhere)
+    place = parse_listen(listen, anywhere=anywhere or (tls is not None and tls.authenticates))
     level = _LEVELS.get(log_level.lower())
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
@@ -35,6 +56,7 @@ def run_serve(
 
     def announce(address: str, store_id: str) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
-        print(f"onceward coordinator listens on {address}, store {store_url} ({store_id}){names}", flush=True)
+        how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
+        print(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}", flush=True)
 
-    serve(place, store_url, ServerOptions(reflection=reflection, committers=committers), announce)
+    serve(place, store_url, ServerOptions(reflection=reflection, tls=tls, committers=committers), announce)

@@ -5,6 +5,7 @@ import os
 
 from onceward.coordinator.client.calls import require_address
 from onceward.coordinator.client.session import CoordinatorClient, connect
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
@@ -51,6 +52,7 @@ def connect_to(
     state_dir: str | os.PathLike[str] | None,
     links: Links,
     *,
+    tls: CoordinatorTls | None = None,
     shared: bool = False,
 ) -> CoordinatorClient:
     """Connect to the coordinator at ``address``, or start one in this process; ``stack`` closes it.
@@ -67,6 +69,6 @@ def connect_to(
             stack.callback(embedded.close)
         client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
     else:
-        client = connect(address, links=links)
+        client = connect(address, links=links, tls=tls or CoordinatorTls.from_environment())
     stack.callback(client.close)
     return client

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceward.coordinator.client.session import CoordinatorClient
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline import preflight
@@ -46,6 +47,7 @@ class Pipeline:
         transform: "Callable[[DataFrame], DataFrame] | None" = None,
         transform_batches: BatchesTransform | None = None,
         coordinator: str | None = None,
+        tls: CoordinatorTls | None = None,
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
@@ -60,6 +62,7 @@ class Pipeline:
             RecordBatch, with the columns that the DataFrames would have. It runs once per task, in the Python worker
             that reads and writes.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
@@ -82,6 +85,7 @@ class Pipeline:
         self._transform = transform
         self._transform_batches = transform_batches
         self._address = coordinator
+        self._tls = tls
         self._settings = settings or CheckpointSettings()
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
@@ -135,7 +139,7 @@ class Pipeline:
             return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        return connect_to(stack, self._address, self._state_dir, links)
+        return connect_to(stack, self._address, self._state_dir, links, tls=self._tls)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(

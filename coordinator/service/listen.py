@@ -1,4 +1,4 @@
-"""The address to listen on: loopback only unless explicitly allowed, because there is no TLS yet."""
+"""The address to listen on: loopback only, unless clients are authenticated or the user explicitly allows it."""
 
 import ipaddress
 import re
@@ -40,7 +40,7 @@ class Listen:
 
 def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
     """Parse ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ConfigurationError if malformed, or if not loopback unless
-    ``anywhere``."""
+    ``anywhere``: clients are authenticated, or the user takes the risk."""
     match = _ADDRESS.fullmatch(text.strip())
     host = (match["bracketed"] or match["plain"]) if match else ""
     if match is None or not host or int(match["port"]) > 65535:
@@ -51,8 +51,8 @@ def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
     listen = Listen(host=host, port=int(match["port"]))
     if not listen.loopback and not anywhere:
         raise ConfigurationError(
-            f"{text} can be reached from other machines, and there is no TLS yet: anyone there could stop jobs and "
-            "decide checkpoints. Nothing was started. Listen on 127.0.0.1, or pass --insecure-listen-anywhere if only "
-            "trusted machines reach it."
+            f"{text} can be reached from other machines, and clients need no certificate: anyone there could stop jobs "
+            "and decide checkpoints. Nothing was started. Pass --tls-cert, --tls-key and --client-ca, listen on "
+            "127.0.0.1, or pass --insecure-listen-anywhere if only trusted machines reach it."
         )
     return listen

@@ -23,6 +23,7 @@ from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
@@ -48,6 +49,7 @@ class ServerOptions:
     reflection: bool = False
     max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
+    tls: ServerTls | None = None
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
 
@@ -91,12 +93,16 @@ class CoordinatorServer:
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).
 
-        Raises ConfigurationError when one cannot be bound.
+        Raises ConfigurationError when one cannot be bound, or a certificate cannot be used.
         """
+        credentials = None if self._options.tls is None else self._options.tls.credentials()
         ports = []
         for target in targets:
             try:
-                ports.append(self._server.add_insecure_port(target))
+                if credentials is None:
+                    ports.append(self._server.add_insecure_port(target))
+                else:
+                    ports.append(self._server.add_secure_port(target, credentials))
             except RuntimeError:
                 raise ConfigurationError(
                     f"Cannot listen on {target}: it is taken, or not an address of this machine. Nothing was started. "
@@ -137,6 +143,7 @@ class CoordinatorServer:
                 ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
                 ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
                 *self._options.keep_alive.server_arguments(),
+                *(self._options.tls.arguments() if self._options.tls is not None else ()),
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )

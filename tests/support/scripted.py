@@ -4,7 +4,7 @@ import queue
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -61,7 +61,7 @@ def free_port() -> int:
 
 
 class CoordinatorProcess(Process):
-    """``onceward serve`` in a separate process; ``preamble`` is Python that it runs first."""
+    """``onceward serve`` in a separate process, with more ``options``; ``preamble`` is Python that it runs first."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class CoordinatorProcess(Process):
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
         preamble: str = "",
+        options: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.port = port or free_port()
@@ -77,8 +78,8 @@ class CoordinatorProcess(Process):
         self.store_url = f"sqlite:///{directory / 'store.db'}"
         directory.mkdir(exist_ok=True)
         code = f"{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
-        command = [*coordinator_command(self.address, directory / "store.db", ("-c", code)), "--log-level", "debug"]
-        super().__init__(command, directory / "coordinator.log", environment or {})
+        command = coordinator_command(self.address, directory / "store.db", ("-c", code))
+        super().__init__([*command, "--log-level", "debug", *options], directory / "coordinator.log", environment or {})
 
     def wait_ready(self) -> "CoordinatorProcess":
         wait_until(lambda: listens(self.address) or not self.running, "the coordinator listens")

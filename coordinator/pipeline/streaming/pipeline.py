@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
@@ -52,6 +53,7 @@ class StreamingPipeline:
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
         coordinator: str | None = None,
+        tls: CoordinatorTls | None = None,
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         restart: Restart | None = None,
@@ -68,6 +70,7 @@ class StreamingPipeline:
         :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
             batch follows the last one at once.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
         :param settings: ``interval`` and ``min_pause`` have no effect: the trigger sets the pace.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
@@ -92,6 +95,7 @@ class StreamingPipeline:
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})
         self._coordinator = coordinator
+        self._tls = tls
         self._settings = settings
         self._spark = spark
         self._restart = restart or Restart()
@@ -123,6 +127,7 @@ class StreamingPipeline:
                     job=self._job,
                     sink=self._sink,
                     coordinator=self._coordinator,
+                    tls=self._tls,
                     settings=self._settings,
                     restart=self._restart,
                     state_dir=self._state_dir,

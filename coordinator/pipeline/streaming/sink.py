@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline import preflight
@@ -65,6 +66,7 @@ class StreamSink:
         job: str,
         sink: Sink,
         coordinator: str | None = None,
+        tls: CoordinatorTls | None = None,
         settings: CheckpointSettings | None = None,
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
@@ -77,6 +79,7 @@ class StreamSink:
         :param spark: the query's classic session, never changed.
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
         :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
@@ -105,6 +108,7 @@ class StreamSink:
                 spark,
                 sink,
                 coordinator,
+                tls,
                 replace(settings or CheckpointSettings(), interval=0, min_pause=0),
                 restart or Restart(),
                 state_dir,
@@ -128,6 +132,7 @@ class StreamSink:
         spark: "SparkSession",
         sink: Sink,
         coordinator: str | None,
+        tls: CoordinatorTls | None,
         settings: CheckpointSettings,
         restart: Restart,
         state_dir: str | os.PathLike[str] | None,
@@ -138,7 +143,7 @@ class StreamSink:
         source = BatchSource(self._job, self._handover)
         links, progress = open_participants(stack, self._job, source, sink, settings)
         preflight.require_safe(self._job, preflight.examine(source, sink))
-        client = connect_to(stack, coordinator, state_dir, links, shared=True)
+        client = connect_to(stack, coordinator, state_dir, links, tls=tls, shared=True)
         self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
         committer = sink.committer()
         stack.callback(committer.close)

@@ -1,0 +1,100 @@
+"""TLS of the coordinator: its certificate, and the authorities whose clients it accepts."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.printable import logger
+
+__all__ = ["ServerTls"]
+
+_log = logger("onceward.service")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerTls:
+    """PEM files. They are read again for each new connection when they have changed."""
+
+    certificate: Path
+    """With intermediate certificates."""
+    key: Path
+    """Without a password."""
+    client_ca: Path | None
+    """Only clients with a certificate of one of these authorities are accepted; None accepts every client."""
+    connection_age_s: float = 3600.0
+    """A connection lives no longer, so that a certificate that was replaced or has expired is not used for ever."""
+
+    @property
+    def authenticates(self) -> bool:
+        return self.client_ca is not None
+
+    def check(self) -> None:
+        """Raise ConfigurationError if a file cannot be used."""
+        try:
+            self._check()
+        except OSError as error:  # also ssl.SSLError
+            raise ConfigurationError(
+                f"TLS: {', '.join(map(str, self._files()))} cannot be used: {error}. Nothing was started. Each must be "
+                "a readable PEM file, and the key must belong to the certificate."
+            ) from None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises ConfigurationError if a file cannot be used."""
+        self.check()
+        seen = self._version()
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal seen
+            try:
+                version = self._version()
+                if version == seen:
+                    return None
+                self._check()
+                configuration = self._configuration()
+            except OSError as error:
+                # perhaps in the middle of a replacement; the next connection looks again
+                _log.warning("event=certificates_not_read detail=%r old ones stay in use", str(error))
+                return None
+            seen = version
+            _log.info("event=certificates_renewed certificate=%s", self.certificate)
+            return configuration
+
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(),
+            renewed,  # type: ignore[arg-type]  # None is allowed, and means no change
+            require_client_authentication=self.authenticates,
+        )
+
+    def arguments(self) -> list[tuple[str, int]]:
+        """Channel arguments of the server."""
+        return [
+            ("grpc.max_connection_age_ms", round(self.connection_age_s * 1000)),
+            # a driver's stream of instructions outlives nothing: it is opened again within milliseconds
+            ("grpc.max_connection_age_grace_ms", 10_000),
+        ]
+
+    def _check(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        pair = (self.key.read_bytes(), self.certificate.read_bytes())
+        authorities = None if self.client_ca is None else self.client_ca.read_bytes()
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
+
+    def _version(self) -> object:
+        return [(state.st_ino, state.st_mtime_ns) for state in map(os.stat, self._files())]
+
+    def _files(self) -> list[Path]:
+        return [file for file in (self.certificate, self.key, self.client_ca) if file is not None]
+
+
+def _no_password() -> str:
+    """Otherwise OpenSSL would ask at the terminal."""
+    raise OSError("the key has a password")
