@@ -11,7 +11,7 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol.answers import Answer, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
+from onceward.coordinator.protocol.values import Author, CheckpointId, Document, Generation, JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.store.store import Store
@@ -25,7 +25,7 @@ AT = datetime(2026, 1, 2, tzinfo=UTC)
 SETTINGS = CheckpointSettings(interval="1h", lease="20s", stream_grace="10s", num_retained=2)
 
 
-def check(document: Document, _base: Document | None) -> None:
+def check(document: Document, _base: Document | None, _author: Author) -> None:
     if document.body.get("offset") == 13:
         raise ValueError("13 is no offset")
 
