@@ -12,7 +12,8 @@ import typer
 from onceward.coordinator.errors import ConfigurationError, ExitCode, OncewardError
 from onceward.coordinator.ops.job_commands import COMMANDS
 from onceward.coordinator.ops.options import CoordinatorOption, JsonOption, StateDirOption, place_of
-from onceward.coordinator.printable import escape_logs, printable
+from onceward.coordinator.ops.prompts import say
+from onceward.coordinator.printable import escape_logs
 
 __all__ = ["app", "main"]
 
@@ -190,7 +191,7 @@ def main() -> None:
     try:
         app()
     except OncewardError as error:
-        print(f"onceward: {printable(str(error))}", file=sys.stderr)
+        say(str(error))
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(128 + 2)

@@ -10,7 +10,7 @@ from onceward.coordinator.errors import ConfigurationError, HaltedError, Oncewar
 from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import (
@@ -108,7 +108,7 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: R
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         raise _refused(job, f"{answer.detail}. Pass --force to decide so nevertheless")
     again = " before" if answer.verdict is Verdict.DUPLICATE else ""
-    print(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
+    print_result(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
           f"{resolution.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
     if resolution.ruling is not Ruling.COMMITTED and reached.reached:
         left = [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
@@ -224,9 +224,9 @@ def _end(reached: Brokers, kind: str, author: Author, seen: Sequence[Seen]) -> N
 def _say_what_is_left(client: OperatorClient, job: JobName) -> None:
     left = client.describe(job)
     for sink, slots in left.unresolved.items():
-        print(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
+        print_result(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
     if not left.unresolved:
-        print(f"Job {job} is {left.summary.status.value}; it can be restarted.")
+        print_result(f"Job {job} is {left.summary.status.value}; it can be restarted.")
 
 
 def _refused(job: str, why: str) -> RefusedError:
