@@ -31,7 +31,9 @@ app = typer.Typer(
 
 @app.command()
 def serve(
-    listen: Annotated[str, typer.Option(help="HOST:PORT or [IPV6]:PORT; port 0 for any free one.")] = _DEFAULT_LISTEN,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT, [IPV6]:PORT or unix:PATH; port 0 for any free one.")
+    ] = _DEFAULT_LISTEN,
     store: Annotated[
         str | None, typer.Option(help="Store URL, sqlite:///PATH on a local disk. Default: in the state directory.")
     ] = None,
