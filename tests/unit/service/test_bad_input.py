@@ -160,6 +160,7 @@ def acknowledge(**changes: Any) -> pb.AcknowledgeRequest:
         "generation": 1,
         "checkpoint": 1,
         "base": 0,
+        "driver": "d",
     }
     acknowledgement = pb.Acknowledgement(
         participant=changes.pop("participant", "source"),
@@ -175,12 +176,19 @@ def shared(body: str) -> pb.AcknowledgeRequest:
 
 def settle(**changes: Any) -> pb.SettleRequest:
     settlement = pb.Settlement(slot=changes.pop("slot", 0), outcome=changes.pop("outcome", pb.OUTCOME_COMMITTED))
-    values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink"}
+    values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink", "driver": "d"}
     return pb.SettleRequest(**(values | changes), settlements=[settlement])
 
 
 def amend(**changes: Any) -> pb.AmendRequest:
-    values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink", "slots": [0]}
+    values: dict[str, Any] = {
+        "job": JOB,
+        "generation": 1,
+        "checkpoint": 1,
+        "participant": "sink",
+        "slots": [0],
+        "driver": "d",
+    }
     return pb.AmendRequest(**(values | changes))
 
 
@@ -218,7 +226,7 @@ def open_job(**changes: Any) -> pb.OpenJobRequest:
 
 
 def close(**changes: Any) -> pb.CloseJobRequest:
-    values: dict[str, Any] = {"job": JOB, "generation": 1, "reason": pb.CLOSE_REASON_RESTARTING}
+    values: dict[str, Any] = {"job": JOB, "generation": 1, "reason": pb.CLOSE_REASON_RESTARTING, "driver": "d"}
     return pb.CloseJobRequest(**(values | changes))
 
 
@@ -282,8 +290,15 @@ MALFORMED: list[tuple[str, Message, str]] = [
     ("ListCheckpoints", operators_pb2.ListCheckpointsRequest(job=JOB, limit=1001), "limit: 1001"),
     ("ListGenerations", operators_pb2.ListGenerationsRequest(job=JOB, limit=-1), "limit: -1"),
     ("ListHistory", operators_pb2.ListHistoryRequest(job=JOB, limit=100_000), "limit: 100000"),
-    ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1), "CloseReason: is not specified"),
-    ("CloseJob", pb.CloseJobRequest(job=JOB, generation=1, reason=77), "unknown number 77"),  # type: ignore[arg-type]
+    ("CloseJob", close(reason=0), "CloseReason: is not specified"),
+    ("CloseJob", close(reason=77), "unknown number 77"),
+    ("Acknowledge", acknowledge(driver=""), "driver"),
+    ("Settle", settle(driver="two words"), "driver"),
+    ("Amend", amend(driver=""), "driver"),
+    ("CloseJob", close(driver=""), "driver"),
+    ("Watch", pb.WatchRequest(job=JOB, generation=1), "driver"),
+    ("Renew", pb.RenewRequest(job=JOB, generation=1), "driver"),
+    ("Decline", pb.DeclineRequest(job=JOB, generation=1, checkpoint=1, participant="sink"), "driver"),
     ("CloseJob", close(back_within_us=-1), "back_within_us: -1"),
     ("CloseJob", close(back_within_us=2 * 86_400_000_000), "back_within_us: "),
     ("OpenJob", open_job(on_lost=0), "OnLost: is not specified"),
@@ -323,7 +338,7 @@ def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], met
         case "Acknowledge":
             request = acknowledge(job="absent")
         case "Decline":
-            request = pb.DeclineRequest(job="absent", generation=1, checkpoint=1, participant="sink")
+            request = pb.DeclineRequest(job="absent", generation=1, checkpoint=1, participant="sink", driver="d")
         case "Settle":
             request = settle(job="absent")
         case "Amend":
@@ -354,9 +369,11 @@ def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], met
         case "DeleteSavepoint":
             request = operators_pb2.DeleteSavepointRequest(job="absent", checkpoint=1)
         case "CloseJob":
-            request = pb.CloseJobRequest(job="absent", generation=1, reason=pb.CLOSE_REASON_FAILED)
-        case "Watch" | "Renew":
-            request = pb.RenewRequest(job="absent", generation=1)
+            request = close(job="absent")
+        case "Watch":
+            request = pb.WatchRequest(job="absent", generation=1, driver="d")
+        case "Renew":
+            request = pb.RenewRequest(job="absent", generation=1, driver="d")
         case "DescribeCheckpoint":
             request = operators_pb2.DescribeCheckpointRequest(job="absent", checkpoint=1)
         case "PermitTakeover":
