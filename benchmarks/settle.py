@@ -24,12 +24,21 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask
-from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, JobName, Outcome
+from onceward.coordinator.protocol.values import (
+    Author,
+    CheckpointId,
+    Committable,
+    Generation,
+    JobName,
+    Outcome,
+    ParticipantName,
+)
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 
 __all__ = ["main"]
 
 _JOB = JobName("settle")
+_AUTHOR = Author(job=_JOB, participant=ParticipantName("sink"), generations=range(1, 2))
 _TOPIC = "settled"
 _PARTITIONS = 8
 
@@ -100,9 +109,9 @@ def _timed(servers: str, committables: tuple[Committable, ...]) -> dict[str, flo
         began = time.perf_counter()
         swept = committer.sweep(_JOB, keep=committables)
         sweep = time.perf_counter() - began
-        settled = [committer.commit(committables)]
+        settled = [committer.commit(_AUTHOR, committables)]
         first = time.perf_counter() - began - sweep
-        settled.append(committer.commit(committables))
+        settled.append(committer.commit(_AUTHOR, committables))
         again = time.perf_counter() - began - sweep - first
     finally:
         committer.close()

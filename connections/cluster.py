@@ -94,6 +94,23 @@ class KafkaCluster:
         redact_control_plane_logs()
         return control_settings(self.bootstrap_servers, self._resolved())
 
+    def weaknesses(self) -> Iterator[tuple[str, str]]:
+        """Yield what this configuration leaves open to a peer on the network, each with its remedy."""
+        chosen = {key: str(value).upper() for key, value in self.config.items()}
+        if chosen.get("ssl.endpoint.identification.algorithm") == "NONE":
+            yield (
+                "the brokers' host names are not checked: a peer with any certificate of that authority passes for one",
+                "remove ssl.endpoint.identification.algorithm from config",
+            )
+        if chosen.get("security.protocol") == "SASL_PLAINTEXT" and "PLAIN" in (
+            chosen.get("sasl.mechanisms"),
+            chosen.get("sasl.mechanism"),
+        ):
+            yield (
+                "the password crosses the network in plain text: security.protocol is SASL_PLAINTEXT with PLAIN",
+                "use security.protocol SASL_SSL",
+            )
+
     def _resolved(self) -> dict[str, str]:
         return {
             key: resolve(text, key=key) if key in REFERENCE_KEYS and is_reference(text) else text
@@ -152,6 +169,11 @@ def _setting_problems(config: object) -> Iterator[str]:
         yield from (f"{key}: is missing" for key in ("sasl.username", "sasl.password") if key not in config)
     elif any(key.startswith("sasl.") for key in config if isinstance(key, str)):
         yield f"security.protocol: is {protocol}, which ignores the sasl.* settings; use SASL_SSL or SASL_PLAINTEXT"
+    if not protocol.endswith("SSL") and any(key.startswith("ssl.") for key in config if isinstance(key, str)):
+        yield (
+            f"security.protocol: is {protocol}, which ignores the ssl.* settings and sends everything in plain text; "
+            "use SSL or SASL_SSL, or remove them"
+        )
     if ("ssl.certificate.location" in config) != ("ssl.key.location" in config):
         yield "ssl.certificate.location, ssl.key.location: set both or neither"
 

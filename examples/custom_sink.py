@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onceward import Committer, KafkaSource, Pipeline, Sink
-from onceward.coordinator.errors import CheckpointFailedError, ClaimChangedError, FencedError
+from onceward.coordinator.errors import CheckpointFailedError, ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import (
     CheckpointTask,
     Finding,
@@ -38,6 +38,7 @@ from onceward.coordinator.pipeline.interfaces import (
     Vote,
 )
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Claim,
     Committable,
@@ -84,16 +85,16 @@ class DirectoryCommitter(Committer):
         """The newest generation whose leftovers it may delete."""
 
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
-        for name in map(_file, committables):
+        for name in _own_files(author, committables):
             with suppress(FileNotFoundError):  # it was renamed before
                 os.rename(self._staged / name, self._visible / name)
         _flush(self._visible)
         return [self.outcome(committable) for committable in committables]
 
-    def abort(self, committables: Sequence[Committable]) -> None:
-        for name in map(_file, committables):
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
+        for name in _own_files(author, committables):
             (self._staged / name).unlink(missing_ok=True)
 
     def outcome(self, committable: Committable) -> Settlement:
@@ -228,6 +229,16 @@ class DirectorySink(Sink):
 
 def _file(committable: Committable) -> str:
     return str(committable.document.body["file"])
+
+
+def _own_files(author: Author, committables: Sequence[Committable]) -> list[str]:
+    """Return the files of committables. A forged one must not rename or delete the file of another."""
+    names = [_file(committable) for committable in committables]
+    own = tuple(f"{author.job}.{generation}." for generation in author.generations)
+    for name in names:
+        if "/" in name or not name.startswith(own):
+            raise HaltedError(f"{name!r} is no file of {author}. Nothing was renamed or deleted for it.")
+    return names
 
 
 def _flush(directory: Path) -> None:

@@ -26,6 +26,9 @@ settings.load_profile("onceward")
 # The JVMs of tests live for seconds: in that time, compiling for a long run costs more than it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# A store refuses a directory in which others may write, and some systems let a group write by default.
+os.umask(0o022)
+
 _RUN = secrets.token_hex(2)
 _COUNT = itertools.count(1)
 

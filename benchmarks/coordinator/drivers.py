@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class SimulatedDriver:
         self._settings: CheckpointSettings = settings(interval)
         self._slots = slots
         self._measured = measurements
+        self._secret = secrets.token_hex(16)
         self._generation = 0
         self._snapshots: dict[CheckpointId, Snapshot] = {}
         self._sent: dict[CheckpointId, float] = {}
@@ -103,7 +105,7 @@ class SimulatedDriver:
     async def _open(self, stub: "Stub") -> None:
         request = pb.OpenJobRequest(
             job=self._job,
-            driver=f"driver-of-{self._job}",
+            driver=self._secret,
             participants=[participant_to_wire(participant) for participant in PARTICIPANTS],
             settings=settings_to_wire(self._settings),
         )
@@ -113,7 +115,7 @@ class SimulatedDriver:
         self._generation = response.grant.generation
 
     async def _renew(self, stub: "Stub") -> None:
-        request = pb.RenewRequest(job=self._job, generation=self._generation)
+        request = pb.RenewRequest(job=self._job, generation=self._generation, driver=self._secret)
         pause = self._settings.seconds("lease") / 3
         await asyncio.sleep(random.uniform(0, pause))
         while True:
@@ -121,7 +123,7 @@ class SimulatedDriver:
             await asyncio.sleep(pause)
 
     async def _watch(self, stub: "Stub") -> None:
-        call = stub.Watch(pb.WatchRequest(job=self._job, generation=self._generation))
+        call = stub.Watch(pb.WatchRequest(job=self._job, generation=self._generation, driver=self._secret))
         await call.initial_metadata()
         if not call.done():
             self.watching.set()
@@ -163,6 +165,7 @@ class SimulatedDriver:
         request = pb.AcknowledgeRequest(
             job=self._job,
             generation=self._generation,
+            driver=self._secret,
             checkpoint=trigger.checkpoint,
             base=trigger.base,
             acknowledgements=[
@@ -186,6 +189,7 @@ class SimulatedDriver:
         request = pb.SettleRequest(
             job=self._job,
             generation=self._generation,
+            driver=self._secret,
             checkpoint=complete.checkpoint,
             participant=SINK,
             settlements=[settlement_to_wire(one) for one in settlements(snapshot)],

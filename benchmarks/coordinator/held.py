@@ -29,7 +29,7 @@ def measure_held(
     rows: list[dict[str, Any]] = []
     for jobs in numbers:
         place = directory / str(jobs)
-        place.mkdir(parents=True)
+        place.mkdir(mode=0o700, parents=True)
         fill(place / "store.db", jobs, _CHECKPOINTS)
         with ServedCoordinator(place) as coordinator:
             rows.append(asyncio.run(_measure(coordinator, jobs, seconds, warm_up)))

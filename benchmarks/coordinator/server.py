@@ -93,7 +93,7 @@ class ServedCoordinator:
 @contextmanager
 def served(directory: Path, *, delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
     """A coordinator with a new store in ``directory``, which is made."""
-    directory.mkdir(parents=True)
+    directory.mkdir(mode=0o700, parents=True)
     with ServedCoordinator(directory, delay_ms=delay_ms) as coordinator:
         yield coordinator
 

@@ -27,7 +27,7 @@ _MEASURED = 10
 
 def measure_size(directory: Path, checkpoints: int) -> list[dict[str, Any]]:
     """The store's size each time another tenth of ``checkpoints`` is completed, settled and subject to retention."""
-    directory.mkdir(parents=True)
+    directory.mkdir(mode=0o700, parents=True)
     rows: list[dict[str, Any]] = []
     rounds = max(checkpoints // JOBS, _MEASURED)
     with _jobs(directory / "store.db", JOBS) as jobs:

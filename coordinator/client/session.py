@@ -39,6 +39,7 @@ from onceward.coordinator.wire.answers import answer_from_wire, grant_from_wire
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.enums import CLOSE_REASON
 from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from onceward.coordinator.wire.secret import fingerprint
 from onceward.coordinator.wire.values import (
     age_to_wire,
     claim_to_wire,
@@ -104,7 +105,7 @@ class CoordinatorClient:
     ) -> "Session":
         """Request the next generation; wait while another driver is alive or has just vanished.
 
-        :param driver: a random token of this attempt.
+        :param driver: the secret of the generation: a random token of this attempt, never shown or stored.
         :param takeover: replace a driver that seems alive: the caller knows that it is gone. The call names that
             driver's generation, so a late call fences no other.
         :param wait: how long to wait for another driver; its lease and a bit more by default.
@@ -173,7 +174,7 @@ class Session:
     """
 
     def __init__(
-        self, caller: Caller, job: JobName, grant: Grant, driver: str, on_error: Callable[[OncewardError], None]
+        self, caller: Caller, job: JobName, grant: Grant, secret: str, on_error: Callable[[OncewardError], None]
     ) -> None:
         self._caller = caller
         self._stub = ParticipantServiceStub(in_pieces(caller.channel))
@@ -183,8 +184,9 @@ class Session:
         self._aborted: Callable[[], CheckpointId] = lambda: NO_CHECKPOINT
         self.job = job
         self.grant = grant
-        self.driver = driver
-        """The driver's token, as in the call that opened the job."""
+        self._secret = secret
+        self.driver = fingerprint(secret)
+        """What identifies this driver in the store and in claims."""
         self.generation: Generation = grant.generation
         self._renewing = RenewThread(grant.lease_s / 3, renew=self.renew, on_error=on_error)
 
@@ -204,7 +206,7 @@ class Session:
         Start it soon after opening: a driver without a stream may be replaced after ``stream_grace``. No checkpoint is
         triggered before.
         """
-        request = pb.WatchRequest(job=self.job, generation=self.generation)
+        request = pb.WatchRequest(job=self.job, generation=self.generation, driver=self._secret)
         self._watch = WatchThread(self._caller, request, deliver=deliver, on_error=self._on_error)
 
     def acknowledge(
@@ -224,6 +226,7 @@ class Session:
         request = pb.AcknowledgeRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             checkpoint=checkpoint,
             base=base,
             acknowledgements=_encoded(
@@ -248,6 +251,7 @@ class Session:
         request = pb.DeclineRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             checkpoint=checkpoint,
             participant=participant,
             reason=reason[:MAX_TEXT],
@@ -270,6 +274,7 @@ class Session:
         request = pb.SettleRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             checkpoint=checkpoint,
             participant=participant,
             settlements=[settlement_to_wire(settlement) for settlement in settlements],
@@ -296,6 +301,7 @@ class Session:
         request = pb.AmendRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             checkpoint=checkpoint,
             participant=participant,
             amendment=amendment,
@@ -338,6 +344,7 @@ class Session:
         request = pb.CloseJobRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
             detail=detail[:MAX_TEXT],
             back_within_us=round(back_within_s * 1e6),
@@ -351,6 +358,7 @@ class Session:
         request = pb.RenewRequest(
             job=self.job,
             generation=self.generation,
+            driver=self._secret,
             troubles=[trouble_to_wire(one) for one in self._caller.links.troubles()[:MAX_TROUBLES]],
             oldest=age_to_wire(oldest) if oldest is not None else None,
             aborted=self._aborted(),

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.protocol.committing import Committer, OpenTransaction, TransactionHandle
-from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
+from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Settlement
 from onceward.coordinator.service.committers import installed_committers
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
@@ -77,18 +77,20 @@ class Brokers:
         """Return what can be proved about each now, without changing anything."""
         return self._each(committables, lambda one: self._seen(kind, one, lambda c: c.outcome(one)))
 
-    def commit(self, kind: str, committables: Sequence[Committable], give_up: Callable[[], bool]) -> list[Seen]:
+    def commit(
+        self, kind: str, author: Author, committables: Sequence[Committable], give_up: Callable[[], bool]
+    ) -> list[Seen]:
         """Retry each commit and prove the outcome, until ``give_up()``."""
 
         def commit(committer: Committer, committable: Committable) -> Settlement | None:
-            settlements = committer.commit([committable], give_up=give_up)
+            settlements = committer.commit(author, [committable], give_up=give_up)
             return settlements[0] if settlements else None
 
         return self._each(committables, lambda one: self._seen(kind, one, lambda c: commit(c, one)))
 
-    def abort(self, kind: str, committables: Sequence[Committable]) -> None:
+    def abort(self, kind: str, author: Author, committables: Sequence[Committable]) -> None:
         """Abort those that are still open. Raises OncewardError; the job's next start then aborts them."""
-        self._committer(kind).abort(committables)
+        self._committer(kind).abort(author, committables)
 
     def forget(self, job: JobName, kind: str, last: Claim) -> None:
         """Remove what the clusters keep of a deleted job. Raises OncewardError."""

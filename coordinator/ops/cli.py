@@ -12,7 +12,8 @@ import typer
 from onceward.coordinator.errors import ConfigurationError, ExitCode, OncewardError
 from onceward.coordinator.ops.job_commands import COMMANDS
 from onceward.coordinator.ops.options import CoordinatorOption, JsonOption, StateDirOption, place_of
-from onceward.coordinator.printable import escape_logs, printable
+from onceward.coordinator.ops.prompts import print_result, say
+from onceward.coordinator.printable import escape_logs
 
 __all__ = ["app", "main"]
 
@@ -30,7 +31,9 @@ app = typer.Typer(
 
 @app.command()
 def serve(
-    listen: Annotated[str, typer.Option(help="HOST:PORT or [IPV6]:PORT; port 0 for any free one.")] = _DEFAULT_LISTEN,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT, [IPV6]:PORT or unix:PATH; port 0 for any free one.")
+    ] = _DEFAULT_LISTEN,
     store: Annotated[
         str | None, typer.Option(help="Store URL, sqlite:///PATH on a local disk. Default: in the state directory.")
     ] = None,
@@ -157,7 +160,7 @@ def archive_classes() -> None:
     try:
         from onceward.coordinator.jvm.spark import write_archive
 
-        print(write_archive())
+        print_result(str(write_archive()))
     except ImportError as error:
         raise _not_installed("Spark", error) from error
 
@@ -210,7 +213,7 @@ def main() -> None:
     try:
         app()
     except OncewardError as error:
-        print(f"onceward: {printable(str(error))}", file=sys.stderr)
+        say(str(error))
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(128 + 2)

@@ -1,6 +1,5 @@
 """How a command finds its coordinator and its job."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.protocol.settings import Duration
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -70,11 +70,9 @@ def without_driver(client: OperatorClient, job: JobName) -> None:
     limit = description.settings.seconds("lease") + 5.0
     if not description.driven:
         return
-    print(
-        f"onceward: the last driver of job {job} left without notice; it counts as lost when its lease of "
-        f"{description.settings.seconds('lease'):g} s has run out. Waiting ...",
-        file=sys.stderr,
-        flush=True,
+    say(
+        f"the last driver of job {job} left without notice; it counts as lost when its lease of "
+        f"{description.settings.seconds('lease'):g} s has run out. Waiting ..."
     )
     begun = time.monotonic()
     while client.describe(job).driven and time.monotonic() - begun < limit:

@@ -1,17 +1,16 @@
 """``onceward doctor``: check what this machine has of what jobs need. Changes nothing."""
 
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.jvm.archives import java_path
-from onceward.coordinator.ops.tables import print_table, table
+from onceward.coordinator.ops.tables import print_json, print_table, table
 
 __all__ = ["Check", "run_doctor"]
 
@@ -33,7 +32,7 @@ def run_doctor(coordinator: str | None, *, as_json: bool) -> int:
     """Show all findings; return 0 when nothing is missing, else 1."""
     checks = [*_local(), *([_coordinator(coordinator)] if coordinator is not None else [])]
     if as_json:
-        print(json.dumps([asdict(check) for check in checks], indent=2))
+        print_json(checks)
     else:
         shown = table("", "what", "found", "remedy")
         for check in checks:

@@ -10,7 +10,7 @@ from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.ops.brokers import Brokers, brokers
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Claim, JobName, Role
@@ -42,7 +42,7 @@ def forget_job(job: str, reason: str, place: CoordinatorLocation, clusters: Path
         last = _last(client.store_id(), description)
         for kind in kinds:
             reached.forget(known, kind, last)
-    print(f"Job {job} is forgotten.")
+    print_result(f"Job {job} is forgotten.")
 
 
 def _require_ended(reached: Brokers, job: JobName, kinds: list[str]) -> None:

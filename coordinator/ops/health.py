@@ -1,13 +1,11 @@
 """``onceward health``: check whether a coordinator accepts calls, for supervisors and containers. Changes nothing."""
 
-import sys
-
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.tls import CoordinatorTls, diagnose
-from onceward.coordinator.printable import printable
+from onceward.coordinator.ops.prompts import print_result, say
 
 __all__ = ["run_health"]
 
@@ -26,11 +24,11 @@ def run_health(address: str) -> int:
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            why = diagnose(address, tls) or printable(f"{error.code().name}, {error.details()}")
-            print(f"onceward: {address} does not answer: {why}", file=sys.stderr)
+            why = diagnose(address, tls) or f"{error.code().name}, {error.details()}"
+            say(f"{address} does not answer: {why}")
             return 1
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        print(f"{address} serves")
+        print_result(f"{address} serves")
         return 0
-    print(f"onceward: {address} answers, but takes no calls: it starts or stops", file=sys.stderr)
+    say(f"{address} answers, but takes no calls: it starts or stops")
     return 1

@@ -4,6 +4,7 @@ from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
 from onceward.coordinator.listings import LossReport
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
+from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.ops.tables import as_time, print_json, print_table, table
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
@@ -55,7 +56,7 @@ def acknowledge_losses(job: str, checkpoint: str, reason: str, place: Coordinato
                     f"The loss of checkpoint {number} of job {job} was not acknowledged: {answer.detail}. Nothing else "
                     "was changed."
                 )
-            print(
+            print_result(
                 f"The loss of slots {', '.join(map(str, slots))} of {participant} in checkpoint {number} of job {job} "
                 "is acknowledged."
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import CheckpointFailedError, RefusedError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.ops.waiting import until, until_ended
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.requests import Request, RequestState
@@ -39,7 +39,9 @@ def take(
                 f"they were. {_remedy(answer)}"
             )
         if not wait:
-            print(f"A {kind.value} of job {job} is asked for; onceward checkpoints {job} shows when it is there.")
+            print_result(
+                f"A {kind.value} of job {job} is asked for; onceward checkpoints {job} shows when it is there."
+            )
             return
     with _announced(f"The {kind.value} is still taken", known):
         request = _decided(place, known, request)
@@ -49,7 +51,7 @@ def take(
             f"The {kind.value} of job {job} failed: {request.detail}. No record is lost or doubled: they belong to the "
             f"next checkpoint.{kept} See onceward history {job}, and retry when the job runs."
         )
-    print(request.checkpoint)
+    print_result(request.checkpoint)
     sys.stdout.flush()
     if stop:
         with _announced("The job stops anyway", known):
@@ -102,7 +104,7 @@ def delete_savepoint(job: str, checkpoint: int, place: CoordinatorLocation) -> N
             f"Savepoint {checkpoint} of job {job} was not deleted: {answer.detail}. Nothing was changed. "
             f"onceward checkpoints {job} shows which savepoints there are."
         )
-    print(f"Savepoint {checkpoint} of job {job} is removed like any other checkpoint from now on.")
+    print_result(f"Savepoint {checkpoint} of job {job} is removed like any other checkpoint from now on.")
 
 
 def stop_job(job: str, place: CoordinatorLocation, *, wait: bool) -> None:
@@ -116,11 +118,11 @@ def stop_job(job: str, place: CoordinatorLocation, *, wait: bool) -> None:
         raise RefusedError(f"Job {job} was not stopped: {answer.detail}. Nothing was changed.")
     asked = "was asked to stop" + (" before" if answer.verdict is Verdict.DUPLICATE else "")
     if not wait:
-        print(f"Job {job} {asked}; it ends after it has settled.")
+        print_result(f"Job {job} {asked}; it ends after it has settled.")
         return
     say(f"job {job} {asked}")
     with _announced("The job stops anyway", known):
-        print(until_ended(place, known))
+        print_result(until_ended(place, known))
 
 
 def cancel_job(job: str, place: CoordinatorLocation) -> None:
@@ -131,9 +133,9 @@ def cancel_job(job: str, place: CoordinatorLocation) -> None:
         answer = client.cancel(job_name(job))
     match answer.verdict:
         case Verdict.ACCEPTED:
-            print(f"Job {job} was cancelled: it settles completed checkpoints and aborts the rest.")
+            print_result(f"Job {job} was cancelled: it settles completed checkpoints and aborts the rest.")
         case Verdict.DUPLICATE:
-            print(f"Job {job} was cancelled before.")
+            print_result(f"Job {job} was cancelled before.")
         case _:
             raise RefusedError(f"Job {job} was not cancelled: {answer.detail}. Nothing was changed.")
 
@@ -153,9 +155,9 @@ def restore_job(job: str, checkpoint: int, reason: str, place: CoordinatorLocati
         answer = client.restore(known, checkpoint, reason)
     match answer.verdict:
         case Verdict.ACCEPTED:
-            print(f"Job {job} begins with the positions of checkpoint {checkpoint} when it is started next.")
+            print_result(f"Job {job} begins with the positions of checkpoint {checkpoint} when it is started next.")
         case Verdict.DUPLICATE:
-            print(f"Job {job} was restored to checkpoint {checkpoint} before.")
+            print_result(f"Job {job} was restored to checkpoint {checkpoint} before.")
         case _:
             raise RefusedError(
                 f"Job {job} was not restored to checkpoint {checkpoint}: {answer.detail}. Nothing was changed."

@@ -8,7 +8,7 @@ import re
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 
@@ -31,7 +31,7 @@ def permit_takeover(job: str, reason: str, place: CoordinatorLocation) -> None:
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         raise RefusedError(f"No takeover of job {job} was permitted: {answer.detail}. Nothing was changed.")
     before = " before" if answer.verdict is Verdict.DUPLICATE else ""
-    print(
+    print_result(
         f"The next driver of job {job} was permitted{before} to replace the live driver of generation {generation}: "
         f"start it now. The permission ends with generation {generation}."
     )
@@ -54,7 +54,7 @@ def permit_adoption(job: str, named: str, reason: str, place: CoordinatorLocatio
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         raise RefusedError(f"Job {job} was not permitted to adopt {what}: {answer.detail}. Nothing was changed.")
     before = " before" if answer.verdict is Verdict.DUPLICATE else ""
-    print(
+    print_result(
         f"Job {job} was permitted{before} to adopt {what}: start it now. The permission ends when the job has claimed "
         "its sink's cluster; it does not hold for another claim."
     )

@@ -7,12 +7,17 @@ import typer
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import printable
 
-__all__ = ["confirm", "say"]
+__all__ = ["confirm", "print_result", "say"]
 
 
 def say(text: str) -> None:
     """Print to standard error: standard output is for results."""
     print(f"onceward: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def print_result(text: object) -> None:
+    """Print a result to standard output."""
+    print(printable(str(text)), flush=True)
 
 
 def confirm(yes: bool, otherwise: str) -> None:

@@ -10,10 +10,18 @@ from onceward.coordinator.errors import ConfigurationError, HaltedError, Oncewar
 from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.values import Committable, JobName, Outcome, ParticipantName, Role, Settlement
+from onceward.coordinator.protocol.values import (
+    Author,
+    Committable,
+    JobName,
+    Outcome,
+    ParticipantName,
+    Role,
+    Settlement,
+)
 
 __all__ = ["ALL_SLOTS", "Resolution", "decide", "resolve_slots", "slots_of"]
 
@@ -75,7 +83,9 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: R
     committables = _committables(description, checkpoint, sink, resolution)
     recorded = {one.settlement.slot: one.settlement for one in checkpoint.settlements if one.participant == sink}
     kind = next(one.kind for one in description.participants if one.name == sink)
-    seen = _look(reached, kind, committables, resolution.ruling)
+    generations = range(checkpoint.summary.generation, description.summary.generation + 1)
+    author = Author(job=job, participant=sink, generations=generations)
+    seen = _look(reached, kind, author, committables, resolution.ruling)
     if not resolution.forced:
         _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, resolution.ruling)
         _refuse_what_is_open(reached, kind, job, seen, resolution.ruling)
@@ -98,12 +108,11 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: R
     if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         raise _refused(job, f"{answer.detail}. Pass --force to decide so nevertheless")
     again = " before" if answer.verdict is Verdict.DUPLICATE else ""
-    print(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
+    print_result(f"Slots {', '.join(map(str, slots))} of checkpoint {checkpoint.summary.checkpoint} count as "
           f"{resolution.ruling.value.replace('_', ' ')}{again}.")  # fmt: skip
     if resolution.ruling is not Ruling.COMMITTED and reached.reached:
-        _end(
-            reached, kind, [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
-        )
+        left = [one for one in seen if one.settlement is None or one.settlement.outcome is not Outcome.LOST]
+        _end(reached, kind, author, left)
     _say_what_is_left(client, job)
 
 
@@ -169,11 +178,13 @@ def _refuse_what_is_open(reached: Brokers, kind: str, job: JobName, seen: Sequen
         raise _refused(job, f"{why}. Start the job, which asks again, or pass --force")
 
 
-def _look(reached: Brokers, kind: str, committables: Sequence[Committable], ruling: Ruling) -> list[Seen]:
+def _look(
+    reached: Brokers, kind: str, author: Author, committables: Sequence[Committable], ruling: Ruling
+) -> list[Seen]:
     """Look at the committables. For COMMITTED, try to commit them, because the decision says the same."""
     if ruling is not Ruling.COMMITTED:
         return reached.look(kind, committables)
-    return reached.commit(kind, committables, _after(_COMMIT_PATIENCE_S))
+    return reached.commit(kind, author, committables, _after(_COMMIT_PATIENCE_S))
 
 
 def _after(seconds: float) -> Callable[[], bool]:
@@ -199,11 +210,11 @@ def _evidence(seen: Seen, recorded: Mapping[int, Settlement]) -> Settlement | No
     return replace(halted, evidence=f"when the job halted: {halted.evidence}") if halted is not None else None
 
 
-def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
+def _end(reached: Brokers, kind: str, author: Author, seen: Sequence[Seen]) -> None:
     """Abort what is still open, so that readers do not wait for it. The decision is recorded: the next start would do
     it too."""
     try:
-        reached.abort(kind, [one.committable for one in seen])
+        reached.abort(kind, author, [one.committable for one in seen])
     except OncewardError as error:
         say(f"the rest could not be aborted now; the next start of the job does it: {error}")
         if isinstance(error, HaltedError):  # the brokers now say that it is committed
@@ -213,9 +224,9 @@ def _end(reached: Brokers, kind: str, seen: Sequence[Seen]) -> None:
 def _say_what_is_left(client: OperatorClient, job: JobName) -> None:
     left = client.describe(job)
     for sink, slots in left.unresolved.items():
-        print(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
+        print_result(f"Still to be decided: {', '.join(f'slot {n} ({o.value})' for n, o in slots.items())} of {sink}.")
     if not left.unresolved:
-        print(f"Job {job} is {left.summary.status.value}; it can be restarted.")
+        print_result(f"Job {job} is {left.summary.status.value}; it can be restarted.")
 
 
 def _refused(job: str, why: str) -> RefusedError:

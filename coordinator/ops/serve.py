@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.options import clusters_of
+from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import parse_listen
@@ -57,6 +58,6 @@ def run_serve(
     def announce(address: str, store_id: str) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
-        print(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}", flush=True)
+        print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}")
 
     serve(place, store_url, ServerOptions(reflection=reflection, tls=tls, committers=committers), announce)

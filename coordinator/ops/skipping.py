@@ -2,7 +2,7 @@
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators, without_driver
-from onceward.coordinator.ops.prompts import confirm, say
+from onceward.coordinator.ops.prompts import confirm, print_result, say
 from onceward.coordinator.protocol.answers import Verdict
 
 __all__ = ["skip_input"]
@@ -23,12 +23,12 @@ def skip_input(job: str, where: str, offset: int, reason: str, place: Coordinato
         summary = client.job(known)
     match looked.answer.verdict:
         case Verdict.ACCEPTED:
-            print(
+            print_result(
                 f"Job {job} continues after {looked.skipped} when it is started next, with checkpoint "
                 f"{summary.last_completed}. To undo that before: onceward restore {job} --from {looked.base}"
             )
         case Verdict.DUPLICATE:
-            print(f"Job {job} was moved past {looked.skipped} before.")
+            print_result(f"Job {job} was moved past {looked.skipped} before.")
         case _:
             raise RefusedError(f"Job {job} was not moved: {looked.answer.detail}. Nothing was changed.")
 

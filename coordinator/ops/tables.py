@@ -44,7 +44,7 @@ class _Table(Table):
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    made = _Table(box=None, pad_edge=False, title=title, title_justify="left")
+    made = _Table(box=None, pad_edge=False, title=None if title is None else printable(title), title_justify="left")
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
@@ -56,7 +56,7 @@ def print_table(shown: Table, if_empty: str) -> None:
         width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
         Console(markup=False, highlight=False, width=width).print(shown)
     else:
-        print(if_empty)
+        print(printable(if_empty))
 
 
 def as_time(time: datetime | None) -> str:

@@ -1,6 +1,5 @@
 """``onceward transactions``: list what is open, unsettled or in doubt, with its owner and what is known about it."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,9 +9,9 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
+from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.ops.tables import print_json, print_table, table
 from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
-from onceward.coordinator.printable import printable
 from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
 
 __all__ = ["TransactionRow", "list_transactions", "rows"]
@@ -62,7 +61,7 @@ def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Pat
             listed, problems = rows(client, reached, name)
             found += listed
             for problem in problems:
-                print(f"onceward: {printable(problem)}", file=sys.stderr, flush=True)
+                say(problem)
     if as_json:
         print_json(found)
         return

@@ -165,7 +165,7 @@ class CheckpointRunner:
         committables = recorded.sink.committables if recorded is not None else ()
         self._settler.forget(checkpoint)
         if recorded is not None:
-            m.committer.abort(committables)
+            m.committer.abort(self._settler.author, committables)
         swept = m.committer.sweep(m.job, keep=self._settler.unsettled())
         m.progress.ended(checkpoint)
         transactions = len(swept) + len(committables)

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
@@ -76,7 +77,10 @@ def exit_with_codes() -> None:
         if isinstance(error, OncewardError) and error.exit_code != 1:
             sys.stderr.write(f"{kind.__name__}: {printable(str(error))}\n")
             raise SystemExit(int(error.exit_code))
-        former(kind, error, trace)
+        if former is sys.__excepthook__:  # its message may hold a record
+            sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
+        else:
+            former(kind, error, trace)
 
     hook._onceward = True  # type: ignore[attr-defined]
     sys.excepthook = hook

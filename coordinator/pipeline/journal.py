@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 
 EVENTS_VARIABLE = "ONCEWARD_EVENTS"
 
@@ -26,10 +26,10 @@ class Journal:
     def log(self, event: str, **facts: Any) -> None:
         """Record one transition. Facts are ids, counts and reasons; never records or secrets."""
         line = {"event": event, "job": self._job, "generation": self.generation, **facts}
-        _log.info("%s", " ".join(f"{key}={value}" for key, value in line.items()))
+        _log.info("%s", log_fields(line))
         if self._path:
             text = json.dumps({**line, "at": time.time()}) + "\n"
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, text.encode())
             finally:

@@ -28,7 +28,7 @@ def examine(source: Source, sink: Sink) -> list[Finding]:
     Raises PreflightError when a cluster gives no usable answer.
     """
     try:
-        findings = [*source.preflight(), *sink.preflight()]
+        findings = list(dict.fromkeys((*source.preflight(), *sink.preflight())))  # they may share a cluster
     except OncewardError as error:
         if error.exit_code is not ExitCode.BUG:
             raise

@@ -41,6 +41,7 @@ class Recovery:
             self._to_commit = completed.snapshots[m.sink.participant.name].committables
             # Register before anything can fail: a failing generation sweeps all that its settler does not hold.
             self._settler.expect(completed.id, self._to_commit, None)
+            m.committer.check(self._settler.author, self._to_commit)
         m.sink.begin_generation(self._session.generation)
         if completed is not None:
             self._mailbox.advance(completed.id)

@@ -14,6 +14,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
+    Author,
     CheckpointId,
     Claim,
     Committable,
@@ -88,6 +89,15 @@ class Settler:
         """The newest checkpoint that is settled, or had nothing to settle."""
         self.lost = NO_CHECKPOINT
         """The newest checkpoint with lost slots that wait to be written again."""
+
+    @property
+    def author(self) -> Author:
+        """The author of every committable that this generation may end: its own and, after a recovery, those of the
+        checkpoint that it was granted."""
+        completed, generation = self._session.grant.completed, self._session.generation
+        first = completed.generation if completed is not None else generation
+        name = self._sink.participant.name
+        return Author(job=self._session.job, participant=name, generations=range(first, generation + 1))
 
     def expect(
         self,
@@ -285,7 +295,7 @@ class Settler:
     def _commit(self, work: Work) -> tuple[Settlement, ...]:
         """Return outcomes by slot; fewer than committables when the driver leaves."""
         open_ = [committable for committable in work.committables if committable.slot not in work.proved]
-        found = self._named(tuple(self._committer.commit(open_, give_up=self._leaving)), work.committables)
+        found = self._named(tuple(self._committer.commit(self.author, open_, give_up=self._leaving)), work.committables)
         proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
         return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
 

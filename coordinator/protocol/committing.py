@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
-from onceward.coordinator.protocol.values import Claim, Committable, JobName, Settlement
+from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Settlement
 
 __all__ = ["Age", "Committer", "OpenTransaction", "TransactionHandle"]
 
@@ -58,22 +58,29 @@ class Age:
 
 
 class Committer(ABC):
-    """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver."""
+    """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver.
+
+    A committable comes from the store, and from a driver before: it may be wrong or forged. The process that ends its
+    transaction may have more rights than the one that wrote it. So end nothing that is not its author's own.
+    """
+
+    def check(self, author: Author, committables: Sequence[Committable]) -> None:  # noqa: B027 - optional
+        """Check, without asking anyone, that each committable names something of ``author``. Raises HaltedError."""
 
     @abstractmethod
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
         """Commit each committable and prove its outcome; retry until proved or until ``give_up()``.
 
         Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
-        ``give_up()``.
+        ``give_up()``. Does nothing if :meth:`check` fails.
         """
 
     @abstractmethod
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         """Abort transactions of an undecided or aborted checkpoint. Idempotent. Never call this for a completed
-        checkpoint."""
+        checkpoint. Does nothing if :meth:`check` fails."""
 
     @abstractmethod
     def outcome(self, committable: Committable) -> Settlement:

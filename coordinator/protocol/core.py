@@ -44,6 +44,9 @@ def step(state: JobState, event: events.Event) -> tuple[JobState, answers.Ready]
     if state.durable.record_damaged:
         answer = generations.over_damage(state.durable, event)
         return state, answers.Ready(answer=answer, note=note_of(event, answer))
+    refusal = generations.impostor_answer(state.durable, event)
+    if refusal is not None:
+        return state, answers.Ready(answer=refusal, note=note_of(event, refusal))
     state, ready = _handle(state, event)
     if ready.answer.verdict is answers.Verdict.ACCEPTED and isinstance(
         event, events.Acknowledge | events.Decline | events.Settle | events.Amend

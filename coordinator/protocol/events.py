@@ -47,7 +47,7 @@ class OpenJob:
 
     now: float
     driver: str
-    """Random token of this attempt to open; identifies a repeated call."""
+    """The fingerprint of the driver's secret for this attempt to open; identifies a repeated call."""
     participants: tuple[Participant, ...]
     settings: CheckpointSettings
     claim: Claim | None
@@ -63,6 +63,8 @@ class Watch:
 
     now: float
     generation: Generation
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,8 @@ class Renew:
     generation: Generation
     aborted: CheckpointId = NO_CHECKPOINT
     """The newest checkpoint whose abort the driver's main loop has carried out."""
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,8 @@ class Acknowledge:
     snapshot: Snapshot
     good_for_s: float | None = None
     """For how long the pre-committed transactions can still be committed; None means no limit."""
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,8 @@ class Decline:
     checkpoint: CheckpointId
     participant: ParticipantName
     reason: str
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +127,8 @@ class Settle:
     settlements: tuple[Settlement, ...]
     amendment: int = 0
     """Which committables the outcomes belong to: the amendment from the Complete instruction."""
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +145,8 @@ class Amend:
     slots: frozenset[int]
     committables: tuple[Committable, ...]
     """New committables of ``slots``. A slot without one had nothing to write."""
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +159,8 @@ class CloseJob:
     detail: str = ""
     back_within_s: float = 0.0
     """For RESTARTING: within which time the driver returns."""
+    driver: str | None = None
+    """See :data:`Call`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +299,10 @@ class Tick:
 
     now: float
 
+
+Call: TypeAlias = Watch | Renew | Acknowledge | Decline | Settle | Amend | CloseJob
+"""What the driver of a generation sends. ``driver`` is the fingerprint of the secret that the call carried; None when
+the coordinator itself reports. The number of a generation is easy to guess, the secret is not."""
 
 Event: TypeAlias = (
     OpenJob

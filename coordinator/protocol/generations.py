@@ -87,6 +87,21 @@ def fenced_answer(durable: Durable, generation: Generation) -> Answer:
     return Answer(verdict=Verdict.FENCED, detail=detail)
 
 
+def impostor_answer(durable: Durable, event: Event) -> Answer | None:
+    """The answer to a call for the current generation by a process that is not its driver; None for all others."""
+    match event:
+        case Watch() | Renew() | Acknowledge() | Decline() | Settle() | Amend() | CloseJob() if (
+            event.driver is not None
+            and event.generation == durable.generation
+            and durable.driver is not None
+            and event.driver != durable.driver
+        ):
+            detail = f"generation {durable.generation} belongs to another process; change nothing more and stop"
+            return Answer(verdict=Verdict.FENCED, detail=detail)
+        case _:
+            return None
+
+
 def over_damage(durable: Durable, event: Event) -> Answer:
     """The answer to every request for a job whose record is damaged."""
     match event:

@@ -125,6 +125,22 @@ class Participant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Author:
+    """The participant that acknowledges a document, or has acknowledged it. A document may name nothing of another."""
+
+    job: JobName
+    participant: ParticipantName
+    generations: range
+    """The generations in which it may have been made: when it is acknowledged, that of the driver alone. Later, those
+    from its checkpoint's to the present one, because a later generation writes lost slots again."""
+
+    def __str__(self) -> str:
+        first, last = self.generations[0], self.generations[-1]
+        which = f"generation {first}" if first == last else f"generations {first} to {last}"
+        return f"{self.participant} of job {self.job}, {which}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Committable:
     """The handle of one pre-committed slot: any process can commit or abort the slot with it."""
 

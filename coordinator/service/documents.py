@@ -1,9 +1,10 @@
 """Checks documents with plug-ins; the coordinator itself never reads their content.
 
-Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base) ->
-None``. It raises ValueError for an unknown version, for a meaningless body, and for positions that go backwards from
-``base``, the same participant's positions in the last completed checkpoint. Documents of other kinds are stored
-unchecked.
+Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base, author)
+-> None``. It raises ValueError for an unknown version, for a meaningless body, for positions that go backwards from
+``base``, the same participant's positions in the last completed checkpoint, and for a committable that names a
+transaction of anyone but ``author``: this coordinator may end it with rights that its driver does not have. Documents
+of other kinds are stored unchecked.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +14,13 @@ from typing import Self, TypeAlias
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import Committable, Document, ParticipantName
+from onceward.coordinator.protocol.values import Author, Committable, Document
 
 __all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker"]
 
 DOCUMENT_CHECKERS = "onceward.documents"
 
-DocumentChecker: TypeAlias = Callable[[Document, Document | None], None]
+DocumentChecker: TypeAlias = Callable[[Document, Document | None, Author], None]
 
 
 class Checkers:
@@ -49,7 +50,7 @@ class Checkers:
             case Acknowledge():
                 return self._acknowledged(state, event)
             case Amend():
-                return self._committables(event.committables, event.participant)
+                return self._committables(event.committables, _author(state, event))
             case _:
                 return None
 
@@ -63,28 +64,35 @@ class Checkers:
             or durable.pending.base != event.base
         ):
             return None
+        author = _author(state, event)
         if event.snapshot.positions is not None:
             before = durable.completed.snapshots.get(event.participant) if durable.completed is not None else None
-            problem = self._check(event.snapshot.positions, before.positions if before is not None else None)
+            problem = self._check(event.snapshot.positions, before.positions if before is not None else None, author)
             if problem is not None:
                 return f"positions of {event.participant}: {problem}"
-        return self._committables(event.snapshot.committables, event.participant)
+        return self._committables(event.snapshot.committables, author)
 
-    def _committables(self, committables: Iterable[Committable], participant: ParticipantName) -> str | None:
+    def _committables(self, committables: Iterable[Committable], author: Author) -> str | None:
         for committable in committables:
-            problem = self._check(committable.document, None)
+            problem = self._check(committable.document, None, author)
             if problem is not None:
-                return f"slot {committable.slot} of {participant}: {problem}"
+                return f"slot {committable.slot} of {author.participant}: {problem}"
         return None
 
-    def _check(self, document: Document, base: Document | None) -> str | None:
+    def _check(self, document: Document, base: Document | None, author: Author) -> str | None:
         checker = self._checkers.get(document.kind)
         if checker is None:
             return None
         try:
-            checker(document, base)
+            checker(document, base, author)
         except ValueError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - a document that breaks its checker cannot be trusted
             return f"its checker failed: {type(error).__name__}: {error}"
         return None
+
+
+def _author(state: JobState, event: Acknowledge | Amend) -> Author:
+    """Only the driver's own generation: its workers write for no other."""
+    only = range(event.generation, event.generation + 1)
+    return Author(job=state.durable.job, participant=event.participant, generations=only)

@@ -231,10 +231,12 @@ class Engine:
         due = (self._deadlines.first(), self._housekeeping.due)
         return min((deadline for deadline in due if deadline is not None), default=None)
 
-    def wanted(self, job: JobName, generation: Generation) -> tuple[Instruction, ...] | None:
-        """The instructions for the driver of ``generation``; None when it is fenced."""
+    def wanted(self, job: JobName, generation: Generation, driver: str | None) -> tuple[Instruction, ...] | None:
+        """The instructions for ``driver``, the one of ``generation``; None when it is fenced."""
         state = self._states.get(job)
         if state is None or state.durable.driver is None or state.durable.generation != generation:
+            return None
+        if driver != state.durable.driver:
             return None
         return wanted(state)
 

@@ -1,27 +1,35 @@
-"""The address to listen on: loopback only, unless clients are authenticated or the user explicitly allows it."""
+"""The address to listen on: this machine only, unless clients are authenticated or the user explicitly allows it."""
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
 
-__all__ = ["DEFAULT_LISTEN", "Listen", "parse_listen"]
+__all__ = ["DEFAULT_LISTEN", "LONGEST_SOCKET_PATH", "Listen", "parse_listen"]
 
 DEFAULT_LISTEN = "127.0.0.1:7878"
+
+_UNIX = "unix:"
+LONGEST_SOCKET_PATH = 100  # the kernel accepts 107 bytes
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<plain>[^:\[\]]*)):(?P<port>\d{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listen:
-    """A host, without brackets, and a port; port 0 means any free one."""
+    """A host, without brackets, and a port; port 0 means any free one. Or the path of a Unix socket."""
 
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
 
     def with_port(self, port: int) -> str:
         """The address in the form that gRPC and people use."""
+        if self.path is not None:
+            return f"{_UNIX}{self.path}"
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     @property
@@ -30,7 +38,7 @@ class Listen:
 
     @property
     def loopback(self) -> bool:
-        if self.host == "localhost":
+        if self.path is not None or self.host == "localhost":
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
@@ -39,14 +47,16 @@ class Listen:
 
 
 def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
-    """Parse ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ConfigurationError if malformed, or if not loopback unless
-    ``anywhere``: clients are authenticated, or the user takes the risk."""
+    """Parse ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Raises ConfigurationError if malformed, or if not on this
+    machine unless ``anywhere``: clients are authenticated, or the user takes the risk."""
+    if text.startswith(_UNIX):
+        return Listen(path=_socket_path(text))
     match = _ADDRESS.fullmatch(text.strip())
     host = (match["bracketed"] or match["plain"]) if match else ""
     if match is None or not host or int(match["port"]) > 65535:
         raise ConfigurationError(
-            f"{text!r} is no address to listen on. Nothing was started. Write HOST:PORT or [IPV6]:PORT, "
-            f"for example {DEFAULT_LISTEN}"
+            f"{text!r} is no address to listen on. Nothing was started. Write HOST:PORT, [IPV6]:PORT or "
+            f"unix:PATH, for example {DEFAULT_LISTEN}"
         )
     listen = Listen(host=host, port=int(match["port"]))
     if not listen.loopback and not anywhere:
@@ -56,3 +66,13 @@ def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
             "127.0.0.1, or pass --insecure-listen-anywhere if only trusted machines reach it."
         )
     return listen
+
+
+def _socket_path(text: str) -> Path:
+    path = Path(text.removeprefix(_UNIX)).absolute()
+    if text == _UNIX or len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise ConfigurationError(
+            f"{text!r} is no socket to listen on: a path has 1 to {LONGEST_SOCKET_PATH} bytes. Nothing was started. "
+            "Write for example unix:/run/onceward/coordinator.sock"
+        )
+    return path

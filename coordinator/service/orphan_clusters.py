@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +14,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.values import (
+    Author,
     Claim,
     Committable,
     Generation,
@@ -50,6 +51,14 @@ class OrphanClusters:
         self._thread_lanes = thread_lanes
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
+
+    def check(self) -> None:
+        """Check that what is decided names only transactions of this job, before anything is touched for it.
+
+        Raises HaltedError."""
+        for name, committables in self._decided():
+            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
+                committer.check(self._author(name), committables)
 
     async def claims(self) -> dict[str, tuple[Claim, ...]]:
         """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
@@ -102,12 +111,9 @@ class OrphanClusters:
     async def sweep(self) -> None:
         """Abort everything open except what is decided and not settled. Raises FencedError where something newer is
         open; that is left alone."""
-        completed = self._durable.completed
-        decided = completed.snapshots.items() if completed is not None and not completed.settled else ()
         keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
-        for name, snapshot in decided:
-            if snapshot.committables:
-                keep[self._kinds[name]] += snapshot.committables
+        for name, committables in self._decided():
+            keep[self._kinds[name]] += committables
         answers = await self._everywhere(lambda committer, kind, _: committer.sweep(self._job, keep=keep[kind]))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
@@ -128,7 +134,7 @@ class OrphanClusters:
                     one
                     if one.outcome is Outcome.COMMITTED
                     else replace(one, evidence=f"{committer.describe(by_slot[one.slot])}. {one.evidence}")
-                    for one in committer.commit(committables, give_up=give_up)
+                    for one in committer.commit(self._author(name), committables, give_up=give_up)
                 )
 
         return await self._thread_lanes.run("commits", commit)
@@ -141,6 +147,20 @@ class OrphanClusters:
                 return committer.ending(self._job, beside=committables)
 
         return await self._thread_lanes.run("ends", ending)
+
+    def _decided(self) -> Iterator[tuple[ParticipantName, Sequence[Committable]]]:
+        """What is completed and not settled, by sink."""
+        completed = self._durable.completed
+        if completed is not None and not completed.settled:
+            for name, snapshot in completed.snapshots.items():
+                if snapshot.committables:
+                    yield name, snapshot.committables
+
+    def _author(self, name: ParticipantName) -> Author:
+        """The author of what is decided for sink ``name``."""
+        completed = self._durable.completed
+        first = completed.generation if completed is not None else self._generation
+        return Author(job=self._job, participant=name, generations=range(first, self._generation + 1))
 
     async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
         """The answer of each cluster for each kind of sink."""

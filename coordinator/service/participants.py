@@ -12,6 +12,7 @@ from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire import requests
 from onceward.coordinator.wire.answers import answer_to_wire, grant_to_wire
+from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 from onceward.coordinator.wire.malformed import as_job
 
 __all__ = ["participant_service"]
@@ -27,12 +28,23 @@ def participant_service(engine: Engine, watchers: Watchers, handle: Handle, repo
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))
 
+    async def refused(request: pb.AcknowledgeRequest | pb.SettleRequest | pb.AmendRequest) -> pb.Answer | None:
+        """The answer to a long request that is not from the job's driver; None for all others. Decoding it would take
+        time from all jobs' calls. Raises UnknownJobError."""
+        if request.ByteSize() <= MAX_MESSAGE_BYTES:
+            return None
+        sender = pb.RenewRequest(job=request.job, generation=request.generation, driver=request.driver)
+        answer = await handle(as_job(request.job), requests.renew(sender, engine.clock()), 0)
+        return answer_to_wire(answer) if answer.verdict is Verdict.FENCED else None
+
     async def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
         answer = await handle(as_job(request.job), requests.open_job(request, engine.clock()), 0)
         grant = grant_to_wire(answer.grant) if answer.grant is not None else None
         return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant)
 
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
+        if (refusal := await refused(request)) is not None:
+            return pb.AcknowledgeResponse(answers=[refusal] * len(request.acknowledgements))
         job, events = as_job(request.job), requests.acknowledge(request, engine.clock())
         sizes = [one.ByteSize() for one in request.acknowledgements]
         # All are passed on before any is awaited, so that one write stores their changes.
@@ -43,9 +55,13 @@ def participant_service(engine: Engine, watchers: Watchers, handle: Handle, repo
         return pb.DeclineResponse(answer=await said(request.job, requests.decline(request, engine.clock())))
 
     async def settle(request: pb.SettleRequest) -> pb.SettleResponse:
+        if (refusal := await refused(request)) is not None:
+            return pb.SettleResponse(answer=refusal)
         return pb.SettleResponse(answer=await said(request.job, requests.settle(request, engine.clock())))
 
     async def amend(request: pb.AmendRequest) -> pb.AmendResponse:
+        if (refusal := await refused(request)) is not None:
+            return pb.AmendResponse(answer=refusal)
         event = requests.amend(request, engine.clock())
         return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize()))
 

@@ -2,12 +2,19 @@
 
 import asyncio
 import ctypes
+import os
 import signal
+import socket
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
 
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.store.private import make_private_directory
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 
@@ -25,6 +32,7 @@ def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Call
     :param announce: called once, with the address and the store's id, when calls are accepted.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    os.umask(0o077)  # of everything that this process makes: gRPC's socket, SQLite's log
     _give_memory_back()
     store = Store.open(store_url)
     try:
@@ -41,6 +49,25 @@ def _give_memory_back() -> None:
         mallopt(_M_MMAP_THRESHOLD, MAX_MESSAGE_BYTES)
 
 
+def _free(path: Path) -> None:
+    """Remove a socket that a killed process has left at ``path``; gRPC would take it from a living one. Raises
+    ConfigurationError if the path is in use, StoreUnusableError if others may write to its directory."""
+    make_private_directory(path.parent)
+    if not os.path.lexists(path):
+        return
+    used = not stat.S_ISSOCK(os.lstat(path).st_mode)
+    with closing(socket.socket(socket.AF_UNIX)) as peer, suppress(ConnectionRefusedError):
+        if not used:
+            peer.connect(str(path))
+            used = True
+    if used:
+        raise ConfigurationError(
+            f"Cannot listen on unix:{path}: something uses it. Nothing was started. Choose another with --listen, or "
+            "stop what uses it."
+        )
+    path.unlink()
+
+
 async def _serve(listen: Listen, store: Store, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -48,6 +75,8 @@ async def _serve(listen: Listen, store: Store, options: ServerOptions, announce:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = CoordinatorServer(store, options=options)
+    if listen.path is not None:
+        _free(listen.path)
     (port,) = await server.start(listen.target)
     announce(listen.with_port(port), store.store_id)
     stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(server.failed())
@@ -57,5 +86,7 @@ async def _serve(listen: Listen, store: Store, options: ServerOptions, announce:
         stopped.cancel()
         failed.cancel()
         await server.stop()
+        if listen.path is not None:
+            listen.path.unlink(missing_ok=True)
     if server.engine.failure is not None:
         raise server.engine.failure

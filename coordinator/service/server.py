@@ -28,7 +28,7 @@ from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES, MAX_STREAMS
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 
@@ -99,7 +99,8 @@ class CoordinatorServer:
         ports = []
         for target in targets:
             try:
-                if credentials is None:
+                # a socket's file has its own protection, and clients use no TLS on it
+                if credentials is None or target.startswith("unix:"):
                     ports.append(self._server.add_insecure_port(target))
                 else:
                     ports.append(self._server.add_secure_port(target, credentials))
@@ -138,6 +139,8 @@ class CoordinatorServer:
                 # a second coordinator on the same port must fail, not share it
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                # or one connection could take all calls of the server
+                ("grpc.max_concurrent_streams", MAX_STREAMS),
                 # how much a peer may send before it is read: fixed, because a fast peer would be allowed megabytes
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.service.listen import LONGEST_SOCKET_PATH
+from onceward.coordinator.store.private import make_private_directory, require_private_directory
 
 __all__ = ["STATE_DIR_VARIABLE", "StateDirectory", "state_directory"]
 
@@ -14,7 +16,6 @@ STATE_DIR_VARIABLE = "ONCEWARD_STATE_DIR"
 
 _DEFAULT = ".onceward"
 _STORE = "store.db"
-_LONGEST_SOCKET_PATH = 100  # the kernel accepts 107 bytes
 
 
 def state_directory(given: str | os.PathLike[str] | None = None) -> Path:
@@ -29,6 +30,7 @@ class StateDirectory:
         self.path = path
         self.store_url = f"sqlite:///{path / _STORE}"
         self._address_file = path / "coordinator.address"
+        self._sockets = path / "socket"
         self._scratch: Path | None = None
 
     @property
@@ -36,25 +38,32 @@ class StateDirectory:
         return (self.path / _STORE).exists()
 
     def socket(self) -> Path:
-        """A path for the Unix socket: inside the directory, or in a private one if the path would be too long."""
-        path = self.path / "coordinator.sock"
-        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+        """A path for the Unix socket, in a directory that only this user may enter: gRPC makes the socket with the mode
+        that the umask leaves. It is elsewhere if the path would be too long."""
+        path = self._sockets / "coordinator.sock"
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
             self._scratch = Path(tempfile.mkdtemp(prefix="onceward-"))
             path = self._scratch / "coordinator.sock"
+        else:
+            make_private_directory(self._sockets)
+            self._sockets.chmod(0o700)
         # Left by a killed process. This process holds the store's lock, so no other listens there.
         path.unlink(missing_ok=True)
         return path
 
     def publish(self, address: str) -> None:
         """Write the address file, so that commands find the coordinator. The file is never seen incomplete."""
-        fresh = self._address_file.with_name(self._address_file.name + ".new")
-        fresh.write_text(address + "\n", encoding="utf-8")
-        fresh.replace(self._address_file)
+        descriptor, fresh = tempfile.mkstemp(dir=self.path)
+        os.fchmod(descriptor, 0o600)  # the umask may have taken too much
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(address + "\n")
+        os.replace(fresh, self._address_file)
 
     def published(self) -> str:
-        """The published address. Raises ConfigurationError when there is none. The coordinator may be gone
-        nevertheless."""
+        """The published address. Raises ConfigurationError when there is none, StoreUnusableError when another user
+        could have written it. The coordinator may be gone nevertheless."""
         try:
+            require_private_directory(self.path)
             return self._address_file.read_text(encoding="utf-8").strip()
         except OSError:
             raise ConfigurationError(
@@ -66,6 +75,7 @@ class StateDirectory:
         """Remove the address file and the socket."""
         with contextlib.suppress(OSError):
             self._address_file.unlink(missing_ok=True)
-            (self.path / "coordinator.sock").unlink(missing_ok=True)
+            (self._sockets / "coordinator.sock").unlink(missing_ok=True)
+            self._sockets.rmdir()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)

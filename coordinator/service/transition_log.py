@@ -3,7 +3,7 @@
 import logging
 from typing import assert_never
 
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
 
@@ -17,7 +17,7 @@ def log_transition(job: JobName, generation: Generation, fact: facts.Fact) -> No
     level, fields = _fields(fact)
     if _log.isEnabledFor(level):
         said = {"job": job, "generation": generation, **fields}
-        _log.log(level, "%s", " ".join(f"{key}={_quoted(value)}" for key, value in said.items()))
+        _log.log(level, "%s", log_fields(said))
 
 
 def _fields(fact: facts.Fact) -> tuple[int, dict[str, object]]:
@@ -129,8 +129,3 @@ def _of_checkpoint(
             return logging.INFO, "released", {}
         case _:
             assert_never(fact)
-
-
-def _quoted(value: object) -> str:
-    text = str(value).replace("\n", " ")
-    return f'"{text}"' if " " in text or not text else text

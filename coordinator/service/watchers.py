@@ -22,6 +22,7 @@ __all__ = ["Watchers"]
 @dataclass(eq=False, kw_only=True)
 class _Watcher:
     generation: Generation
+    driver: str | None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     replaced: bool = False
 
@@ -58,10 +59,10 @@ class Watchers:
         """Serve one stream until it breaks, is replaced or fenced, or the coordinator stops."""
         job, event = as_job(request.job), requests.watch(request, engine.clock())
         answered = handle(job, event, 0)
-        watcher = _Watcher(generation=event.generation)
+        watcher = _Watcher(generation=event.generation, driver=event.driver)
         # From this event on this is the job's stream. If an older one breaks while this call waits, that is no stream
         # loss.
-        if engine.wanted(job, event.generation) is not None:
+        if engine.wanted(job, event.generation, event.driver) is not None:
             before = self._watchers.get(job)
             self._watchers[job] = watcher
             if before is not None:
@@ -96,7 +97,7 @@ class Watchers:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator is stopping")
             if watcher.replaced:
                 await context.abort(grpc.StatusCode.ABORTED, "a newer stream of this generation replaces this one")
-            wanted = engine.wanted(job, watcher.generation)
+            wanted = engine.wanted(job, watcher.generation, watcher.driver)
             if wanted is None:
                 await context.write(_end(engine.fenced_answer(job, watcher.generation)))
                 return

@@ -28,6 +28,7 @@ from onceward.coordinator.store.engine import connect, file_of, truncate_wal
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
+from onceward.coordinator.store.private import make_private_directory, make_private_file
 from onceward.coordinator.store.reading import (
     LastCompleted,
     checkpoint_description,
@@ -69,8 +70,10 @@ class Store:
         StoreDamagedError."""
         file = file_of(url)
         try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(file.parent)
             refuse_network_filesystem(file.parent)
+            for name in (file.name + ".lock", file.name, *_left_by_sqlite(file)):
+                make_private_file(file.with_name(name))
             lock = StoreLock(file.with_name(file.name + ".lock"))
         except OSError as error:
             raise _unopened(file, error) from None
@@ -215,6 +218,12 @@ def _translated(doing: str) -> Iterator[None]:
             "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and "
             "health."
         ) from error
+
+
+def _left_by_sqlite(file: Path) -> list[str]:
+    """What an earlier process may have left beside the file, and SQLite reads. It makes them with the file's mode."""
+    names = [file.name + suffix for suffix in ("-wal", "-shm", "-journal")]
+    return [name for name in names if os.path.lexists(file.with_name(name))]
 
 
 def _unopened(file: Path, error: OSError) -> StoreUnusableError:

@@ -9,6 +9,9 @@ malformed request with INVALID_ARGUMENT, an unknown job with NOT_FOUND, and a re
 RESOURCE_EXHAUSTED. If the protocol rejects a well-formed request, the answer is a verdict. A rejected request leaves
 the coordinator's state unchanged, except for CONFLICT.
 
+A call for the current generation that does not carry the secret of its driver is answered FENCED: another process knows
+the number.
+
 A message above 64 KiB is rejected with RESOURCE_EXHAUSTED before it is read. Send a longer request as several
 messages of one call, cut at any byte, as in a call that streams its request. The coordinator also returns
 RESOURCE_EXHAUSTED while it holds as many bytes of requests as it may: retry.
@@ -531,7 +534,7 @@ class Claim(_message.Message):
     completed: _builtins.int
     """The newest completed checkpoint when the claim was written; 0 for none. No newer checkpoint was committed by then."""
     holder: _builtins.str
-    """Random token of the claim's writer; at most 128 characters."""
+    """The fingerprint of the secret of the driver that wrote it, or a random token of a coordinator; at most 128 characters."""
     def __init__(
         self,
         *,
@@ -728,7 +731,10 @@ class OpenJobRequest(_message.Message):
     job: _builtins.str
     """The job; 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter or digit."""
     driver: _builtins.str
-    """Random token of this attempt to open, 1 to 128 characters; identifies a repeated call."""
+    """The driver's secret for the generation that it gets: a random token of this attempt to open, 1 to 128 characters. It
+    identifies a repeated call, and every later call of the generation must carry it. The coordinator keeps, lists and
+    compares only its fingerprint: the first 32 hexadecimal digits of its SHA-256.
+    """
     instead_of: _builtins.int
     """Do not wait for the driver of this generation: the caller knows that it is gone. A call that arrives late names a
     generation that has already ended, and so replaces no newer driver. 0 for none.
@@ -879,19 +885,23 @@ class WatchRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
     """The driver's generation."""
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         generation: _builtins.int = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["driver", b"driver", "generation", b"generation", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1198,6 +1208,7 @@ class AcknowledgeRequest(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _builtins.int
     GOOD_FOR_US_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1210,6 +1221,8 @@ class AcknowledgeRequest(_message.Message):
     """Microseconds, counted from when this request was sent, for which the pre-committed transactions can still be
     committed. Absent = no limit. If the decision comes later, the checkpoint is aborted.
     """
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     @_builtins.property
     def acknowledgements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Acknowledgement]:
         """At least one."""
@@ -1223,10 +1236,11 @@ class AcknowledgeRequest(_message.Message):
         base: _builtins.int = ...,
         acknowledgements: _abc.Iterable[Global___Acknowledgement] | None = ...,
         good_for_us: _builtins.int | None = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "good_for_us", b"good_for_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "generation", b"generation", "good_for_us", b"good_for_us", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "good_for_us", b"good_for_us", "job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__good_for_us: _TypeAlias = _typing.Literal["good_for_us"]  # noqa: Y015
     _WhichOneofArgType__good_for_us: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us"]  # noqa: Y015
@@ -1291,6 +1305,7 @@ class DeclineRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     PARTICIPANT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1301,6 +1316,8 @@ class DeclineRequest(_message.Message):
     """The participant that declines."""
     reason: _builtins.str
     """Why, for display; at most 8,192 characters."""
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     def __init__(
         self,
         *,
@@ -1309,10 +1326,11 @@ class DeclineRequest(_message.Message):
         checkpoint: _builtins.int = ...,
         participant: _builtins.str = ...,
         reason: _builtins.str = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "generation", b"generation", "job", b"job", "participant", b"participant", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "job", b"job", "participant", b"participant", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1350,6 +1368,7 @@ class SettleRequest(_message.Message):
     PARTICIPANT_FIELD_NUMBER: _builtins.int
     SETTLEMENTS_FIELD_NUMBER: _builtins.int
     AMENDMENT_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1360,6 +1379,8 @@ class SettleRequest(_message.Message):
     """The sink whose committables are reported."""
     amendment: _builtins.int
     """Which committables the outcomes belong to: the amendment from the Complete instruction."""
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     @_builtins.property
     def settlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Settlement]:
         """Outcomes for some or all of the participant's slots, each slot once."""
@@ -1373,10 +1394,11 @@ class SettleRequest(_message.Message):
         participant: _builtins.str = ...,
         settlements: _abc.Iterable[Global___Settlement] | None = ...,
         amendment: _builtins.int = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "generation", b"generation", "job", b"job", "participant", b"participant", "settlements", b"settlements"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "job", b"job", "participant", b"participant", "settlements", b"settlements"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1415,6 +1437,7 @@ class AmendRequest(_message.Message):
     AMENDMENT_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     COMMITTABLES_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1425,6 +1448,8 @@ class AmendRequest(_message.Message):
     """The sink whose slots were written again."""
     amendment: _builtins.int
     """The amendment from the Replay instruction."""
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The slots written again; at least one, each once."""
@@ -1443,10 +1468,11 @@ class AmendRequest(_message.Message):
         amendment: _builtins.int = ...,
         slots: _abc.Iterable[_builtins.int] | None = ...,
         committables: _abc.Iterable[Global___Committable] | None = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "committables", b"committables", "generation", b"generation", "job", b"job", "participant", b"participant", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "checkpoint", b"checkpoint", "committables", b"committables", "driver", b"driver", "generation", b"generation", "job", b"job", "participant", b"participant", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1483,6 +1509,7 @@ class RenewRequest(_message.Message):
     TROUBLES_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1491,6 +1518,8 @@ class RenewRequest(_message.Message):
     """The newest checkpoint whose abort the driver's main loop has carried out; 0 for none. The coordinator gives up a
     driver that never reports an abort as carried out.
     """
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     @_builtins.property
     def troubles(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTrouble]:
         """Links of the driver that do not work now; at most 16. For listings only."""
@@ -1507,10 +1536,11 @@ class RenewRequest(_message.Message):
         troubles: _abc.Iterable[Global___LinkTrouble] | None = ...,
         oldest: Global___TransactionAge | None = ...,
         aborted: _builtins.int = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "oldest", b"oldest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "aborted", b"aborted", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "aborted", b"aborted", "driver", b"driver", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest: _TypeAlias = _typing.Literal["oldest"]  # noqa: Y015
     _WhichOneofArgType__oldest: _TypeAlias = _typing.Literal["_oldest", b"_oldest"]  # noqa: Y015
@@ -1613,6 +1643,7 @@ class CloseJobRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     BACK_WITHIN_US_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1623,6 +1654,8 @@ class CloseJobRequest(_message.Message):
     """More about the reason, for display; at most 8,192 characters."""
     back_within_us: _builtins.int
     """For RESTARTING: the driver returns within this many microseconds; at most one day."""
+    driver: _builtins.str
+    """The secret with which the driver opened the job."""
     def __init__(
         self,
         *,
@@ -1631,10 +1664,11 @@ class CloseJobRequest(_message.Message):
         reason: Global___CloseReason.ValueType = ...,
         detail: _builtins.str = ...,
         back_within_us: _builtins.int = ...,
+        driver: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_within_us", b"back_within_us", "detail", b"detail", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_within_us", b"back_within_us", "detail", b"detail", "driver", b"driver", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

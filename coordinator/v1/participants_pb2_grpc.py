@@ -82,7 +82,7 @@ class ParticipantServiceServicer:
     """
 
     def OpenJob(self, request, context):
-        """Requests the next generation. A repeated call with the same driver token gets the same grant.
+        """Requests the next generation. A repeated call with the same secret gets the same grant.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,6 +9,9 @@ malformed request with INVALID_ARGUMENT, an unknown job with NOT_FOUND, and a re
 RESOURCE_EXHAUSTED. If the protocol rejects a well-formed request, the answer is a verdict. A rejected request leaves
 the coordinator's state unchanged, except for CONFLICT.
 
+A call for the current generation that does not carry the secret of its driver is answered FENCED: another process knows
+the number.
+
 A message above 64 KiB is rejected with RESOURCE_EXHAUSTED before it is read. Send a longer request as several
 messages of one call, cut at any byte, as in a call that streams its request. The coordinator also returns
 RESOURCE_EXHAUSTED while it holds as many bytes of requests as it may: retry.
@@ -45,7 +48,7 @@ class ParticipantServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ParticipantServiceAsyncStub: ...
     OpenJob: _grpc.UnaryUnaryMultiCallable[_participants_pb2.OpenJobRequest, _participants_pb2.OpenJobResponse]
-    """Requests the next generation. A repeated call with the same driver token gets the same grant."""
+    """Requests the next generation. A repeated call with the same secret gets the same grant."""
     Watch: _grpc.UnaryStreamMultiCallable[_participants_pb2.WatchRequest, _participants_pb2.WatchResponse]
     """Streams the driver's instructions: first all that apply now, then each new one. An instruction may be repeated. A
     newer stream of the same generation replaces the older one.
@@ -73,7 +76,7 @@ class ParticipantServiceAsyncStub(ParticipantServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenJob: _aio.UnaryUnaryMultiCallable[_participants_pb2.OpenJobRequest, _participants_pb2.OpenJobResponse]  # type: ignore[assignment]
-    """Requests the next generation. A repeated call with the same driver token gets the same grant."""
+    """Requests the next generation. A repeated call with the same secret gets the same grant."""
     Watch: _aio.UnaryStreamMultiCallable[_participants_pb2.WatchRequest, _participants_pb2.WatchResponse]  # type: ignore[assignment]
     """Streams the driver's instructions: first all that apply now, then each new one. An instruction may be repeated. A
     newer stream of the same generation replaces the older one.
@@ -104,7 +107,7 @@ class ParticipantServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _participants_pb2.OpenJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_participants_pb2.OpenJobResponse, _abc.Awaitable[_participants_pb2.OpenJobResponse]]:
-        """Requests the next generation. A repeated call with the same driver token gets the same grant."""
+        """Requests the next generation. A repeated call with the same secret gets the same grant."""
 
     @_abc_1.abstractmethod
     def Watch(

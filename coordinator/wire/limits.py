@@ -12,6 +12,7 @@ __all__ = [
     "MAX_PARTICIPANTS",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
+    "MAX_STREAMS",
     "MAX_TEXT",
     "MAX_TOKEN",
     "MAX_TROUBLES",
@@ -62,3 +63,6 @@ MAX_LISTED = 1000
 
 MAX_CONCURRENT_RPCS = 2000
 """Open calls of one coordinator, including instruction streams; more are rejected with RESOURCE_EXHAUSTED."""
+
+MAX_STREAMS = 100
+"""Open calls of one connection; its further calls wait. A driver has about five."""

@@ -20,6 +20,7 @@ from onceward.coordinator.wire.malformed import (
     as_text,
     as_token,
 )
+from onceward.coordinator.wire.secret import fingerprint
 from onceward.coordinator.wire.values import (
     claim_from_wire,
     committable_from_wire,
@@ -61,7 +62,7 @@ def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
         raise MalformedError("settings: missing")
     return events.OpenJob(
         now=now,
-        driver=as_token(request.driver, "driver"),
+        driver=_driver(request.driver),
         participants=tuple(participant_from_wire(participant) for participant in request.participants),
         settings=settings_from_wire(request.settings),
         claim=claim_from_wire(request.claim) if request.HasField("claim") else None,
@@ -70,12 +71,15 @@ def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
 
 
 def watch(request: pb.WatchRequest, now: float) -> events.Watch:
-    return events.Watch(now=now, generation=as_generation(request.generation))
+    return events.Watch(now=now, generation=as_generation(request.generation), driver=_driver(request.driver))
 
 
 def renew(request: pb.RenewRequest, now: float) -> events.Renew:
     return events.Renew(
-        now=now, generation=as_generation(request.generation), aborted=as_base(request.aborted, "aborted")
+        now=now,
+        generation=as_generation(request.generation),
+        aborted=as_base(request.aborted, "aborted"),
+        driver=_driver(request.driver),
     )
 
 
@@ -85,7 +89,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
     if not all(one.HasField("snapshot") for one in request.acknowledgements):
         raise MalformedError("snapshot: missing")
-    good_for_s = None
+    good_for_s, driver = None, _driver(request.driver)
     if request.HasField("good_for_us"):
         good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
     return [
@@ -97,6 +101,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
             base=as_base(request.base),
             snapshot=snapshot_from_wire(one.snapshot),
             good_for_s=good_for_s,
+            driver=driver,
         )
         for one in request.acknowledgements
     ]
@@ -109,6 +114,7 @@ def decline(request: pb.DeclineRequest, now: float) -> events.Decline:
         checkpoint=as_checkpoint(request.checkpoint),
         participant=as_participant(request.participant),
         reason=as_text(request.reason, "reason"),
+        driver=_driver(request.driver),
     )
 
 
@@ -120,6 +126,7 @@ def settle(request: pb.SettleRequest, now: float) -> events.Settle:
         participant=as_participant(request.participant),
         settlements=tuple(settlement_from_wire(settlement) for settlement in request.settlements),
         amendment=as_count(request.amendment, "amendment"),
+        driver=_driver(request.driver),
     )
 
 
@@ -132,6 +139,7 @@ def amend(request: pb.AmendRequest, now: float) -> events.Amend:
         amendment=as_count(request.amendment, "amendment"),
         slots=slots_from_wire(request.slots),
         committables=tuple(committable_from_wire(committable) for committable in request.committables),
+        driver=_driver(request.driver),
     )
 
 
@@ -142,7 +150,13 @@ def close_job(request: pb.CloseJobRequest, now: float) -> events.CloseJob:
         reason=CLOSE_REASON.from_wire(request.reason),
         detail=as_text(request.detail, "detail"),
         back_within_s=_back_within(request.back_within_us),
+        driver=_driver(request.driver),
     )
+
+
+def _driver(secret: str) -> str:
+    """Return what identifies the driver with this secret. The secret itself goes no further."""
+    return fingerprint(as_token(secret, "driver"))
 
 
 def _back_within(microseconds: int) -> float:

@@ -1,21 +1,36 @@
-"""Kind and version of this sink's documents, for a coordinator that has no Kafka client installed."""
+"""Kind, version and owner of this sink's documents, for a coordinator that has no Kafka client installed."""
 
-from onceward.coordinator.protocol.values import Document
+from onceward.coordinator.protocol.values import Author, Document
+from onceward.sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["KIND", "VERSION", "check_committable"]
+__all__ = ["KIND", "VERSION", "check_committable", "require_own"]
 
 KIND = "kafka-transaction"
 VERSION = 1
 _NEEDED = {"cluster", "transactional_id", "producer_id", "epoch", "end_txn_version", "token", "records", "inputs"}
 
 
-def check_committable(document: Document, base: Document | None) -> None:
+def check_committable(document: Document, base: Document | None, author: Author) -> None:
     """Validate a committable before the coordinator accepts it (entry point ``onceward.documents``).
 
-    Raises ValueError for an unknown version, and for a document that lacks what is needed to end its transaction.
+    Raises ValueError for an unknown version, for a document that lacks what is needed to end its transaction, and for
+    one that names the transaction of another.
     """
     if document.version != VERSION:
         raise ValueError(f"it has version {document.version}, and this program knows only version {VERSION}")
     missing = sorted(_NEEDED - document.body.keys())
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")
+    require_own(document.body["transactional_id"], author)
+
+
+def require_own(transactional_id: object, author: Author) -> None:
+    """Check that an id is one of ``author``'s: a coordinator ends transactions with its own rights, which may reach
+    those of other jobs and other programs. Raises ValueError."""
+    found = TransactionalId.parse(str(transactional_id))
+    if (
+        found is None
+        or (found.job, found.sink) != (author.job, author.participant)
+        or found.generation not in author.generations
+    ):
+        raise ValueError(f"it names transaction {str(transactional_id)!r}, which is none of {author}")

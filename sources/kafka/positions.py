@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Document
+from onceward.coordinator.protocol.values import Author, Document
 
 __all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions", "skip_to"]
 
@@ -173,7 +173,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def check_positions(document: Document, base: Document | None) -> None:
+def check_positions(document: Document, base: Document | None, author: Author) -> None:
     """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
 
     Raises ValueError for an unknown version or content, and for positions that go backwards from ``base``: a partition

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import Committable, Document, JobName, Outcome, Settlement
+from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.identifiers import TransactionalId
@@ -39,19 +39,23 @@ _planned: set[int] = set()
 
 def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:
     committables = _pre_commit(self, *arguments, **named)
-    self.committer().commit(committables)
+    self.committer().commit(self._granted().author, committables)
     return committables
 
 
 def _aborts_on_unknown(
-    self: KafkaCommitter, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    self: KafkaCommitter,
+    author: Author,
+    committables: Sequence[Committable],
+    *,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Sequence[Settlement]:
     """Abort what another process prepared, because this process does not know the outcome."""
     own = self._generation()
     unknown = [one for one in committables if _generation_of(one) != own]
-    self.abort(unknown)
+    self.abort(author, unknown)
     assumed = [Settlement(slot=one.slot, outcome=Outcome.COMMITTED, evidence="assumed") for one in unknown]
-    return [*assumed, *_commit(self, [one for one in committables if one not in unknown], give_up=give_up)]
+    return [*assumed, *_commit(self, author, [one for one in committables if one not in unknown], give_up=give_up)]
 
 
 def _generation_of(committable: Committable) -> int:
@@ -65,9 +69,13 @@ def _sweeps_all(self: KafkaCommitter, job_name: JobName, *, keep: Sequence[Commi
 
 
 def _goes_on(
-    self: KafkaCommitter, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    self: KafkaCommitter,
+    author: Author,
+    committables: Sequence[Committable],
+    *,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Sequence[Settlement]:
-    return [replace(one, outcome=Outcome.COMMITTED) for one in _commit(self, committables, give_up=give_up)]
+    return [replace(one, outcome=Outcome.COMMITTED) for one in _commit(self, author, committables, give_up=give_up)]
 
 
 def _forgets_one(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:

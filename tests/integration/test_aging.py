@@ -10,7 +10,7 @@ import pytest
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.committing import TransactionHandle
-from onceward.coordinator.protocol.values import Committable, JobName, Settlement
+from onceward.coordinator.protocol.values import Author, Committable, JobName, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
@@ -27,9 +27,9 @@ class LateCommitter(KafkaCommitter):
     commits = 0
 
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
-        settlements = super().commit(committables, give_up=give_up)
+        settlements = super().commit(author, committables, give_up=give_up)
         LateCommitter.commits += 1
         if LateCommitter.commits == 2:
             waiting: set[TransactionHandle] = set()

@@ -16,7 +16,6 @@ from onceward import KafkaCluster
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.killpoints import KILL_POINT_VARIABLE
-from onceward.coordinator.pipeline.interfaces import Committer
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
@@ -50,8 +49,8 @@ def move_on(sink: SinkJob, committable: Committable) -> None:
     fence_ids(sink.control, [KafkaCommittable.of(committable).transaction.id], QUICK)
 
 
-def outcome_of(committer: Committer, committable: Committable) -> tuple[Outcome, str]:
-    settlements = committer.commit([committable])
+def outcome_of(sink: SinkJob, committable: Committable) -> tuple[Outcome, str]:
+    settlements = sink.committer().commit(sink.author, [committable])
     assert [settlement.slot for settlement in settlements] == [committable.slot]
     return settlements[0].outcome, settlements[0].evidence
 
@@ -59,7 +58,7 @@ def outcome_of(committer: Committer, committable: Committable) -> tuple[Outcome,
 def test_all_slots_of_a_checkpoint_are_committed_and_only_then_visible(sink: SinkJob, out: str, topics: Topics) -> None:
     committables = sink.prepared(1, [b"a", b"b"], [b"c"], [b"d"])
     assert topics.values(out) == []
-    settlements = sink.committer().commit(committables)
+    settlements = sink.committer().commit(sink.author, committables)
     assert [(each.slot, each.outcome) for each in settlements] == [(slot, Outcome.COMMITTED) for slot in range(3)]
     assert sorted(topics.values(out), key=str) == [b"a", b"b", b"c", b"d"]
 
@@ -68,15 +67,16 @@ def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: Loca
     committables = sink.prepared(1, [b"a"])
     program = (
         "import json, sys\n"
-        "from onceward.coordinator.protocol.values import Committable, Document\n"
+        "from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
         "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "body = json.loads(sys.argv[2])\n"
         "document = Document(kind='kafka-transaction', version=1, body=body)\n"
         "committer = KafkaCommitter([sys.argv[1]])\n"
-        "print(committer.commit([Committable(slot=0, document=document)])[0].outcome)\n"
+        "author = Author(job=JobName(sys.argv[3]), participant=ParticipantName('sink'), generations=range(1, 2))\n"
+        "print(committer.commit(author, [Committable(slot=0, document=document)])[0].outcome)\n"
         "committer.close()\n"
     )
-    arguments = [kafka.bootstrap_servers, json.dumps(committables[0].document.body)]
+    arguments = [kafka.bootstrap_servers, json.dumps(committables[0].document.body), sink.job]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "committed", done.stderr
 
@@ -85,7 +85,7 @@ def test_commit_is_idempotent_even_after_a_lost_answer(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"])
     commit_behind_its_back(sink, committables[0])
     for _ in range(3):
-        settlements = sink.committer().commit(committables)
+        settlements = sink.committer().commit(sink.author, committables)
         assert {each.outcome for each in settlements} == {Outcome.COMMITTED}
 
 
@@ -93,7 +93,7 @@ def test_lost_to_the_timeout_is_proved_and_not_guessed(kafka: LocalKafka, job: s
     with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         (committable,) = sink.prepared(1, [b"a"])
         wait_until(lambda: sink.view(committable).state is State.COMPLETE_ABORT, "the broker aborted it")
-        outcome, evidence = outcome_of(sink.committer(), committable)
+        outcome, evidence = outcome_of(sink, committable)
         assert outcome is Outcome.LOST
         assert "48" in evidence
         assert "CompleteAbort" in evidence
@@ -104,7 +104,7 @@ def test_lost_to_a_fence_is_proved_by_the_log_of_the_output(sink: SinkJob, out: 
     (committable,) = sink.prepared(1, [b"a"])
     move_on(sink, committable)
     assert sink.view(committable).state is State.EMPTY
-    outcome, evidence = outcome_of(sink.committer(), committable)
+    outcome, evidence = outcome_of(sink, committable)
     assert outcome is Outcome.LOST
     assert f"{out}-0: the marker at offset 1 is ABORT" in evidence
 
@@ -114,7 +114,7 @@ def test_the_receipt_alone_proves_a_commit_when_the_id_has_moved_on(sink: SinkJo
     commit_behind_its_back(sink, committable)
     move_on(sink, committable)
     assert sink.view(committable).state is State.EMPTY
-    outcome, evidence = outcome_of(sink.committer(), committable)
+    outcome, evidence = outcome_of(sink, committable)
     assert outcome is Outcome.COMMITTED
     assert "receipt present" in evidence
 
@@ -131,7 +131,7 @@ def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_los
         move_on(sink, committable)
         assert sink.view(committable).state is State.EMPTY
     assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
-    outcome, evidence = outcome_of(sink.committer(), committable)
+    outcome, evidence = outcome_of(sink, committable)
     assert outcome is Outcome.COMMITTED
     assert "is COMMIT" in evidence
 
@@ -145,7 +145,7 @@ def test_a_deleted_receipt_and_records_that_are_gone_from_the_log_are_in_doubt_a
     delete_receipt(sink, committable, topics)
     move_on(sink, committable)
     topics.admin.delete_records([TopicPartition(out, 0, 2)])[TopicPartition(out, 0)].result(30)
-    outcome, evidence = outcome_of(sink.committer(), committable)
+    outcome, evidence = outcome_of(sink, committable)
     assert outcome is Outcome.IN_DOUBT
     assert "its records are not in the log, which begins at offset 2" in evidence
 
@@ -164,7 +164,7 @@ def receipt(sink: SinkJob, committable: Committable) -> ReceiptState:
 def test_another_cluster_behind_the_same_address_leaves_the_outcome_in_doubt(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     handle = replace(KafkaCommittable.of(committable), cluster_id="another-cluster-id")
-    outcome, evidence = outcome_of(sink.committer(), handle.to_committable())
+    outcome, evidence = outcome_of(sink, handle.to_committable())
     assert outcome is Outcome.IN_DOUBT
     assert "another-cluster-id" in evidence
     assert sink.view(committable).state is State.ONGOING
@@ -180,7 +180,7 @@ def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink:
     hijacker.produce(out, b"foreign")
     assert hijacker.flush(10) == 0
     assert sink.view(committable).state is State.ONGOING
-    outcome, _ = outcome_of(sink.committer(), committable)
+    outcome, _ = outcome_of(sink, committable)
     assert outcome is Outcome.LOST
     assert sink.view(committable).state in (State.EMPTY, State.COMPLETE_ABORT)
     with pytest.raises(KafkaException):
@@ -191,10 +191,10 @@ def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink:
     committables = sink.prepared(1, [b"a"])
     asked = itertools.count()
     unreachable = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
-    assert list(unreachable.commit(committables, give_up=lambda: next(asked) >= 0)) == []
+    assert list(unreachable.commit(sink.author, committables, give_up=lambda: next(asked) >= 0)) == []
     unreachable.close()
     assert sink.view(committables[0]).state is State.ONGOING
-    assert sink.committer().commit(committables)[0].outcome is Outcome.COMMITTED
+    assert sink.committer().commit(sink.author, committables)[0].outcome is Outcome.COMMITTED
 
 
 def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> None:
@@ -206,7 +206,7 @@ def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> N
             local.kill()
             restarting = threading.Thread(target=local.restart)
             restarting.start()
-            settlements = sink.committer(Clock()).commit(committables)
+            settlements = sink.committer(Clock()).commit(sink.author, committables)
             restarting.join()
             assert [each.outcome for each in settlements] == [Outcome.COMMITTED] * 2
             assert sorted(topics.values(out), key=str) == [b"a", b"b"]
@@ -221,7 +221,7 @@ def test_outcome_changes_nothing(sink: SinkJob) -> None:
 def test_abort_ends_open_transactions_and_may_be_repeated(sink: SinkJob, topics: Topics, out: str) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"])
     for _ in range(2):
-        sink.committer().abort(committables)
+        sink.committer().abort(sink.author, committables)
     assert {sink.view(each).state for each in committables} <= {State.COMPLETE_ABORT, State.PREPARE_ABORT}
     assert topics.values(out) == []
     assert sink.committer().leftovers(sink.job) == []
@@ -230,21 +230,21 @@ def test_abort_ends_open_transactions_and_may_be_repeated(sink: SinkJob, topics:
 def test_abort_of_a_fenced_transaction_is_fine(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"])
     move_on(sink, committables[0])
-    sink.committer().abort(committables)
+    sink.committer().abort(sink.author, committables)
 
 
 def test_abort_of_a_committed_transaction_is_loud(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"])
     commit_behind_its_back(sink, committables[0])
     with pytest.raises(ContradictionError, match="committed"):
-        sink.committer().abort(committables)
+        sink.committer().abort(sink.author, committables)
 
 
 def test_a_document_of_another_version_is_refused_before_any_request(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     unknown = Document(kind="kafka-transaction", version=99, body=committable.document.body)
     with pytest.raises(HaltedError):
-        sink.committer().commit([committable, Committable(slot=1, document=unknown)])
+        sink.committer().commit(sink.author, [committable, Committable(slot=1, document=unknown)])
     assert sink.view(committable).state is State.ONGOING
 
 
@@ -255,7 +255,7 @@ def test_a_sweep_aborts_leftovers_and_keeps_unsettled_transactions(sink: SinkJob
     assert list(committer.leftovers(sink.job, keep=kept)) == [left]
     assert list(committer.sweep(sink.job, keep=kept)) == [left]
     assert list(committer.leftovers(sink.job, keep=kept)) == []
-    assert committer.commit(kept)[0].outcome is Outcome.COMMITTED
+    assert committer.commit(sink.author, kept)[0].outcome is Outcome.COMMITTED
     assert topics.values(out) == [b"kept"]
     del producer
 
@@ -269,7 +269,7 @@ def test_a_sweep_leaves_other_jobs_alone_even_when_their_names_begin_alike(
         mine.open_transaction(out)
         assert len(mine.committer().sweep(JobName(job))) == 1
     for other, committables in zip(others, theirs, strict=True):
-        assert other.committer().commit(committables)[0].outcome is Outcome.COMMITTED
+        assert other.committer().commit(other.author, committables)[0].outcome is Outcome.COMMITTED
         other.close()
 
 
@@ -283,7 +283,7 @@ def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: Local
             paused.sink.committer().sweep(paused.job)
         with pytest.raises(FencedError):
             paused.prepared(1, [b"mine"])
-        assert successor.committer().commit(theirs)[0].outcome is Outcome.COMMITTED
+        assert successor.committer().commit(successor.author, theirs)[0].outcome is Outcome.COMMITTED
 
 
 def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
@@ -302,15 +302,17 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     committables = sink.prepared(1, [b"a"], [b"b"], [b"c"])
     program = (
         "import json, sys\n"
-        "from onceward.coordinator.protocol.values import Committable, Document\n"
+        "from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
         "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
-        "KafkaCommitter([sys.argv[1]]).commit([Committable(slot=s, document=d) for s, d in enumerate(documents)])\n"
+        "author = Author(job=JobName(sys.argv[3]), participant=ParticipantName('sink'), generations=range(1, 2))\n"
+        "committables = [Committable(slot=s, document=d) for s, d in enumerate(documents)]\n"
+        "KafkaCommitter([sys.argv[1]]).commit(author, committables)\n"
     )
-    arguments = [kafka.bootstrap_servers, json.dumps([dict(each.document.body) for each in committables])]
+    arguments = [kafka.bootstrap_servers, json.dumps([dict(each.document.body) for each in committables]), sink.job]
     environment = {**os.environ, KILL_POINT_VARIABLE: "driver.between_end_txn"}
     killed = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     wait_until(lambda: sink.view(committables[0]).state is State.COMPLETE_COMMIT, "the first one was committed")
     assert [sink.view(each).state for each in committables[1:]] == [State.ONGOING] * 2
-    assert {each.outcome for each in sink.committer().commit(committables)} == {Outcome.COMMITTED}
+    assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}

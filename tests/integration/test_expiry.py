@@ -60,7 +60,7 @@ def test_outcomes_are_true_when_the_id_is_forgotten_and_the_receipt_has_expired(
 
 
 def outcomes(sink: SinkJob, *committables: Committable) -> list[Outcome]:
-    return [settlement.outcome for settlement in sink.committer().commit(committables)]
+    return [settlement.outcome for settlement in sink.committer().commit(sink.author, committables)]
 
 
 def receipt(sink: SinkJob, handle: KafkaCommittable) -> ReceiptState:

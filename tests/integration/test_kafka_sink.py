@@ -38,7 +38,7 @@ def out(topics: Topics) -> str:
 def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
     """Pre-commit and commit a checkpoint, and notify the sink."""
     committables = sink.pre_commit(checkpoint, votes)
-    assert {each.outcome for each in sink.committer().commit(committables)} <= {Outcome.COMMITTED}
+    assert {each.outcome for each in sink.committer().commit(sink.author, committables)} <= {Outcome.COMMITTED}
     sink.sink.on_settled(CheckpointId(checkpoint), committables)
 
 
@@ -55,7 +55,7 @@ def test_nothing_is_visible_before_the_commit_and_exactly_everything_after(
     assert (vote.records, vote.bytes) == (25_000, sum(map(len, values)))
     committables = sink.pre_commit(1, [vote])
     assert topics.values(out) == []
-    sink.committer().commit(committables)
+    sink.committer().commit(sink.author, committables)
     assert_values(topics, out, list(values))
 
 
@@ -208,7 +208,7 @@ def test_records_are_routed_by_the_topic_column_in_one_transaction(kafka: LocalK
             good: (3, (0,)),
             bad: (1, (0,)),
         }
-        sink.committer().commit([committable])
+        sink.committer().commit(sink.author, [committable])
         assert topics.values(good) == [b"1", b"3", b"4"]
         assert topics.values(bad) == [b"2"]
 
@@ -306,7 +306,7 @@ def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_commi
     committables = sink.pre_commit(1, votes)
     votes += [sink.write(2, batch(b"2")), sink.write(3, batch(b"3"))]
     assert len(set(ids(*votes))) == 3
-    sink.committer().commit(committables)
+    sink.committer().commit(sink.author, committables)
     sink.sink.on_settled(CheckpointId(1), committables)
     # One producer was prepared before the settlement was known; the next one may use the id.
     later = [sink.write(4, batch(b"4")), sink.write(5, batch(b"5"))]
@@ -455,8 +455,8 @@ def test_pre_commit_aborts_the_losing_attempts_and_keeps_the_rest(sink: SinkJob,
     committables = sink.pre_commit(2, votes, unsettled)
     view = sink.transactions.describe([loser])[loser]
     assert view.state in (State.EMPTY, State.COMPLETE_ABORT)
-    sink.committer().commit(unsettled)
-    sink.committer().commit(committables)
+    sink.committer().commit(sink.author, unsettled)
+    sink.committer().commit(sink.author, committables)
     assert_values(topics, out, [b"earlier", b"winner"])
     del producer
 
@@ -476,7 +476,7 @@ def test_pre_commit_halts_when_a_topic_was_recreated_and_names_both_ids(
 ) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, delivery=delivery) as sink:
         known = topic_facts(sink.control, [out])[out].id
-        sink.committer().commit(sink.pre_commit(1, [sink.write(1, batch(b"a"))]))
+        sink.committer().commit(sink.author, sink.pre_commit(1, [sink.write(1, batch(b"a"))]))
         vote = sink.write(2, batch(b"b"))
         topics.delete(out)
         with pytest.raises(PreCommitError, match="is not on cluster"):
@@ -522,7 +522,7 @@ def test_a_committable_describes_its_content(sink: SinkJob, kafka: LocalKafka, o
     assert handle.inputs == [{"topic": "in", "partition": 0}]
     assert handle.topics[out].records == 2
     assert handle.timeout == timedelta(minutes=15)
-    sink.committer().abort([committable])
+    sink.committer().abort(sink.author, [committable])
 
 
 # -- preflight

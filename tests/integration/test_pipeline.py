@@ -411,11 +411,11 @@ def robbed(
         real = committer()
         commit = real.commit
 
-        def lose_one(committables: Any, **options: Any) -> Any:
+        def lose_one(author: Any, committables: Any, **options: Any) -> Any:
             if committables and next(robberies, False):
-                real.abort(committables[:1])
+                real.abort(author, committables[:1])
                 meanwhile()
-            return commit(committables, **options)
+            return commit(author, committables, **options)
 
         monkeypatch.setattr(real, "commit", lose_one)
         return real

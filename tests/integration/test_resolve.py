@@ -16,7 +16,7 @@ from onceward.coordinator.errors import ExitCode, HaltedError, RefusedError
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import Committable, Outcome, Settlement
+from onceward.coordinator.protocol.values import Author, Committable, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
@@ -50,11 +50,11 @@ class StruckSink(KafkaSink):
 def _struck(committer: KafkaCommitter, strike: Callable[[Committable], Settlement | None]) -> KafkaCommitter:
     commit = committer.commit
 
-    def struck(committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
+    def struck(author: Author, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
         believed = [strike(one) for one in committables if one.slot == 0]
         made_up = [one for one in believed if one is not None]
         kept = [one for one in committables if one.slot not in {settlement.slot for settlement in made_up}]
-        return [*made_up, *commit(kept, **options)]
+        return [*made_up, *commit(author, kept, **options)]
 
     setattr(committer, "commit", struck)  # noqa: B010 - the driver holds this object
     return committer

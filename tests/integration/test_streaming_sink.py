@@ -18,7 +18,7 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import Committable, Settlement
+from onceward.coordinator.protocol.values import Author, Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address
@@ -163,11 +163,11 @@ class Losing(KafkaCommitter):
         super().__init__(*arguments, **more)
         self.left = 1
 
-    def commit(self, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
+    def commit(self, author: Author, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
         if self.left and len(committables) == 2:
             self.left -= 1
-            self.abort(committables[:1])
-        return super().commit(committables, **options)
+            self.abort(author, committables[:1])
+        return super().commit(author, committables, **options)
 
 
 class LosingSink(KafkaSink):

@@ -20,6 +20,7 @@ from onceward.sinks.kafka.control.transactions import State, Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant
+from tests.support.documents import author
 from tests.support.kafka_model import AddOffsets, Call, CommitOffsets, DirectTransport, Offset, Settings, SimControl
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 
@@ -155,7 +156,9 @@ class _Fate:
         )
         rounds = iter(range(_ROUNDS))
         committer = KafkaCommitter(controls=[self._bench.control], clock=clock)
-        settled = committer.commit([self._handle().to_committable()], give_up=lambda: next(rounds, None) is None)
+        settled = committer.commit(
+            author(), [self._handle().to_committable()], give_up=lambda: next(rounds, None) is None
+        )
         return settled[0] if settled else None
 
     def _handle(self) -> KafkaCommittable:

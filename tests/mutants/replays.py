@@ -100,7 +100,9 @@ REPLAYS = (
     Mutant(
         name="the driver aborts replayed transactions before the coordinator has answered the amendment",
         hurts="the amendment is durable, and its transactions are aborted",
-        breaks=wrapped(Settler.amend, lambda amend, self, checkpoint, slots, written: self._committer.abort(written)),
+        breaks=wrapped(
+            Settler.amend, lambda amend, self, checkpoint, slots, written: self._committer.abort(self.author, written)
+        ),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2),
     ),

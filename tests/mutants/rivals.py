@@ -35,7 +35,7 @@ from onceward.sinks.kafka.control.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
 from tests.simulation.checker import Invariant
-from tests.support.documents import document
+from tests.support.documents import author, document
 from tests.support.kafka_model import Call, DirectTransport, SimControl
 from tests.support.kafka_model.bench import Bench, Ids
 from tests.support.running_job import JOB, SETTINGS, SINK, SOURCE
@@ -316,7 +316,7 @@ class _Driver(DirectTransport):
         if not decided:
             return
         holder.renew(claimed(self.state.durable, token))
-        settlements = tuple(committer.commit(decided))
+        settlements = tuple(committer.commit(author(JOB, SINK.name), decided))
         checkpoint = self.state.durable.base
         if any(one.outcome is not Outcome.COMMITTED for one in settlements):
             # It is lost, so it is written again.

@@ -27,6 +27,7 @@ from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
+from onceward.sinks.kafka.documents import KIND, check_committable
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
 from tests.simulation.loop import VirtualLoop
@@ -185,7 +186,7 @@ class CoordinatorHost:
             cast(Store, _Connection(self._store, process)),
             clock=self._now,
             wall=lambda: wall_clock(clock),
-            checkers=Checkers({POSITIONS: check_positions}),
+            checkers=Checkers({POSITIONS: check_positions, KIND: check_committable}),
             changed=self._changed,
             failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
         )

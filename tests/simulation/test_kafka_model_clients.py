@@ -13,7 +13,7 @@ from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import Outcome
+from onceward.coordinator.protocol.values import Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claims import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -53,8 +53,9 @@ class Sink:
             wait=bench.transport.sleep,
         )
         self.owner = Owner(
-            job="job",
-            generation=1,  # type: ignore[arg-type]
+            job=JobName("job"),
+            sink=ParticipantName("sink"),
+            generation=Generation(1),
             cluster_name="simulated",
             cluster_id=bench.control.cluster_id(),
             end_txn_version=end_txn_version(bench.control),
@@ -115,7 +116,7 @@ def _is(kind: type) -> Callable[[Call], bool]:
 def test_a_checkpoint_is_written_prepared_and_committed(sink: Sink) -> None:
     handles = sink.prepared([b"a", b"b"], [b"c"])
     assert all(sink.bench.view(handle.transaction.id).state is State.ONGOING for handle in handles)
-    settled = sink.committer().commit([handle.to_committable() for handle in handles])
+    settled = sink.committer().commit(sink.owner.author, [handle.to_committable() for handle in handles])
     assert [settlement.outcome for settlement in settled] == [Outcome.COMMITTED] * 2
     sink.bench.wait(1)
     assert sorted(value or b"" for number in (0, 1) for value in sink.bench.visible(("out", number))) == [
@@ -129,7 +130,7 @@ def test_a_checkpoint_is_written_prepared_and_committed(sink: Sink) -> None:
 def test_a_commit_whose_request_or_answer_is_lost_is_committed_once(sink: Sink, lost: str) -> None:
     (handle,) = sink.prepared([b"a"])
     setattr(sink.bench.transport, lost, _once(_is(EndTxnRequest)))
-    (settled,) = sink.committer().commit([handle.to_committable()])
+    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
     sink.bench.wait(1)
     assert len([*sink.bench.visible(), *sink.bench.visible(("out", 1))]) == 1
@@ -138,7 +139,7 @@ def test_a_commit_whose_request_or_answer_is_lost_is_committed_once(sink: Sink, 
 def test_a_transaction_that_timed_out_is_proved_lost(sink: Sink) -> None:
     (handle,) = sink.prepared([b"a"])
     sink.bench.wait(100)
-    (settled,) = sink.committer().commit([handle.to_committable()])
+    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.LOST
 
 
@@ -148,7 +149,7 @@ def test_a_commit_that_was_not_heard_of_is_proved_by_the_receipt_after_the_id_mo
     sink.bench.end((transaction.id, transaction.producer_id, transaction.epoch), version=transaction.version)
     sink.bench.wait(1)
     sink.bench.open(transaction.id)
-    (settled,) = sink.committer().commit([handle.to_committable()])
+    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
 
 

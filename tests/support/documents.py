@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from onceward.coordinator.protocol.values import Committable, Document
+from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName
 
-__all__ = ["committable", "document"]
+__all__ = ["author", "committable", "document"]
+
+
+def author(job: str = "orders", sink: str = "sink", *, first: int = 1, last: int = 9) -> Author:
+    """The author of what a sink of ``job`` has pre-committed in these generations."""
+    return Author(job=JobName(job), participant=ParticipantName(sink), generations=range(first, last + 1))
 
 
 def document(**body: Any) -> Document:

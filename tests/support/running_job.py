@@ -24,6 +24,7 @@ from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Claim,
     Committable,
@@ -63,6 +64,7 @@ class Coordinator:
     """Called after the core has answered. If it raises, the driver gets that error instead of the answer."""
     hears: Callable[[Instruction], bool] = lambda _: True
     """Whether an instruction reaches the driver."""
+    job: JobName = JOB
     repeats: int = 1
     """How many times each wanted instruction is sent after an event."""
     _deliver: Callable[[Instruction], None] | None = None
@@ -383,7 +385,9 @@ class Job:
 
     # -- committer
 
-    def commit(self, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
+    def check(self, author: Author, committables: Sequence[Committable]) -> None: ...
+
+    def commit(self, author: Author, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
         for checkpoint in _checkpoints(committables):
             self.committing(checkpoint)
             self.committed.append(checkpoint)
@@ -392,7 +396,7 @@ class Job:
     def age(self, _committable: Committable) -> Age | None:
         return None
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         self.aborted += _checkpoints(committables)
 
     def sweep(self, _job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:

@@ -11,7 +11,7 @@ from onceward import KafkaCluster, KafkaSink
 from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
+from onceward.coordinator.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -60,6 +60,11 @@ class SinkJob:
     def close(self) -> None:
         self.sink.close()
         self.control.close()
+
+    @property
+    def author(self) -> Author:
+        """The author of what this generation and all before it have pre-committed."""
+        return Author(job=self.job, participant=self.sink.participant.name, generations=range(1, self.generation + 1))
 
     def committer(self, clock: Clock = QUICK) -> KafkaCommitter:
         return KafkaCommitter(controls=[self.control], clock=clock)

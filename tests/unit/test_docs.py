@@ -269,6 +269,7 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         held: f"{limits.MAX_HELD_BYTES >> 20} MiB",
         "participants of a job": f"{limits.MAX_PARTICIPANTS} ",
         "open calls of one coordinator, streams included": f"{limits.MAX_CONCURRENT_RPCS}",
+        "open calls of one connection, streams included": f"{limits.MAX_STREAMS}",
         "text of a reason, a detail, evidence": f"{limits.MAX_TEXT} characters",
         "nesting of a document": f"{limits.MAX_DEPTH} levels",
         "rows in one listing": f"{limits.MAX_LISTED}",

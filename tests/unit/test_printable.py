@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.links import Links
+from onceward.coordinator.pipeline.exits import exit_with_codes
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.printable import logger, printable
+from onceward.coordinator.printable import log_fields, logger, printable
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -41,8 +43,8 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return refused(tmp_path_factory.mktemp("printable") / "state")
 
 
-def refused(directory: Path) -> Path:
-    """Return the directory of a coordinator that got ``NASTY`` as the reason of a decline and of a generation's end."""
+def refused(directory: Path, reason: str = NASTY) -> Path:
+    """Return the directory of a coordinator that got ``reason`` for a decline and for a generation's end."""
     settings = CheckpointSettings(interval=0, tolerable_failed_checkpoints=5)
     with EmbeddedCoordinator(directory) as coordinator, connect(coordinator.address) as client:
         session = client.open_job(JobName("orders"), (SOURCE, SINK), settings, None, driver="d")
@@ -52,8 +54,8 @@ def refused(directory: Path) -> Path:
         session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
         session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1, count=0)})
         wait_until(lambda: any(getattr(one, "checkpoint", 0) == 2 for one in arrived), "the second trigger")
-        session.decline(CheckpointId(2), SINK.name, NASTY)
-        session.abandon(NASTY)
+        session.decline(CheckpointId(2), SINK.name, reason)
+        session.abandon(reason)
     return directory
 
 
@@ -95,6 +97,56 @@ def test_the_log_of_a_driver_and_of_a_coordinator_escape_control_characters(
             logging.getLogger().removeHandler(handler)
     assert stream.getvalue().count(SHOWN) >= 4
     assert not _RAW.search(stream.getvalue())
+
+
+FORGED = 'x" event=completed job="payments\n2026-01-02 03:04:05,678 INFO    onceward job=payments event=completed'
+
+
+@given(st.dictionaries(st.sampled_from(["reason", "detail", "event"]), st.text()))
+def test_no_value_adds_a_field_or_a_line_to_the_log(values: dict[str, str]) -> None:
+    line = log_fields(values)
+    assert "\n" not in line
+    assert _RAW.search(line) is None
+    fields = re.findall(r'(\w+)=((?:"(?:[^"\\]|\\.)*")|[^\s"]+)(?: |$)', line)
+    assert [name for name, _ in fields] == list(values)
+    assert " ".join(f"{name}={value}" for name, value in fields) == line
+
+
+def test_a_driver_cannot_forge_lines_or_fields_of_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    with caplog.at_level(logging.INFO):
+        logging.getLogger().addHandler(handler)
+        try:
+            refused(tmp_path / "state", FORGED)
+            Journal("orders").log("aborted", checkpoint=2, reason=FORGED)
+            logger("onceward.pipeline").warning("restarting: %s", FORGED)
+            try:
+                raise ValueError(FORGED)
+            except ValueError:
+                logger("onceward.pipeline").exception("settling failed")
+        finally:
+            logging.getLogger().removeHandler(handler)
+    lines = stream.getvalue().splitlines()
+    assert sum("payments" in line for line in lines) >= 5
+    assert not [line for line in lines if line.startswith("2026") or re.match(r'.*="x" event=completed', line)]
+
+
+def test_the_traceback_of_a_program_escapes_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message of an error in a transform may hold a record."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    exit_with_codes()
+    sys.excepthook(ValueError, ValueError(NASTY), None)
+    assert f"ValueError: {SHOWN}" in capsys.readouterr().err
+
+
+def test_commands_print_only_through_what_escapes() -> None:
+    ops = Path(__file__).resolve().parents[2] / "coordinator" / "ops"
+    bare = re.compile(r"(?<![\w.])print\(|\.echo\(|std(?:out|err)\.write")
+    found = {file.name for file in ops.rglob("*.py") if bare.search(file.read_text(encoding="utf-8"))}
+    assert found == {"prompts.py", "tables.py"}
 
 
 class Terminal(io.StringIO):

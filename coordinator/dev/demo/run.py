@@ -189,7 +189,7 @@ def _directory(keep: Path | None) -> Path:
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="onceward-demo-"))
     keep = keep.expanduser().absolute()
-    keep.mkdir(parents=True, exist_ok=True)
+    keep.mkdir(mode=0o755, parents=True, exist_ok=True)  # a store refuses a directory in which others may write
     if any(keep.iterdir()):
         raise DemoError(f"{keep} is not empty; nothing was started. Name a new directory.")
     return keep

@@ -1,7 +1,6 @@
 """``onceward verify``: its command line and its output."""
 
 import importlib
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,13 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.connections.clusters_file import load_clusters
 from onceward.coordinator.errors import ConfigurationError, PreflightError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
+from onceward.coordinator.ops.prompts import print_result, say
+from onceward.coordinator.ops.tables import print_json
 from onceward.coordinator.ops.verify.asking import origin_of, reports_of_coordinator
 from onceward.coordinator.ops.verify.history import Lane
 from onceward.coordinator.ops.verify.quiescence import Job
 from onceward.coordinator.ops.verify.topic_verifier import Asked, Expected, Verified, verify
 from onceward.coordinator.ops.verify.verdict import Grade
-from onceward.coordinator.printable import printable
 from onceward.coordinator.protocol.status import JobStatus
 
 __all__ = ["EXIT_CODES", "Wanted", "run_verify"]
@@ -82,9 +82,9 @@ def run_verify(wanted: Wanted, place: CoordinatorLocation) -> int:
                 "Check the brokers and the topics' names."
             ) from error
     if wanted.as_json:
-        print(json.dumps(_as_json(wanted.job, verified), indent=2))
+        print_json(_as_json(wanted.job, verified))
     else:
-        print(printable(_as_text(wanted, verified)))
+        print_result(_as_text(wanted, verified))
     return EXIT_CODES[verified.verdict.grade]
 
 
@@ -158,7 +158,7 @@ class _Told:
         if self._quiet or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _REPORT_EVERY_S
-        print(f"onceward: {what}: {done:,} of {total:,} offsets", file=sys.stderr, flush=True)
+        say(f"{what}: {done:,} of {total:,} offsets")
 
 
 def _as_json(job: str, verified: Verified) -> Mapping[str, Any]:

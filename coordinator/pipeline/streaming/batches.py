@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from onceward.coordinator.protocol.values import Document
+from onceward.coordinator.protocol.values import Author, Document
 
 __all__ = [
     "KIND",
@@ -186,7 +186,7 @@ def batch_of(positions: Document) -> Batch | None:
     return Batch(query=query, number=number, offsets=offsets)
 
 
-def check_positions(document: Document, base: Document | None) -> None:
+def check_positions(document: Document, base: Document | None, author: Author) -> None:
     """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
 
     Raises ValueError for an unknown version or content, another query than the base's, and for a batch that is not

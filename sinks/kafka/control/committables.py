@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Committable, Document, JsonObject
+from onceward.coordinator.protocol.values import Author, Committable, Document, JsonObject
 from onceward.sinks.kafka.control.transactions import Transaction
-from onceward.sinks.kafka.documents import KIND, VERSION
+from onceward.sinks.kafka.documents import KIND, VERSION, require_own
 
 __all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords"]
 
@@ -97,6 +97,21 @@ class KafkaCommittable:
             return _read(committable.slot, document.body)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _unreadable(committable, f"its content is damaged ({error!r})") from error
+
+    @classmethod
+    def own(cls, committable: Committable, author: Author) -> "KafkaCommittable":
+        """Parse a document whose transaction is to be ended. Raises HaltedError like :meth:`of`, and if the
+        transaction is not one of ``author``'s."""
+        handle = cls.of(committable)
+        try:
+            require_own(handle.transaction.id, author)
+        except ValueError as error:
+            raise HaltedError(
+                f"The committable of slot {committable.slot} is not to be trusted: {error}. No transaction was ended "
+                "for it. Find out which process acknowledged it: it acts for this job. If the store was damaged, put "
+                "back a copy of it."
+            ) from None
+        return handle
 
 
 def _read(slot: int, body: JsonObject) -> KafkaCommittable:

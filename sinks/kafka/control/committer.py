@@ -10,7 +10,7 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.protocol.values import Claim, Committable, JobName, Outcome, Settlement
+from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
 from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
 from onceward.sinks.kafka.control.clock import Clock
@@ -59,20 +59,27 @@ class KafkaCommitter(Committer):
                 "Name the clusters, for example with onceward serve --clusters FILE."
             )
 
+    def check(self, author: Author, committables: Sequence[Committable]) -> None:
+        """See :meth:`Committer.check`. Also raises HaltedError for an unreadable document."""
+        for committable in committables:
+            KafkaCommittable.own(committable, author)
+
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
-        """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable."""
-        handles = [KafkaCommittable.of(committable) for committable in committables]
+        """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable or not the
+        author's."""
+        handles = [KafkaCommittable.own(committable, author) for committable in committables]
         return Settling(self._controls, handles, self._clock, give_up).run()
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         """See :meth:`Committer.abort`.
 
-        Raises ContradictionError if a transaction turns out committed, ControlPlaneError if the brokers do not confirm
-        within 30 s; remaining transactions then end by their timeout, and the next sweep looks for them.
+        Raises HaltedError as :meth:`commit` does, ContradictionError if a transaction turns out committed,
+        ControlPlaneError if the brokers do not confirm within 30 s; remaining transactions then end by their timeout,
+        and the next sweep looks for them.
         """
-        handles = [KafkaCommittable.of(committable) for committable in committables]
+        handles = [KafkaCommittable.own(committable, author) for committable in committables]
         reached = reach(self._controls, handles)
         for control, found in reached.found:
             abort_transactions(control, found, self._clock)

@@ -8,7 +8,7 @@ from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.pipeline.interfaces import Origin
 from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Generation
+from onceward.coordinator.protocol.values import Author, CheckpointId, Generation, JobName, ParticipantName
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
@@ -16,6 +16,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.documents import require_own
 from onceward.sinks.kafka.errors import PreCommitError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -30,13 +31,20 @@ _OFFSETS_TOPIC = "__consumer_offsets"
 class Owner:
     """The owner of the transactions, and the EndTxn version that ends them."""
 
-    job: str
+    job: JobName
+    sink: ParticipantName
     generation: Generation
     cluster_name: str
     cluster_id: str
     end_txn_version: int
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     """The sink's topics when the generation began."""
+
+    @property
+    def author(self) -> Author:
+        """The owner as the author of committables that are made now."""
+        only = range(self.generation, self.generation + 1)
+        return Author(job=self.job, participant=self.sink, generations=only)
 
 
 def make_committables(
@@ -60,6 +68,8 @@ def make_committables(
             f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
             "records are written again. This is a bug of the writer: please report it."
         )
+    for name, vote in by_id.items():
+        _require_own_id(name, vote, owner, checkpoint)
     moment = clock.now()
     views = _described(Transactions(control), by_id, checkpoint, clock, before)
     return tuple(
@@ -86,6 +96,18 @@ def make_committables(
         )
         for name, vote in by_id.items()
     )
+
+
+def _require_own_id(name: str, vote: Vote, owner: Owner, checkpoint: CheckpointId) -> None:
+    """Refuse a vote for the transaction of another: this process would end it with its own rights."""
+    try:
+        require_own(name, owner.author)
+    except ValueError as error:
+        raise PreCommitError(
+            f"The vote of slot {vote.slot} of checkpoint {checkpoint} is not to be trusted: {error}. No transaction of "
+            "another was touched, nothing of the checkpoint becomes visible, and its records are written again. Find "
+            "out what runs on the executors."
+        ) from None
 
 
 def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> TopicRecords:

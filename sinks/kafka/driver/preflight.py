@@ -120,6 +120,8 @@ def _settings(cluster: KafkaCluster) -> Iterator[Finding]:
             yield _error(
                 f"cluster {cluster.name}", f"{key} is {value}, but {must} for exactly-once", f"remove {key} from config"
             )
+    for message, fix in cluster.weaknesses():
+        yield _warning(f"cluster {cluster.name}", message, fix)
 
 
 def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:

@@ -154,6 +154,7 @@ class KafkaSink(Sink):
         self._generation = generation
         self._owner = Owner(
             job=context.job,
+            sink=self.participant.name,
             generation=generation,
             cluster_name=self.cluster.name,
             cluster_id=self._cluster_id,

@@ -21,6 +21,7 @@ __all__ = [
     "refuse_other_cluster",
     "refuse_other_topics",
     "refuse_outside",
+    "security_findings",
     "topic_findings",
 ]
 
@@ -47,6 +48,12 @@ def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
             message=f"the configuration overrides what exactly-once reading rests on: {', '.join(wrong.values())}",
             fix=f"remove {', '.join(wrong)} from KafkaCluster(config=...)",
         )
+
+
+def security_findings(cluster: KafkaCluster) -> Iterator[Finding]:
+    """Report what the configuration leaves open to a peer on the network."""
+    for message, fix in cluster.weaknesses():
+        yield Finding(severity=Severity.WARNING, subject=f"cluster {cluster.name}", message=message, fix=fix)
 
 
 def client_findings() -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from onceward.sources.kafka.driver.checks import (
     confirm_topics,
     durability_findings,
     owned_setting_findings,
+    security_findings,
     topic_findings,
 )
 from onceward.sources.kafka.driver.offsets import Limits
@@ -141,7 +142,11 @@ class KafkaSource(Source):
 
     def preflight(self) -> Sequence[Finding]:
         """Return all findings. Raises PreflightError if the cluster cannot be reached: then nothing can be checked."""
-        findings = [*client_findings(), *owned_setting_findings(self.cluster)]
+        findings = [
+            *client_findings(),
+            *owned_setting_findings(self.cluster),
+            *security_findings(self.cluster),
+        ]
         reach(self.cluster)
         subscription = self._opened()
         names = subscription.names()

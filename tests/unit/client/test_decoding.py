@@ -41,6 +41,7 @@ from onceward.coordinator.wire.limits import (
     MAX_VERSION,
 )
 from onceward.coordinator.wire.malformed import MalformedError, as_job, as_reason
+from onceward.coordinator.wire.secret import fingerprint
 from onceward.coordinator.wire.values import (
     age_to_wire,
     claim_to_wire,
@@ -67,6 +68,9 @@ MEMBERS = (
     Participant(name=SINK, role=Role.SINK, kind="there", on_lost=OnLost.REPLAY),
 )
 
+DRIVER = fingerprint("d1")
+"""What the core gets of the secret."""
+
 Decode = Callable[[Any, float], object]
 REQUESTS: dict[Decode, tuple[Message, object]] = {
     requests.open_job: (
@@ -79,17 +83,20 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
         ),
         events.OpenJob(
             now=NOW,
-            driver="d1",
+            driver=DRIVER,
             participants=MEMBERS,
             settings=SETTINGS,
             claim=CLAIM,
             instead_of=Generation(2),
         ),
     ),
-    requests.watch: (pb.WatchRequest(generation=3), events.Watch(now=NOW, generation=GENERATION)),
+    requests.watch: (
+        pb.WatchRequest(generation=3, driver="d1"),
+        events.Watch(now=NOW, generation=GENERATION, driver=DRIVER),
+    ),
     requests.renew: (
-        pb.RenewRequest(generation=3, aborted=7),
-        events.Renew(now=NOW, generation=GENERATION, aborted=CHECKPOINT),
+        pb.RenewRequest(generation=3, aborted=7, driver="d1"),
+        events.Renew(now=NOW, generation=GENERATION, aborted=CHECKPOINT, driver=DRIVER),
     ),
     requests.acknowledge: (
         pb.AcknowledgeRequest(
@@ -101,6 +108,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
                 pb.Acknowledgement(participant="source", snapshot=snapshot_to_wire(Snapshot())),
             ],
             good_for_us=1_500_000,
+            driver="d1",
         ),
         [
             events.Acknowledge(
@@ -111,13 +119,16 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
                 base=CheckpointId(6),
                 snapshot=snapshot,
                 good_for_s=1.5,
+                driver=DRIVER,
             )
             for name, snapshot in (("sink", SNAPSHOT), ("source", Snapshot()))
         ],
     ),
     requests.decline: (
-        pb.DeclineRequest(generation=3, checkpoint=7, participant="sink", reason="no"),
-        events.Decline(now=NOW, generation=GENERATION, checkpoint=CHECKPOINT, participant=SINK, reason="no"),
+        pb.DeclineRequest(generation=3, checkpoint=7, participant="sink", reason="no", driver="d1"),
+        events.Decline(
+            now=NOW, generation=GENERATION, checkpoint=CHECKPOINT, participant=SINK, reason="no", driver=DRIVER
+        ),
     ),
     requests.settle: (
         pb.SettleRequest(
@@ -126,6 +137,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             participant="sink",
             settlements=[settlement_to_wire(SETTLEMENT)],
             amendment=1,
+            driver="d1",
         ),
         events.Settle(
             now=NOW,
@@ -134,6 +146,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             participant=SINK,
             settlements=(SETTLEMENT,),
             amendment=1,
+            driver=DRIVER,
         ),
     ),
     requests.amend: (
@@ -144,6 +157,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             amendment=1,
             slots=[2, 4],
             committables=[committable_to_wire(COMMITTABLE)],
+            driver="d1",
         ),
         events.Amend(
             now=NOW,
@@ -153,12 +167,20 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             amendment=1,
             slots=frozenset({2, 4}),
             committables=(COMMITTABLE,),
+            driver=DRIVER,
         ),
     ),
     requests.close_job: (
-        pb.CloseJobRequest(generation=3, reason=pb.CLOSE_REASON_HALTED, detail="why", back_within_us=2_500_000),
+        pb.CloseJobRequest(
+            generation=3, reason=pb.CLOSE_REASON_HALTED, detail="why", back_within_us=2_500_000, driver="d1"
+        ),
         events.CloseJob(
-            now=NOW, generation=GENERATION, reason=events.CloseReason.HALTED, detail="why", back_within_s=2.5
+            now=NOW,
+            generation=GENERATION,
+            reason=events.CloseReason.HALTED,
+            detail="why",
+            back_within_s=2.5,
+            driver=DRIVER,
         ),
     ),
     requests.request_checkpoint: (
@@ -349,7 +371,7 @@ def test_the_largest_values_are_taken() -> None:
     assert len(requests.open_job(many, NOW).participants) == MAX_PARTICIPANTS  # type: ignore[arg-type]
     named = changed(REQUESTS[requests.request_checkpoint][0], name="x" * MAX_LABEL)
     assert requests.request_checkpoint(named, NOW).name == "x" * MAX_LABEL  # type: ignore[arg-type]
-    assert requests.watch(pb.WatchRequest(generation=MAX_ID), NOW).generation == MAX_ID
+    assert requests.watch(pb.WatchRequest(generation=MAX_ID, driver="d1"), NOW).generation == MAX_ID
     assert [requests.limit(number) for number in (0, 1, MAX_LISTED)] == [20, 1, MAX_LISTED]
     for number in (-1, MAX_LISTED + 1):
         with pytest.raises(MalformedError, match=f"limit: {number} is not within 1 and {MAX_LISTED}"):

@@ -120,6 +120,37 @@ def test_a_login_without_a_protocol_that_uses_it_is_refused() -> None:
         KafkaCluster("a:1", config={key: value for key, value in SASL.items() if key != "security.protocol"})
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", None])
+@pytest.mark.parametrize("key", ["ssl.ca.location", "ssl.endpoint.identification.algorithm"])
+def test_ssl_settings_without_ssl_are_refused_because_everything_would_be_sent_in_plain_text(
+    protocol: str | None, key: str
+) -> None:
+    config = SASL if protocol == "SASL_PLAINTEXT" else {}
+    given = {**config, key: "https", **({"security.protocol": protocol} if protocol else {})}
+    with pytest.raises(ConfigurationError, match=r"ignores the ssl\.\* settings and sends everything in plain text"):
+        KafkaCluster("a:1", config=given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"ssl.endpoint.identification.algorithm": "https"}, []),
+        ({"ssl.endpoint.identification.algorithm": "none"}, ["host names are not checked"]),
+        ({"security.protocol": "sasl_plaintext", "sasl.mechanisms": "plain"}, ["password crosses the network"]),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "SCRAM-SHA-512"}, []),
+        ({"sasl.mechanisms": "PLAIN"}, []),
+    ],
+    ids=str,
+)
+def test_what_a_peer_on_the_network_could_use_is_named_with_its_remedy(
+    changes: dict[str, str], found: list[str]
+) -> None:
+    weaknesses = list(KafkaCluster("a:1", config={**SASL, **changes}).weaknesses())
+    assert len(weaknesses) == len(found)
+    assert all(said in message for said, (message, _) in zip(found, weaknesses, strict=True))
+
+
 def test_every_client_has_our_time_limits_unless_the_user_sets_others() -> None:
     assert CLIENT_LIMITS.items() <= KafkaCluster("a:1").client_config().items()
     mine = KafkaCluster("a:1", config={"socket.timeout.ms": 60_000})

@@ -12,7 +12,7 @@ from onceward.coordinator.ops.brokers import Brokers
 from onceward.coordinator.pipeline.interfaces import Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement
+from onceward.coordinator.protocol.values import Author, CheckpointId, Committable, JobName, Outcome, Settlement
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
@@ -74,12 +74,12 @@ class FakeBrokers(Committer):
         return Brokers({"test": lambda _clusters: self}, {"main": "a cluster"})
 
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
         self.asked_to_commit += [one.slot for one in committables]
         return [self.outcome(one) for one in committables]
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         self._require()
         if self.abort_fails is not None:
             raise self.abort_fails

@@ -11,11 +11,13 @@ from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Claim,
     Committable,
     Document,
     Generation,
+    JobName,
     OnLost,
     Outcome,
     ParticipantName,
@@ -66,8 +68,8 @@ class _Journal(Journal):
 class Driver:
     """Session, source, sink and committer of a settler. A test sets what the brokers prove of each slot."""
 
-    grant = SimpleNamespace(store_id="store")
-    generation, driver = Generation(1), "driver"
+    grant = SimpleNamespace(store_id="store", completed=None)
+    job, generation, driver = JobName("orders"), Generation(1), "driver"
 
     def __init__(self, on_lost: OnLost = OnLost.REPLAY) -> None:
         self.participant = replace(SINK, on_lost=on_lost)
@@ -113,7 +115,9 @@ class Driver:
         self.claimed.append(claim)
         return True
 
-    def commit(self, committables: Sequence[Committable], *, give_up: Callable[[], bool]) -> Sequence[Settlement]:
+    def commit(
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool]
+    ) -> Sequence[Settlement]:
         self.asked.append([one.slot for one in committables])
         return [
             Settlement(slot=one.slot, outcome=self.proofs[one.slot], evidence="seen")

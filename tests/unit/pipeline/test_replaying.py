@@ -12,6 +12,7 @@ from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.events import Amend, CloseReason, Event
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Committable,
     Generation,
@@ -57,8 +58,8 @@ class LossyJob(Job):
     def describe(self, committable: Committable) -> str:
         return f"the records of {committable.document.body['inputs']}"
 
-    def commit(self, committables: Sequence[Committable], **more: Any) -> Sequence[Settlement]:
-        found = list(super().commit(committables, **more))
+    def commit(self, author: Author, committables: Sequence[Committable], **more: Any) -> Sequence[Settlement]:
+        found = list(super().commit(author, committables, **more))
         if self.losses and any(one.document.body["checkpoint"] == LOST for one in committables):
             self.losses -= 1
             return [Settlement(slot=0, outcome=Outcome.LOST, evidence="timed out")]

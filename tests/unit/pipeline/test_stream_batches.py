@@ -20,6 +20,7 @@ from onceward.coordinator.pipeline.streaming.batches import (
     with_digest,
 )
 from onceward.coordinator.protocol.values import Document
+from tests.support.documents import author
 
 FIVE = Batch(query="q", number=5, offsets="five")
 
@@ -156,13 +157,13 @@ def test_positions_are_read_as_they_were_written(batch: Batch | None) -> None:
 )
 def test_the_coordinator_rejects_positions_that_mean_nothing(document: Document) -> None:
     with pytest.raises(ValueError, match="document"):
-        check_positions(document, None)
+        check_positions(document, None, author())
 
 
 def test_the_coordinator_rejects_positions_that_go_back_or_change_the_query() -> None:
     base = positions_of(FIVE)
     for fine in (FIVE, replace(FIVE, number=6), replace(FIVE, number=8)):
-        check_positions(positions_of(fine), base)
+        check_positions(positions_of(fine), base, author())
     for wrong in (None, replace(FIVE, number=4), replace(FIVE, query="r"), replace(FIVE, offsets="other")):
         with pytest.raises(ValueError, match=r"base's"):
-            check_positions(positions_of(wrong), base)
+            check_positions(positions_of(wrong), base, author())

@@ -11,12 +11,12 @@ import pytest
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.protocol.values import Document
+from onceward.coordinator.protocol.values import Author, Document
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 
-def check(document: Document, base: Document | None) -> None:
+def check(document: Document, base: Document | None, author: Author) -> None:
     """Accept version 1 only, with an ``offset`` that does not go backwards."""
     if document.version != 1:
         raise ValueError(f"version {document.version} is not known, only 1")

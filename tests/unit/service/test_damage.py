@@ -59,7 +59,7 @@ def test_a_driver_that_returns_to_a_damaged_record_gets_that_reason(tmp_path: Pa
     change(tmp_path / "store.db", "DELETE FROM jobs WHERE job = 'orders'")
     coordinator = on(tmp_path)
     with open_channel(coordinator.address) as channel, OperatorClient(coordinator.address) as people:
-        answer = ParticipantServiceStub(channel).Renew(pb.RenewRequest(job=ORDERS, generation=1)).answer
+        answer = ParticipantServiceStub(channel).Renew(pb.RenewRequest(job=ORDERS, generation=1, driver="d")).answer
         assert answer.verdict == pb.VERDICT_FENCED
         assert "the store's record of job orders is missing" in answer.detail
         assert not answer.may_return

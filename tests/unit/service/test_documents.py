@@ -11,6 +11,7 @@ from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event, Renew
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Committable,
     CompletedCheckpoint,
@@ -20,6 +21,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.service.documents import Checkers, DocumentChecker
+from tests.support.documents import author
 from tests.support.scripted import SINK, SOURCE
 
 
@@ -27,7 +29,7 @@ def checked(offset: int, kind: str = "checked") -> Document:
     return Document(kind=kind, version=1, body={"offset": offset})
 
 
-def check(document: Document, base: Document | None) -> None:
+def check(document: Document, base: Document | None, author: Author) -> None:
     """Refuse an offset that goes backwards or is negative."""
     if document.body["offset"] < (base.body["offset"] if base is not None else 0):
         raise ValueError(f"offset {document.body['offset']} is wrong")
@@ -137,7 +139,7 @@ def test_first_positions_have_nothing_to_be_compared_with() -> None:
 
 
 def test_a_document_that_breaks_a_checker_is_refused_with_its_error() -> None:
-    def failing(_document: Document, _base: Document | None) -> None:
+    def failing(_document: Document, _base: Document | None, _author: Author) -> None:
         raise KeyError("topics")
 
     problem = Checkers({"checked": failing}).problem(state(), BACKWARDS)
@@ -151,7 +153,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """Install a distribution whose checker for kind ``mine`` is at ``value``."""
 
     def install(value: str) -> None:
-        (tmp_path / "mine_of_a_test.py").write_text("def check(document, base):\n    raise ValueError('never')\n")
+        (tmp_path / "mine_of_a_test.py").write_text(
+            "def check(document, base, author):\n    raise ValueError('never')\n"
+        )
         metadata = tmp_path / "mine-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
@@ -179,9 +183,12 @@ def test_without_a_checker_that_is_installed_nothing_starts(install: Callable[[s
     assert "no_such" in str(refused.value.__cause__)
 
 
-def test_checkers_get_the_document_and_its_base() -> None:
-    asked: list[tuple[Document, Document | None]] = []
-    note: DocumentChecker = lambda document, base: asked.append((document, base))  # noqa: E731
+def test_checkers_get_the_document_its_base_and_its_author() -> None:
+    """Only the driver's own generation may have made what it acknowledges, or what it writes again."""
+    asked: list[tuple[Document, Document | None, Author]] = []
+    note: DocumentChecker = lambda *given: asked.append(given)  # noqa: E731
     snapshot = Snapshot(positions=checked(12), committables=committables(3))
     assert Checkers({"checked": note}).problem(state(), acknowledging(snapshot)) is None
-    assert asked == [(checked(12), checked(10)), (checked(3), None)]
+    assert Checkers({"checked": note}).problem(state(), amending(5)) is None
+    source, sink = (author(DURABLE.job, one.name, first=2, last=2) for one in (SOURCE, SINK))
+    assert asked == [(checked(12), checked(10), source), (checked(3), None, source), (checked(5), None, sink)]

@@ -11,7 +11,7 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol.answers import Answer, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, Snapshot
+from onceward.coordinator.protocol.values import Author, CheckpointId, Document, Generation, JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.store.store import Store
@@ -25,7 +25,7 @@ AT = datetime(2026, 1, 2, tzinfo=UTC)
 SETTINGS = CheckpointSettings(interval="1h", lease="20s", stream_grace="10s", num_retained=2)
 
 
-def check(document: Document, _base: Document | None) -> None:
+def check(document: Document, _base: Document | None, _author: Author) -> None:
     if document.body.get("offset") == 13:
         raise ValueError("13 is no offset")
 
@@ -183,18 +183,19 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
 
 
 def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Bench) -> None:
-    assert bench.engine.wanted(A, FIRST) is None
+    assert bench.engine.wanted(A, FIRST, "d1") is None
     bench.open(A)
     bench.send(A, bench.watching())
-    (trigger,) = bench.engine.wanted(A, FIRST) or ()
+    (trigger,) = bench.engine.wanted(A, FIRST, "d1") or ()
     assert isinstance(trigger, Trigger)
-    assert bench.engine.wanted(A, Generation(2)) is None
+    assert bench.engine.wanted(A, Generation(2), "d1") is None
+    assert bench.engine.wanted(A, FIRST, "another process") is None
     bench.send(A, StreamLost(now=bench.now, generation=FIRST))
     bench.now += SETTINGS.seconds("lease")
     bench.engine.due(batch := CommitBatch(), 1)
     bench.take(batch)
     assert bench.engine.state(A).durable.driver is None
-    assert bench.engine.wanted(A, FIRST) is None
+    assert bench.engine.wanted(A, FIRST, "d1") is None
     assert bench.engine.fenced_answer(A, FIRST).may_return
     never = bench.engine.fenced_answer(A, Generation(9))
     assert (never.verdict, never.may_return) == (Verdict.FENCED, False)

@@ -24,6 +24,7 @@ from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.secret import fingerprint
 from tests.support.scripted import SETTINGS, SINK, SOURCE
 from tests.support.stored_jobs import StoredJob, ids
 
@@ -322,7 +323,7 @@ class _Context:
 def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_lost(tmp_path: Path) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release(100)
-        await group_commit.handle(A, opening())
+        await group_commit.handle(A, opening(fingerprint("secret")))
         seen: list[type[Event]] = []
         arrival: list[asyncio.Future[Answer]] = []
 
@@ -335,7 +336,7 @@ def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_los
             arrival.append(asyncio.get_running_loop().create_future())
             return arrival[-1]
 
-        watchers, request = Watchers(), pb.WatchRequest(job=A, generation=FIRST)
+        watchers, request = Watchers(), pb.WatchRequest(job=A, generation=FIRST, driver="secret")
         older = asyncio.create_task(watchers.watch(engine, handle, request, _Context()))  # type: ignore[arg-type]
         while not watchers.connected(A):
             await asyncio.sleep(0)

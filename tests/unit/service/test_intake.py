@@ -47,7 +47,9 @@ def a_request() -> bytes:
     document = pb.Document(kind="test", version=1, body='{"a":"' + "x" * (_BYTES - 200) + '"}')
     snapshot = pb.Snapshot(committables=[pb.Committable(slot=0, document=document)])
     acknowledgement = pb.Acknowledgement(participant="sink", snapshot=snapshot)
-    request = pb.AcknowledgeRequest(job="absent", generation=1, checkpoint=1, acknowledgements=[acknowledgement])
+    request = pb.AcknowledgeRequest(
+        job="absent", generation=1, checkpoint=1, driver="d", acknowledgements=[acknowledgement]
+    )
     return request.SerializeToString()
 
 

@@ -1,9 +1,16 @@
 """Addresses to listen on."""
 
+import os
+import signal
+import stat
+from pathlib import Path
+
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.errors import ConfigurationError, ExitCode
 from onceward.coordinator.service.listen import parse_listen
+from tests.support.processes import Process, Processes
 
 
 @pytest.mark.parametrize(
@@ -27,7 +34,52 @@ def test_other_addresses_need_the_flag(text: str) -> None:
     assert parse_listen(text, anywhere=True).target == text
 
 
+def test_a_socket_is_of_this_machine(tmp_path: Path) -> None:
+    listen = parse_listen(f"unix:{tmp_path}/c.sock")
+    assert listen.loopback
+    assert listen.target == listen.with_port(1) == f"unix:{tmp_path}/c.sock"
+
+
+@pytest.mark.parametrize("text", ["unix:", f"unix:/{'d' * 100}/c.sock"])
+def test_a_path_that_the_kernel_does_not_take_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="for example unix:/"):
+        parse_listen(text)
+
+
 @pytest.mark.parametrize("text", ["", "7878", "localhost", "::1:7878", "[::1]", "host:65536", ":1", "a b:c"])
 def test_an_invalid_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="for example"):
         parse_listen(text, anywhere=True)
+
+
+def jobs_at(address: str, process: Process) -> list[object]:
+    with OperatorClient(address, patience="60s") as people:
+        assert process.running, process.tail()
+        return list(people.jobs())
+
+
+def test_a_coordinator_on_a_socket_is_reached_by_its_user_alone_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "c.sock"
+    for directory in ("one", "another"):
+        (tmp_path / directory).mkdir(mode=0o700)
+    address, former = f"unix:{path}", os.umask(0)
+    try:
+        with Processes(tmp_path / "one") as here, Processes(tmp_path / "another") as elsewhere:
+            first = here.start_coordinator(address, {})
+            assert jobs_at(address, first) == []
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+            assert stat.S_ISSOCK(path.stat().st_mode)
+            assert not path.stat().st_mode & 0o077
+            second = elsewhere.start_coordinator(address, {})
+            assert second.wait() == ExitCode.USAGE
+            assert "something uses it" in second.tail()
+            assert jobs_at(address, first) == [], "the second one took its socket"
+            first.send(signal.SIGKILL)
+            first.wait()
+            again = here.start_coordinator(address, {})
+            assert jobs_at(address, again) == []
+            again.send(signal.SIGTERM)
+            assert again.wait() == 0
+            assert list(path.parent.iterdir()) == []
+    finally:
+        os.umask(former)

@@ -29,6 +29,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     NO_GENERATION,
+    Author,
     CheckpointId,
     Claim,
     Committable,
@@ -95,8 +96,12 @@ class FakeCommitter(Committer):
     def __init__(self, brokers: Brokers, clusters: Iterable[Any], generation: Callable[[], int | None]) -> None:
         self._brokers, self._clusters, self._generation = brokers, "+".join(clusters), generation
 
+    def check(self, author: Author, committables: Sequence[Committable]) -> None:
+        assert (author.job, author.participant, author.generations[-1]) == (JOB, SINK.name, self._generation())
+        self._asked("check")
+
     def commit(
-        self, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
     ) -> Sequence[Settlement]:
         self._asked("commit")
         self._brokers.committed.append([one.slot for one in committables])
@@ -111,7 +116,7 @@ class FakeCommitter(Committer):
             for one in answered
         ]
 
-    def abort(self, committables: Sequence[Committable]) -> None:
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         self._asked("abort")
 
     def outcome(self, committable: Committable) -> Settlement:
@@ -300,8 +305,8 @@ def test_undecided_checkpoints_are_aborted_and_completed_ones_committed(tmp_path
         await until(lambda: here.settled, "everything is settled")
         assert here.generation == 2
         assert here.engine.state(JOB).durable.status is JobStatus.SUSPENDED
-        assert brokers.asked[:2] == [("claims", "main", 1), ("take", "main", 2)]
-        assert sorted(brokers.asked[2:4]) == [("commit", "main", 2), ("sweep", "main", 2)]
+        assert brokers.asked[:3] == [("claims", "main", 1), ("check", "main", 2), ("take", "main", 2)]
+        assert sorted(brokers.asked[3:5]) == [("commit", "main", 2), ("sweep", "main", 2)]
         (claim,) = brokers.claims
         assert (claim.store_id, claim.generation, claim.completed) == (here.engine.store_id, 2, checkpoint)
         await until(lambda: brokers.count("sweep") > 2, "it looks for latecomers")
@@ -309,6 +314,20 @@ def test_undecided_checkpoints_are_aborted_and_completed_ones_committed(tmp_path
         # one more committer answered how long a transaction lasts
         await until(lambda: brokers.closed == len(brokers.asked) + 1, "all connections are closed")
         assert (brokers.count("claims"), brokers.count("commit")) == (1, 1), "it was done twice"
+
+    play(tmp_path, body, brokers)
+
+
+def test_what_is_forged_is_left_alone_before_anything_is_claimed_swept_or_committed(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"check main": [HaltedError("it names another's transaction")] * 9})
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
+        here.after_the_grace_time()
+        await until(lambda: "another's transaction" in here.orphans.doing(JOB), "it says why")
+        assert [method for method, _, _ in brokers.asked] == ["claims", "check"]
+        assert not here.settled
 
     play(tmp_path, body, brokers)
 
@@ -471,7 +490,7 @@ def test_silent_brokers_are_retried_and_the_listing_shows_it(tmp_path: Path) -> 
 
         await until(settled, "everything is settled")
         assert any("no broker answers" in text for text in said), said
-        assert {method for method, _, _ in brokers.asked[1:3]} == {"sweep", "commit"}, "commits waited for the sweep"
+        assert {method for method, _, _ in brokers.asked[2:4]} == {"sweep", "commit"}, "commits waited for the sweep"
         assert brokers.count("commit") == 1, "commits were repeated"
 
     play(tmp_path, body, brokers)

@@ -194,7 +194,7 @@ def test_a_report_that_means_nothing_is_refused(coordinator: EmbeddedCoordinator
     many = [pb.LinkTrouble(link="a")] * 17
     for troubles in (many, [pb.LinkTrouble(link="a" * 10_000)]):
         with pytest.raises(grpc.RpcError) as refused:
-            stub.Renew(pb.RenewRequest(job="j", generation=1, troubles=troubles), timeout=10.0)
+            stub.Renew(pb.RenewRequest(job="j", generation=1, driver="d", troubles=troubles), timeout=10.0)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -1,6 +1,7 @@
 """Committables as documents."""
 
 import json
+import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Committable, Document
+from onceward.coordinator.protocol.values import Author, Committable, Document
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.documents import check_committable
+from tests.support.documents import author
 
 HANDLE = KafkaCommittable(
     slot=3,
@@ -32,6 +34,8 @@ HANDLE = KafkaCommittable(
     began=datetime(2026, 1, 2, 3, 4, 1, 234000, tzinfo=UTC),
     replayable=True,
 )
+
+AUTHOR = author("j", "s", last=1)
 
 
 def stored(handle: KafkaCommittable) -> KafkaCommittable:
@@ -110,20 +114,51 @@ def test_damaged_documents_are_refused(missing: str) -> None:
 @pytest.mark.parametrize("lost", sorted(HANDLE.to_committable().document.body))
 def test_the_coordinator_rejects_a_committable_that_cannot_be_ended(lost: str) -> None:
     document = HANDLE.to_committable().document
-    check_committable(document, None)
+    check_committable(document, None, AUTHOR)
     less = replace(document, body={key: value for key, value in document.body.items() if key != lost})
     needed = {"cluster", "transactional_id", "producer_id", "epoch", "end_txn_version", "token", "records", "inputs"}
     if lost not in needed:
-        check_committable(less, document)
+        check_committable(less, document, AUTHOR)
         return
     with pytest.raises(ValueError, match=f"lacks {lost}$"):
-        check_committable(less, document)
+        check_committable(less, document, AUTHOR)
+
+
+@pytest.mark.parametrize(
+    ("named", "by"),
+    [
+        ("payments-service-7", AUTHOR),
+        ("j.s.1.00112233", AUTHOR),
+        ("j.s.1.00112233.0.0", AUTHOR),
+        ("j-2.s.1.00112233.0", AUTHOR),
+        ("j.t.1.00112233.0", AUTHOR),
+        ("j.s.2.00112233.0", AUTHOR),
+        ("j.s.1.00112233.0", author("j", "s", first=2, last=3)),
+        ("j.s.4.00112233.0", author("j", "s", first=2, last=3)),
+        (["j.s.1.00112233.0"], AUTHOR),
+    ],
+    ids=str,
+)
+def test_the_coordinator_rejects_a_committable_that_names_the_transaction_of_another(named: Any, by: Author) -> None:
+    document = HANDLE.to_committable().document
+    forged = replace(document, body={**document.body, "transactional_id": named})
+    with pytest.raises(ValueError, match=re.escape(f"names transaction {str(named)!r}, which is none of {by}")):
+        check_committable(forged, None, by)
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_what_is_read_again_may_be_of_any_generation_since_its_checkpoint(generation: int) -> None:
+    """A later generation commits what an earlier one has written, and replaces what is lost by its own."""
+    by = author("j", "s", first=2, last=3)
+    handle = replace(HANDLE, transaction=replace(HANDLE.transaction, id=f"j.s.{generation}.00112233.0"))
+    check_committable(handle.to_committable().document, None, by)
+    assert KafkaCommittable.own(handle.to_committable(), by) == handle
 
 
 def test_the_coordinator_names_all_that_a_committable_lacks_and_the_version_that_it_does_not_know() -> None:
     document = HANDLE.to_committable().document
     less = {key: value for key, value in document.body.items() if key not in ("token", "epoch")}
     with pytest.raises(ValueError, match=r"lacks epoch, token$"):
-        check_committable(replace(document, body=less), None)
+        check_committable(replace(document, body=less), None, AUTHOR)
     with pytest.raises(ValueError, match=r"version 2, .* only version 1"):
-        check_committable(replace(document, version=2), None)
+        check_committable(replace(document, version=2), None, AUTHOR)

@@ -1,5 +1,6 @@
 """The committer at modelled brokers, with transactions that another client ended, hid or aborted in part."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import Age
 from onceward.coordinator.protocol.values import (
+    Author,
     CheckpointId,
     Claim,
     Committable,
@@ -28,6 +30,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
+from tests.support.documents import author
 from tests.support.kafka_model import LAST_EPOCH, AddOffsets, Settings, SimControl
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
 from tests.support.kafka_model.transport import Call, DirectTransport
@@ -107,7 +110,7 @@ def outcomes(settlements: Sequence[Settled]) -> dict[int, Outcome]:
 
 
 def committed(bench: Bench, ids: Ids) -> Settled:
-    (settlement,) = committer(bench).commit([committable(bench, ids)])
+    (settlement,) = committer(bench).commit(author(), [committable(bench, ids)])
     return settlement
 
 
@@ -132,7 +135,7 @@ def test_more_transactions_than_one_request_holds_are_committed_without_a_pause(
     monkeypatch.setattr("onceward.sinks.kafka.control.settling.IN_FLIGHT", 2)
     handles = [committable(bench, written(bench, number), number) for number in range(5)]
     began = bench.transport.now()
-    settled = committer(bench).commit(handles)
+    settled = committer(bench).commit(author(), handles)
     assert outcomes(settled) == dict.fromkeys(range(5), Outcome.COMMITTED)
     assert bench.transport.now() == began
     assert count(bench, EndTxnRequest) == 5
@@ -176,11 +179,11 @@ def test_one_slot_may_be_committed_another_lost_and_a_third_unanswered(bench: Be
         isinstance(call.request, EndTxnRequest) and call.request.transactional_id == third[0]
     )
     handles = [committable(bench, ids, slot) for slot, ids in enumerate((third, lost, whole))]
-    settled = committer(bench).commit(handles, give_up=lambda: bench.transport.now() > 10)
+    settled = committer(bench).commit(author(), handles, give_up=lambda: bench.transport.now() > 10)
     assert outcomes(settled) == {1: Outcome.LOST, 2: Outcome.COMMITTED}
     assert silent != node
     bench.transport.cut = lambda _call: False
-    assert outcomes(committer(bench).commit(handles[:1])) == {0: Outcome.COMMITTED}
+    assert outcomes(committer(bench).commit(author(), handles[:1])) == {0: Outcome.COMMITTED}
 
 
 def test_a_single_refusal_is_checked_again_and_does_not_lose_the_transaction(bench: Bench) -> None:
@@ -229,7 +232,7 @@ def test_a_committed_transaction_that_a_late_request_reopened_is_committed(reada
             bench.cluster.log(partition).start = bench.cluster.log(partition).high_watermark
     handle = handle_of(bench, ids)
     handle = replace(handle, transaction=replace(handle.transaction, version=4))
-    (settlement,) = committer(bench).commit([handle.to_committable()])
+    (settlement,) = committer(bench).commit(author(), [handle.to_committable()])
     assert settlement.outcome is Outcome.COMMITTED
     ends = [call.request for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
     assert all(end.committed for end in ends)
@@ -263,14 +266,14 @@ def test_a_transaction_that_was_aborted_at_the_last_epoch_is_lost(bench: Bench) 
     assert bench.end(ids, commit=False) == 0
     bench.wait(1)
     assert bench.view(ids[0]).producer_id != ids[1]
-    settled = committer(bench).commit([committable(bench, ids)], give_up=lambda: bench.transport.now() > 60)
+    settled = committer(bench).commit(author(), [committable(bench, ids)], give_up=lambda: bench.transport.now() > 60)
     assert [settlement.outcome for settlement in settled] == [Outcome.LOST]
 
 
 def test_a_driver_that_leaves_after_it_saw_a_lost_part_aborts_nothing(bench: Bench) -> None:
     ids = written(bench)
     bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
-    settled = committer(bench).commit([committable(bench, ids)], give_up=lambda: bench.transport.now() > 2)
+    settled = committer(bench).commit(author(), [committable(bench, ids)], give_up=lambda: bench.transport.now() > 2)
     assert list(settled) == []
     assert bench.view(ids[0]).state is State.ONGOING
     assert count(bench, EndTxnRequest) == 0
@@ -293,7 +296,9 @@ def test_of_two_slots_that_lost_a_part_the_open_one_is_aborted_and_the_ended_one
         bench.cluster.log(OTHER).mark(ids[1], ids[2], commit=False, now=bench.transport.now())
     assert bench.end(ended) == 0
     bench.wait(1)
-    settled = committer(bench).commit([committable(bench, ids, slot) for slot, ids in enumerate((ended, is_open))])
+    settled = committer(bench).commit(
+        author(), [committable(bench, ids, slot) for slot, ids in enumerate((ended, is_open))]
+    )
     assert outcomes(settled) == {0: Outcome.IN_DOUBT, 1: Outcome.LOST}
 
 
@@ -335,13 +340,13 @@ def test_a_cluster_with_another_id_at_the_address_is_not_asked(bench: Bench) -> 
     ids = written(bench)
     elsewhere = replace(handle_of(bench, ids), cluster_id="another").to_committable()
     bench.transport.sent.clear()
-    (settlement,) = committer(bench).commit([elsewhere])
+    (settlement,) = committer(bench).commit(author(), [elsewhere])
     assert settlement.outcome is Outcome.IN_DOUBT
     assert "another" in settlement.evidence
     assert count(bench, EndTxnRequest) == count(bench, DescribeTransactionsRequest) == 0
     assert committer(bench).outcome(elsewhere).outcome is Outcome.IN_DOUBT
     with pytest.raises(ControlPlaneError, match=r"slots \[0\] could not be aborted"):
-        committer(bench).abort([elsewhere])
+        committer(bench).abort(author(), [elsewhere])
     assert bench.view(ids[0]).state is State.ONGOING
 
 
@@ -351,9 +356,38 @@ def test_an_unreadable_document_fails_the_call_before_any_request(bench: Bench) 
     bench.transport.sent.clear()
     for call in (committer(bench).commit, committer(bench).abort):
         with pytest.raises(HaltedError, match="slot 1"):
-            call([right, unreadable])
+            call(author(), [right, unreadable])
     with pytest.raises(HaltedError):
         committer(bench).sweep(JOB, keep=[unreadable])
+    assert bench.transport.sent == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        ("payments-service-7", author()),
+        ("payments.sink.2.0123abcd.0", author()),
+        ("orders.other.2.0123abcd.0", author()),
+        ("orders.sink.2.0123abcd.0", author(last=1)),
+        ("orders.sink.2.0123abcd.0", author(first=3)),
+    ],
+    ids=["another program", "another job", "another sink", "a later generation", "an earlier generation"],
+)
+def test_the_transaction_of_another_is_neither_committed_nor_aborted_nor_fenced(
+    bench: Bench, theirs: str, named: Author
+) -> None:
+    """The right one beside it is not ended either: the process that forged one slot may have forged the others."""
+    right, forged = (handle_of(bench, written(bench, slot), slot) for slot in (0, 1))
+    own = replace(right.transaction, id=name(0, named.generations[0]))
+    both = [
+        replace(right, transaction=own).to_committable(),
+        replace(forged, transaction=replace(forged.transaction, id=theirs)).to_committable(),
+    ]
+    bench.transport.sent.clear()
+    for call in (committer(bench).check, committer(bench).commit, committer(bench).abort):
+        with pytest.raises(HaltedError, match=rf"slot 1 .* names transaction '{re.escape(theirs)}'"):
+            call(named, both)
+        committer(bench).check(named, both[:1])
     assert bench.transport.sent == []
 
 
@@ -373,7 +407,7 @@ def test_parts_are_unknown_while_their_leader_does_not_answer(bench: Bench) -> N
 def test_an_abort_is_confirmed_and_may_be_repeated(bench: Bench) -> None:
     ids = written(bench)
     for _ in range(2):
-        committer(bench).abort([committable(bench, ids)])
+        committer(bench).abort(author(), [committable(bench, ids)])
         bench.wait(1)
         assert bench.view(ids[0]).state is State.COMPLETE_ABORT
     assert bench.visible() == []
@@ -382,7 +416,7 @@ def test_an_abort_is_confirmed_and_may_be_repeated(bench: Bench) -> None:
 def test_an_abort_with_a_lost_answer_is_retried(bench: Bench) -> None:
     ids, deaf = written(bench), iter([True, True])
     bench.transport.deaf = lambda call: isinstance(call.request, EndTxnRequest) and next(deaf, False)
-    committer(bench).abort([committable(bench, ids)])
+    committer(bench).abort(author(), [committable(bench, ids)])
     bench.wait(1)
     assert bench.view(ids[0]).state is State.COMPLETE_ABORT
 
@@ -391,7 +425,7 @@ def test_an_abort_without_confirmation_for_30_s_is_an_error(bench: Bench) -> Non
     ids = written(bench)
     bench.transport.cut = lambda call: isinstance(call.request, EndTxnRequest)
     with pytest.raises(ControlPlaneError, match="Could not abort 1 within 30 s"):
-        committer(bench).abort([committable(bench, ids)])
+        committer(bench).abort(author(), [committable(bench, ids)])
     assert 30 <= bench.transport.now() < 32
 
 
@@ -404,7 +438,7 @@ def test_a_fenced_superseded_or_forgotten_transaction_needs_no_abort(bench: Benc
     later = written(bench, 1)
     forgotten = (name(2), 99, 0)
     handles = [committable(bench, ids, slot) for slot, ids in enumerate((fenced, moved, forgotten))]
-    committer(bench).abort(handles)
+    committer(bench).abort(author(), handles)
     assert bench.view(later[0]).state is State.ONGOING, "that is another transaction"
 
 
@@ -416,7 +450,7 @@ def test_a_transaction_that_was_to_be_aborted_and_is_committed_is_a_contradictio
     if late:
         bench.wait(1)
     with pytest.raises(ContradictionError, match=f"Transaction {name(0)} .* it is committed"):
-        committer(bench).abort([committable(bench, ids)])
+        committer(bench).abort(author(), [committable(bench, ids)])
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -430,7 +464,7 @@ def test_a_commit_by_a_later_owner_of_the_id_is_no_contradiction(version: int) -
     bench.wait(1)
     handle = handle_of(bench, ids)
     handle = replace(handle, transaction=replace(handle.transaction, version=version))
-    committer(bench).abort([handle.to_committable()])
+    committer(bench).abort(author(), [handle.to_committable()])
     assert bench.visible() == [b"a", b"b"]
 
 
@@ -442,7 +476,7 @@ def test_a_commit_with_an_unchanged_epoch_is_a_contradiction_too() -> None:
     handle = handle_of(bench, ids)
     handle = replace(handle, transaction=replace(handle.transaction, version=4))
     with pytest.raises(ContradictionError):
-        committer(bench).abort([handle.to_committable()])
+        committer(bench).abort(author(), [handle.to_committable()])
 
 
 def test_an_abort_refused_while_the_transaction_is_open_is_retried(bench: Bench) -> None:
@@ -456,7 +490,7 @@ def test_an_abort_refused_while_the_transaction_is_open_is_retried(bench: Bench)
 
     changed: Any = bench.transport
     changed._one = one
-    committer(bench).abort([committable(bench, ids)])
+    committer(bench).abort(author(), [committable(bench, ids)])
     bench.wait(1)
     assert bench.view(ids[0]).state is State.COMPLETE_ABORT
 
@@ -595,10 +629,10 @@ def test_an_unproved_outcome_reports_the_last_evidence(bench: Bench) -> None:
 def test_an_abort_on_a_missing_cluster_reports_why(bench: Bench) -> None:
     handle = replace(handle_of(bench, written(bench), 5), cluster_id="another")
     with pytest.raises(ControlPlaneError, match=r"slots \[5\] could not be aborted: .* with id another, but"):
-        committer(bench).abort([handle.to_committable()])
+        committer(bench).abort(author(), [handle.to_committable()])
     bench.transport.cut = lambda _call: True
     with pytest.raises(ControlPlaneError, match=r"slots \[5\] could not be aborted: its cluster cannot be reached"):
-        committer(bench).abort([handle.to_committable()])
+        committer(bench).abort(author(), [handle.to_committable()])
 
 
 def test_the_outcome_of_an_abort_needs_two_looks(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Votes become committables only when the modelled brokers show exactly the transactions that the votes name."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
@@ -47,7 +48,8 @@ def name(number: int, generation: int = 2) -> str:
 
 def owner(topics: Mapping[str, TopicFacts] | None = None) -> Owner:
     return Owner(
-        job="orders",
+        job=JobName("orders"),
+        sink=ParticipantName("sink"),
         generation=Generation(2),
         cluster_name="main",
         cluster_id="abc",
@@ -160,6 +162,18 @@ def test_two_votes_for_one_transaction_are_refused(bench: Bench) -> None:
     ids = bench.open(name(0))
     with pytest.raises(PreCommitError, match="Two slots of checkpoint 7 voted for the same transaction"):
         made(bench, [vote(0, ids), vote(1, ids)])
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    ["payments-service-7", "payments.sink.2.0123abcd.0", "orders.other.2.0123abcd.0", name(0, 1), name(0, 3)],
+)
+def test_a_vote_for_the_transaction_of_another_is_refused_before_any_request(bench: Bench, theirs: str) -> None:
+    votes = [vote(0, bench.open(name(0))), vote(1, bench.open(theirs))]
+    bench.transport.sent.clear()
+    with pytest.raises(PreCommitError, match=rf"slot 1 .* names transaction '{re.escape(theirs)}'"):
+        made(bench, votes)
+    assert bench.transport.sent == []
 
 
 def ended(bench: Bench, ids: Ids) -> Vote:

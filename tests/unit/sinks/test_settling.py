@@ -13,6 +13,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
+from tests.support.documents import author
 from tests.support.kafka_model.bench import Bench
 
 
@@ -61,7 +62,7 @@ def committer(bench: Bench, *others: ControlPlane) -> KafkaCommitter:
 
 def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Bench) -> None:
     handles = pending(bench, 300)
-    settled = committer(bench).commit([handle.to_committable() for handle in handles])
+    settled = committer(bench).commit(author(), [handle.to_committable() for handle in handles])
     assert [each.slot for each in settled] == list(range(300))
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     assert sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) == 300
@@ -70,7 +71,7 @@ def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Benc
 def test_a_dead_cluster_of_another_name_is_not_even_asked(bench: Bench) -> None:
     dead = Unreachable("elsewhere")
     (handle,) = pending(bench, 1)
-    settled = committer(bench, dead).commit([handle.to_committable()])
+    settled = committer(bench, dead).commit(author(), [handle.to_committable()])
     assert settled[0].outcome is Outcome.COMMITTED
     assert dead.asked == 0
 
@@ -79,7 +80,7 @@ def test_a_transaction_that_may_be_on_the_dead_cluster_stays_pending(bench: Benc
     (handle,) = pending(bench, 1)
     rounds = iter(range(3))
     alone = KafkaCommitter(controls=[Unreachable("elsewhere")], clock=Clock(wait=bench.wait))
-    assert list(alone.commit([handle.to_committable()], give_up=lambda: next(rounds, None) is None)) == []
+    assert list(alone.commit(author(), [handle.to_committable()], give_up=lambda: next(rounds, None) is None)) == []
 
 
 def test_nothing_is_sent_after_the_stop_signal(bench: Bench) -> None:
@@ -88,7 +89,7 @@ def test_nothing_is_sent_after_the_stop_signal(bench: Bench) -> None:
     def enough() -> bool:
         return sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) > 1
 
-    settled = committer(bench).commit([handle.to_committable() for handle in handles], give_up=enough)
+    settled = committer(bench).commit(author(), [handle.to_committable() for handle in handles], give_up=enough)
     sent = [call.request.transactional_id for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
     assert len(settled) == len(sent) == IN_FLIGHT
     assert bench.view(handles[-1].transaction.id).state is State.ONGOING
@@ -100,8 +101,8 @@ def test_no_commit_is_sent_while_a_partition_has_no_leader(bench: Bench) -> None
     log = bench.cluster.log(("out", 0))
     leader, log.leader = log.leader, -1
     rounds = iter(range(3))
-    assert not committer(bench).commit([handle.to_committable()], give_up=lambda: next(rounds, None) is None)
+    assert not committer(bench).commit(author(), [handle.to_committable()], give_up=lambda: next(rounds, None) is None)
     assert not any(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent)
     log.leader = leader
-    (settlement,) = committer(bench).commit([handle.to_committable()])
+    (settlement,) = committer(bench).commit(author(), [handle.to_committable()])
     assert settlement.outcome is Outcome.COMMITTED

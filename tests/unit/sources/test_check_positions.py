@@ -8,6 +8,7 @@ import pytest
 
 from onceward.coordinator.protocol.values import Document
 from onceward.sources.kafka.positions import check_positions
+from tests.support.documents import author
 
 
 def positions(next_offset: int = 5, epoch: int | None = 3, **changes: object) -> Document:
@@ -18,8 +19,8 @@ def positions(next_offset: int = 5, epoch: int | None = 3, **changes: object) ->
 
 @pytest.mark.parametrize("after", [positions(5), positions(6), positions(6, 4), positions(6, None)])
 def test_positions_may_stay_or_go_forwards(after: Document) -> None:
-    check_positions(after, positions(5))
-    check_positions(after, None)
+    check_positions(after, positions(5), author())
+    check_positions(after, None, author())
 
 
 @pytest.mark.parametrize(
@@ -40,15 +41,15 @@ def test_positions_may_stay_or_go_forwards(after: Document) -> None:
 )
 def test_positions_that_would_lose_or_repeat_records_are_refused(after: Document, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        check_positions(after, positions(5))
+        check_positions(after, positions(5), author())
 
 
 def test_malformed_positions_are_refused_with_the_fault() -> None:
     with pytest.raises(ValueError, match="damaged") as refused:
-        check_positions(positions(-1), positions(5))
+        check_positions(positions(-1), positions(5), author())
     assert "stored" not in str(refused.value), "they come from the driver"
     with pytest.raises(ValueError, match="those of the base cannot be read"):
-        check_positions(positions(5), positions(-1))
+        check_positions(positions(5), positions(-1), author())
 
 
 def test_the_checkers_load_without_a_kafka_client() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.protocol.values import Document
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition, check_positions, skip_to
+from tests.support.documents import author
 
 BEFORE = KafkaPositions(
     cluster="main",
@@ -28,7 +29,7 @@ def test_only_one_partition_moves_and_the_coordinator_would_take_it(where: Parti
     expected = json.loads(json.dumps(BEFORE.to_document().body))
     expected["topics"][where.topic]["partitions"][str(where.number)] |= {"next": at + further, "epoch": None}
     assert moved == Document(kind="kafka-positions", version=2, body=expected)
-    check_positions(moved, BEFORE.to_document())
+    check_positions(moved, BEFORE.to_document(), author())
 
 
 @pytest.mark.parametrize(
