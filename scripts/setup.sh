@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sets up what this repository needs on a fresh machine, in .venv and in the user's cache:
-# a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka.
+# a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka and PostgreSQL.
 # Run by every target of the Makefile; takes half a second if nothing changed since the last run.
 #
 #   scripts/setup.sh [--no-broker]
@@ -112,3 +112,4 @@ if ! { "$VENV/bin/python" -c '' && fingerprint | cmp -s - "$STAMP"; } 2>/dev/nul
 fi
 check_java
 [ "$broker" = no ] || "$VENV/bin/python" -m onceward.coordinator.dev.kafka --fetch-only
+[ "$broker" = no ] || "$VENV/bin/python" -m onceward.coordinator.dev.postgres >/dev/null

@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from onceward.coordinator.dev.errors import LocalKafkaError
-from onceward.coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.jars import fetch_progress
+from onceward.coordinator.dev.kafka.command import run_dev_kafka
 from onceward.coordinator.dev.kafka.jars import broker_jars
 
 
@@ -21,10 +22,10 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.fetch_only:
-            broker_jars(fetch_progress())
+            broker_jars(fetch_progress("the broker's"))
             return 0
         return run_dev_kafka(options.brokers, options.transaction_version, options.directory, options.port)
-    except LocalKafkaError as error:
+    except LocalServerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
 

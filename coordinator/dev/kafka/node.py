@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from onceward.coordinator.dev.errors import LocalKafkaError
-from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.settings import NodeSettings
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 
