@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from onceward.coordinator.dev.kafka import LocalKafka
     from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from tests.support.places import Place
     from tests.support.processes import Starter
     from tests.support.topics import Topics
 
@@ -70,6 +72,19 @@ def postgres() -> Iterator["LocalPostgres"]:
         pytest.skip("there is no PostgreSQL to fetch for this machine")
     with LocalPostgres(progress=fetch_progress("PostgreSQL's")) as local:
         yield local
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Iterator["Place"]:
+    """Where the test's store is: the test runs on each database."""
+    from tests.support.places import postgres_place, sqlite_place
+    from tests.support.stored_jobs import MEMORY
+
+    if request.param == "postgresql":
+        yield postgres_place(request.getfixturevalue("postgres"))
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        yield sqlite_place(Path(directory))
 
 
 @pytest.fixture

@@ -32,7 +32,14 @@ app = typer.Typer(
 def serve(
     listen: Annotated[str, typer.Option(help="HOST:PORT or [IPV6]:PORT; port 0 for any free one.")] = _DEFAULT_LISTEN,
     store: Annotated[
-        str | None, typer.Option(help="Store URL, sqlite:///PATH on a local disk. Default: in the state directory.")
+        str | None,
+        typer.Option(
+            help="Store URL, sqlite:///PATH on a local disk or postgresql://USER@HOST/DATABASE. "
+            "Default: in the state directory."
+        ),
+    ] = None,
+    store_password: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="Password for PostgreSQL: env:NAME or file:PATH.")
     ] = None,
     clusters: Annotated[
         Path | None,
@@ -54,6 +61,7 @@ def serve(
     run_serve(
         listen=listen,
         store=store,
+        store_password=store_password,
         clusters=clusters,
         reflection=reflection,
         anywhere=insecure_listen_anywhere,

@@ -2,8 +2,10 @@
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
+from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.printable import escape_logs
@@ -12,6 +14,7 @@ from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.run import serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
+from onceward.coordinator.store.store import Store
 
 __all__ = ["run_serve"]
 
@@ -19,7 +22,14 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def run_serve(
-    *, listen: str, store: str | None, clusters: Path | None, reflection: bool, anywhere: bool, log_level: str
+    *,
+    listen: str,
+    store: str | None,
+    store_password: str | None,
+    clusters: Path | None,
+    reflection: bool,
+    anywhere: bool,
+    log_level: str,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
     place = parse_listen(listen, anywhere=anywhere)
@@ -37,4 +47,14 @@ def run_serve(
         names = f", clusters {', '.join(known)}" if known else ""
         print(f"onceward coordinator listens on {address}, store {store_url} ({store_id}){names}", flush=True)
 
-    serve(place, store_url, ServerOptions(reflection=reflection, committers=committers), announce)
+    options = ServerOptions(reflection=reflection, committers=committers)
+    serve(place, partial(Store.open, store_url, password=_password(store_password)), options, announce)
+
+
+def _password(reference: str | None) -> str | None:
+    if reference is None:
+        return None
+    if (problem := reference_problem(reference)) is not None:
+        # not repeated in the message: it may be the password itself
+        raise ConfigurationError(f"--store-password: {problem}. Nothing was started. Use env:NAME or file:PATH.")
+    return resolve(reference, key="--store-password", readers="the coordinator")
