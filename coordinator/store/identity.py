@@ -4,11 +4,15 @@ import uuid
 
 from sqlalchemy import Connection, Table, insert, inspect, select
 
+from onceward.coordinator.printable import logger
+from onceward.coordinator.store import migrations
 from onceward.coordinator.store.database import Database
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreUnusableError
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta, metadata, unsealed
 
 __all__ = ["identify"]
+
+_log = logger("onceward.store")
 
 
 def identify(database: Database) -> str:
@@ -47,19 +51,30 @@ def _known_id(database: Database, tables: set[str]) -> str:
                 f"changed or guessed. {PUT_BACK}"
             )
     values = {row["key"]: row["value"] for row in rows}
-    version = values.get("schema_version", "none")
-    if version != str(SCHEMA_VERSION):
-        raise StoreUnusableError(
-            f"The store {database.name} has schema version {version}, this program knows version {SCHEMA_VERSION}. "
-            "Nothing was changed. Use the version of onceward that wrote the store, or a newer one."
-        )
-    missing = {_name(table) for table in metadata.sorted_tables} - tables
+    _bring_up_to_date(database, values.get("schema_version", "none"))
+    missing = {_name(table) for table in metadata.sorted_tables} - set(inspect(database.connection).get_table_names())
     if missing or "store_id" not in values:
         raise StoreDamagedError(
             f"The store {database.name} lacks {', '.join(sorted(missing)) or 'its identifier'}. Nothing was changed. "
             f"{PUT_BACK}"
         )
     return str(values["store_id"])
+
+
+def _bring_up_to_date(database: Database, version: str) -> None:
+    """Migrate an older store, in the caller's transaction. Raises StoreUnusableError if there is no way."""
+    steps = migrations.steps_from(int(version)) if version.isdecimal() else None
+    if steps is None:
+        raise StoreUnusableError(
+            f"The store {database.name} has schema version {version}, this program knows version {SCHEMA_VERSION}. "
+            "Nothing was changed. Use the version of onceward that wrote the store, or a newer one."
+        )
+    if steps:
+        migrations.migrate(database.connection, steps)
+        _log.warning(
+            "event=store_migrated from=%s to=%d detail='older versions of onceward cannot open it any more'",
+            version, SCHEMA_VERSION,
+        )  # fmt: skip
 
 
 def _name(table: Table) -> str:
