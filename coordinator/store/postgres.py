@@ -105,7 +105,7 @@ class PostgresDatabase(Database):
         )  # fmt: skip
 
     def explain(self, error: Exception, doing: str) -> StoreError:
-        if isinstance(getattr(error, "orig", None), psycopg.errors.InsufficientPrivilege):
+        if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):
             return StoreUnusableError(
                 f"The store {self.name} is not the role's to use: {cause_of(error)}, seen while {doing}. Give the role "
                 "the rights that the how-to names."
