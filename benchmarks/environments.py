@@ -17,9 +17,9 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from benchmarks.errors import SetUpError
-from onceward.coordinator.dev.kafka import LocalKafkaError
-from onceward.coordinator.dev.kafka.jars import cache_directory
-from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.jars import cache_directory
+from onceward.coordinator.dev.java import find_java
 
 __all__ = ["compiled", "jars", "python_environment"]
 
@@ -117,7 +117,7 @@ def _ivy(name: str, directory: Path, wanted: Sequence[str]) -> None:
         raise SetUpError(f"{name}: jars are fetched with the Ivy that PySpark ships, and it is not there.")
     try:
         java = find_java()
-    except LocalKafkaError as error:
+    except LocalServerError as error:
         raise SetUpError(f"{name}: {error}") from error
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=directory.parent) as scratch:
         work = Path(scratch)

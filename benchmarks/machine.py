@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from onceward.coordinator.dev.kafka import LocalKafkaError
-from onceward.coordinator.dev.kafka.jars import manifest
-from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.java import find_java
+from onceward.coordinator.dev.kafka.jars import jar_list
 
 __all__ = ["describe_machine"]
 
@@ -32,7 +32,7 @@ def describe_machine(directory: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "java": _java(),
-        "kafka": next(jar.version for jar in manifest() if jar.name == "kafka-clients"),
+        "kafka": next(jar.version for jar in jar_list().jars if jar.name == "kafka-clients"),
         "commit": _commit(),
         **{name: version(name) for name in _PACKAGES},
         "disk_sync_median_ms": _sync_ms(directory),
@@ -52,7 +52,7 @@ def _java() -> str:
     """Return the version of the Java that runs broker, Spark and peers."""
     try:
         said = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True).stderr
-    except (LocalKafkaError, OSError, subprocess.SubprocessError) as error:
+    except (LocalServerError, OSError, subprocess.SubprocessError) as error:
         return f"none: {error}"
     found = re.search(r'version "([^"]+)"', said)
     return found[1] if found else said.strip()

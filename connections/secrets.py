@@ -16,6 +16,7 @@ _ENVIRONMENT = "env:"
 _FILE = "file:"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_SECRET_BYTES = 64 * 1024
+_EVERY_PROCESS = "the driver, for every executor and for the coordinator, wherever this cluster is used"
 
 
 class Secret(str):
@@ -56,8 +57,9 @@ def reference_problem(text: str) -> str | None:
     return "is not a reference"
 
 
-def resolve(text: str, *, key: str) -> Secret:
-    """Return the value behind the reference ``text``, which was given for the setting ``key``.
+def resolve(text: str, *, key: str, readers: str = _EVERY_PROCESS) -> Secret:
+    """Return the value behind the reference ``text``, which was given for the setting ``key``. ``readers`` says for
+    messages which processes need it.
 
     Drops one trailing line break of a file. Raises ConfigurationError that names the variable or the file, never the
     value.
@@ -68,8 +70,7 @@ def resolve(text: str, *, key: str) -> Secret:
         if not value:
             raise ConfigurationError(
                 f"{key} refers to the environment variable {variable}, unset or empty in process {os.getpid()}. "
-                f"Nothing was read or written with it. Set {variable} for the driver, for every executor and for the "
-                "coordinator, wherever this cluster is used."
+                f"Nothing was read or written with it. Set {variable} for {readers}."
             )
         return Secret(value)
     path = Path(text.removeprefix(_FILE))
@@ -77,20 +78,20 @@ def resolve(text: str, *, key: str) -> Secret:
         with path.open("rb") as file:
             raw = file.read(_MAX_SECRET_BYTES + 1)
         if len(raw) > _MAX_SECRET_BYTES:
-            raise _unusable_file(key, path, f"it is larger than {_MAX_SECRET_BYTES} bytes")
+            raise _unusable_file(key, path, f"it is larger than {_MAX_SECRET_BYTES} bytes", readers)
         value = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise _unusable_file(key, path, "it is not UTF-8 text") from None
+        raise _unusable_file(key, path, "it is not UTF-8 text", readers) from None
     except OSError as error:
-        raise _unusable_file(key, path, error.strerror or "it cannot be read") from None
+        raise _unusable_file(key, path, error.strerror or "it cannot be read", readers) from None
     value = value.removesuffix("\n").removesuffix("\r")
     if not value:
-        raise _unusable_file(key, path, "it is empty")
+        raise _unusable_file(key, path, "it is empty", readers)
     return Secret(value)
 
 
-def _unusable_file(key: str, path: Path, why: str) -> ConfigurationError:
+def _unusable_file(key: str, path: Path, why: str, readers: str) -> ConfigurationError:
     return ConfigurationError(
         f"{key} refers to the file {path}, but {why}. Nothing was read or written with it. Put the value there, "
-        "readable for the driver, for every executor and for the coordinator, wherever this cluster is used."
+        f"readable for {readers}."
     )

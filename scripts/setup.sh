@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sets up what this repository needs on a fresh machine, in .venv and in the user's cache:
-# a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka, and archives
-# of the classes that brokers and Spark load at their start.
+# a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka and PostgreSQL,
+# and archives of the classes that brokers and Spark load at their start.
 # Run by every target of the Makefile; takes half a second if nothing changed since the last run.
 #
 #   scripts/setup.sh [--no-broker]
@@ -114,5 +114,6 @@ fi
 check_java
 if [ "$broker" = yes ]; then
     "$VENV/bin/python" -m onceward.coordinator.dev.kafka --prepare-only
+    "$VENV/bin/python" -m onceward.coordinator.dev.postgres >/dev/null
     "$VENV/bin/onceward" archive-classes >>"$LOG" # half a minute once; each start of Spark then takes half the time
 fi

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from onceward.coordinator.dev.kafka import LocalKafka
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from tests.support.places import Place
     from tests.support.processes import Starter
     from tests.support.topics import Topics
 
@@ -54,11 +57,37 @@ def job(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator["LocalKafka"]:
     """One broker for the whole session, at transaction.version 2; it looks for timed-out transactions every 200 ms."""
+    from onceward.coordinator.dev.jars import fetch_progress
     from onceward.coordinator.dev.kafka import LocalKafka
-    from onceward.coordinator.dev.kafka.command import fetch_progress
 
-    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress()) as local:
+    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress("the broker's")) as local:
         yield local
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["LocalPostgres"]:
+    """One PostgreSQL for the whole session."""
+    from onceward.coordinator.dev.jars import fetch_progress
+    from onceward.coordinator.dev.postgres.binaries import is_offered
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+    if not is_offered():
+        pytest.skip("there is no PostgreSQL to fetch for this machine")
+    with LocalPostgres(progress=fetch_progress("PostgreSQL's")) as local:
+        yield local
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Iterator["Place"]:
+    """Where the test's store is: the test runs on each database."""
+    from tests.support.places import postgres_place, sqlite_place
+    from tests.support.stored_jobs import MEMORY
+
+    if request.param == "postgresql":
+        yield postgres_place(request.getfixturevalue("postgres"))
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        yield sqlite_place(Path(directory))
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from typing import Any
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator, served
 from benchmarks.percentiles import percentile
+from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["measure_jobs", "measure_slow_disk"]
+__all__ = ["measure_jobs", "measure_slow_disk", "measure_stores"]
 
 INTERVAL_S = 1.0
 SLOTS = 4
@@ -31,6 +32,29 @@ def measure_jobs(
     for jobs in numbers:
         with served(directory / str(jobs)) as coordinator:
             rows.append(asyncio.run(_measure(coordinator, jobs, seconds, warm_up)))
+    return rows
+
+
+def measure_stores(
+    directory: Path, numbers: Sequence[int], seconds: float, *, warm_up: float = _WARM_UP_S
+) -> list[dict[str, Any]]:
+    """Two rows for each number of jobs: on SQLite, then on a PostgreSQL of its own on the same disk, with the ratio."""
+    rows: list[dict[str, Any]] = []
+    for jobs in numbers:
+        with served(directory / f"sqlite-{jobs}") as coordinator:
+            file = asyncio.run(_measure(coordinator, jobs, seconds, warm_up))
+        with (
+            LocalPostgres() as postgres,
+            served(directory / f"postgresql-{jobs}", store_url=postgres.url) as coordinator,
+        ):
+            server = asyncio.run(_measure(coordinator, jobs, seconds, warm_up))
+        ratios = {
+            f"{name}_ratio": round(server[name] / file[name], 2) for name in ("decision_p50_ms", "decision_p99_ms")
+        }
+        rows += [
+            {"store": "sqlite", **file, **dict.fromkeys(ratios, 1.0)},
+            {"store": "postgresql", **server, **ratios},
+        ]
     return rows
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk
+from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
 from benchmarks.coordinator.size import measure_size
 from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS
@@ -36,6 +36,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs with a checkpoint of 4 committables every second",
         lambda place: measure_jobs(place, (1, 10, 50, 200), 30.0),
         lambda place: measure_jobs(place, (1, 5), 3.0),
+    ),
+    "stores": (
+        "jobs with a checkpoint of 4 committables every second, by the kind of store",
+        lambda place: measure_stores(place, (1, 50, 200), 30.0),
+        lambda place: measure_stores(place, (2,), 3.0),
     ),
     "slow-disk": (
         "100 jobs with a checkpoint of 4 committables every second, where a commit takes so much longer",

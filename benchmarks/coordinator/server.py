@@ -25,9 +25,11 @@ class ServedCoordinator:
     later, keeps to the others.
     """
 
-    def __init__(self, directory: Path, *, delay_ms: float = 0.0) -> None:
-        """``delay_ms``: how much longer than the disk every commit takes."""
+    def __init__(self, directory: Path, *, store_url: str = "", delay_ms: float = 0.0) -> None:
+        """``store_url``: by default a file in ``directory``. ``delay_ms``: how much longer than the disk every commit
+        takes."""
         self.directory = directory
+        self._store_url = store_url or f"sqlite:///{self.store}"
         self._delay_ms = delay_ms
         self.address = f"127.0.0.1:{_free_port()}"
         cores = sorted(os.sched_getaffinity(0))
@@ -39,7 +41,7 @@ class ServedCoordinator:
         """Returns the seconds from the process's start to the first call that it takes."""
         slow = ["benchmarks.coordinator.slow_disk", str(self._delay_ms)]
         command = [sys.executable, "-m", *(slow if self._delay_ms else ["onceward.coordinator.ops"])]
-        command += ["serve", "--listen", self.address, "--store", f"sqlite:///{self.store}"]
+        command += ["serve", "--listen", self.address, "--store", self._store_url]
         log = self.directory / "serve.log"
         said = log.stat().st_size if log.exists() else 0
         os.sched_setaffinity(0, {self._core})  # a process inherits it
@@ -91,10 +93,10 @@ class ServedCoordinator:
 
 
 @contextmanager
-def served(directory: Path, *, delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
+def served(directory: Path, *, store_url: str = "", delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
     """A coordinator with a new store in ``directory``, which is made."""
     directory.mkdir(mode=0o700, parents=True)
-    with ServedCoordinator(directory, delay_ms=delay_ms) as coordinator:
+    with ServedCoordinator(directory, store_url=store_url, delay_ms=delay_ms) as coordinator:
         yield coordinator
 
 

@@ -38,8 +38,9 @@ from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire.answers import answer_from_wire, grant_from_wire
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.enums import CLOSE_REASON
-from onceward.coordinator.wire.limits import MAX_TEXT, MAX_TROUBLES
+from onceward.coordinator.wire.limits import MAX_TROUBLES
 from onceward.coordinator.wire.secret import fingerprint
+from onceward.coordinator.wire.text import text_to_wire
 from onceward.coordinator.wire.values import (
     age_to_wire,
     claim_to_wire,
@@ -254,7 +255,7 @@ class Session:
             driver=self._secret,
             checkpoint=checkpoint,
             participant=participant,
-            reason=reason[:MAX_TEXT],
+            reason=text_to_wire(reason),
         )
         doing = f"declining checkpoint {checkpoint} for {participant}"
         return self._unless_fenced(self._caller.call(self._stub.Decline, request, _answered, doing=doing))
@@ -346,7 +347,7 @@ class Session:
             generation=self.generation,
             driver=self._secret,
             reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
-            detail=detail[:MAX_TEXT],
+            detail=text_to_wire(detail),
             back_within_us=round(back_within_s * 1e6),
         )
         doing = f"closing job {self.job}"

@@ -23,11 +23,6 @@ def demo(
     raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
 
 
-@dev.callback()
-def _dev() -> None:
-    """Keep ``kafka`` a separate command, though it is the only one."""
-
-
 @dev.command("kafka")
 def _kafka(
     brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
@@ -46,3 +41,14 @@ def _kafka(
 
     made = run_dev_kafka(brokers, transaction_version, directory, port, topics=topic or [], partitions=partitions)
     raise typer.Exit(made)
+
+
+@dev.command("postgres")
+def _postgres(
+    directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
+    port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
+) -> None:
+    """Run a real PostgreSQL on loopback until Ctrl-C; prints the URL of a database for ``onceward serve --store``."""
+    from onceward.coordinator.dev.postgres.command import run_dev_postgres
+
+    raise typer.Exit(run_dev_postgres(directory, port))

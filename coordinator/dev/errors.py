@@ -2,7 +2,7 @@
 
 from onceward.coordinator.errors import ExitCode, OncewardError
 
-__all__ = ["DemoError", "LocalKafkaError", "ToxiproxyError"]
+__all__ = ["DemoError", "LocalKafkaError", "LocalPostgresError", "LocalServerError", "ToxiproxyError"]
 
 
 class DemoError(OncewardError):
@@ -11,10 +11,18 @@ class DemoError(OncewardError):
     exit_code = ExitCode.PREFLIGHT
 
 
-class LocalKafkaError(OncewardError):
-    """The local Kafka cannot be fetched, started or reached; the message names the cause and the remedy."""
+class LocalServerError(OncewardError):
+    """A local server cannot be fetched, started or reached; the message names the cause and the remedy."""
 
     exit_code = ExitCode.PREFLIGHT
+
+
+class LocalKafkaError(LocalServerError):
+    """The local Kafka cannot be started or reached."""
+
+
+class LocalPostgresError(LocalServerError):
+    """The local PostgreSQL cannot be started or reached."""
 
 
 class ToxiproxyError(OncewardError):

@@ -40,18 +40,19 @@ class ManagedProcess:
         directory: Path | None = None,
         remove: Path | None = None,
         inherits: Sequence[int] = (),
+        user: str = "",
     ) -> None:
         """Start ``command``; return once it has a process id. Its output is appended to ``log``.
 
         ``environment``: added to ours. ``directory``: working directory; None for ours. ``remove``: a directory that
         the supervisor removes if it outlives us. ``inherits``: file descriptors that the supervisor, not the command,
-        holds open.
+        holds open. ``user``: number of the user and group whose process the command is; only root can name another one.
 
         Raises `NotStartedError`; the reason is then on standard error.
         """
         self.name, self.log = name, log
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, str(log), str(remove or ""), *command],
+            [sys.executable, "-I", "-S", supervisor.__file__, str(log), str(remove or ""), user, *command],
             cwd=directory,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,

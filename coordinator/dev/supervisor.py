@@ -8,7 +8,8 @@ The owner holds the other end of the supervisor's standard input. When the owner
 closes; if a fork of the owner keeps the pipe open, the supervisor still detects that its parent has changed. On Linux
 the kernel also kills the process if the supervisor itself is killed. None of the three needs the owner's cooperation.
 
-    arguments    output file, directory to remove after the owner's end ("" = none), then the command
+    arguments    output file, directory to remove after the owner's end ("" = none), number of the command's user and
+                 group ("" = ours), then the command
     stdout       one line, the command's process id; then closed
     SIGTERM      passed on to the command; the supervisor ends with the command
     exit code    the command's (128 + n after signal n), or 0 after the owner's end
@@ -25,6 +26,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -50,6 +52,11 @@ def die_with_parent(parent: int) -> Callable[[], None] | None:
     return hook
 
 
+def as_user(number: str) -> dict[str, Any]:
+    """Return the arguments of ``Popen`` that make the child another user's; "" stands for ours."""
+    return {"user": int(number), "group": int(number), "extra_groups": []} if number else {}
+
+
 def _owner_is_gone(owner: int) -> bool:
     """Wait up to `POLL_S` for the owner's end; return whether it has ended."""
     readable, _, _ = select.select([0], [], [], POLL_S)
@@ -67,10 +74,16 @@ def _remove(node: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Start the command, report its process id, and wait for its end or the owner's."""
     owner = os.getppid()
-    output, remove, *command = arguments
+    output, remove, user, *command = arguments
     with Path(output).open("ab") as log:
+        # The hook runs after the change of user, which would take back the kernel's promise to kill the child.
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent(os.getpid())
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent(os.getpid()),
+            **as_user(user),
         )
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

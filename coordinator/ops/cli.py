@@ -35,7 +35,14 @@ def serve(
         str, typer.Option(help="HOST:PORT, [IPV6]:PORT or unix:PATH; port 0 for any free one.")
     ] = _DEFAULT_LISTEN,
     store: Annotated[
-        str | None, typer.Option(help="Store URL, sqlite:///PATH on a local disk. Default: in the state directory.")
+        str | None,
+        typer.Option(
+            help="Store URL, sqlite:///PATH on a local disk or postgresql://USER@HOST/DATABASE. "
+            "Default: in the state directory."
+        ),
+    ] = None,
+    store_password: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="Password for PostgreSQL: env:NAME or file:PATH.")
     ] = None,
     clusters: Annotated[
         Path | None,
@@ -65,6 +72,7 @@ def serve(
     run_serve(
         listen=listen,
         store=store,
+        store_password=store_password,
         clusters=clusters,
         tls=tls_of(tls_cert, tls_key, client_ca),
         reflection=reflection,

@@ -2,8 +2,10 @@
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
+from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
@@ -14,6 +16,7 @@ from onceward.coordinator.service.run import serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.service.tls import ServerTls
+from onceward.coordinator.store.store import Store
 
 __all__ = ["run_serve"]
 
@@ -37,6 +40,7 @@ def run_serve(
     *,
     listen: str,
     store: str | None,
+    store_password: str | None,
     clusters: Path | None,
     tls: ServerTls | None,
     reflection: bool,
@@ -60,4 +64,14 @@ def run_serve(
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
         print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}")
 
-    serve(place, store_url, ServerOptions(reflection=reflection, tls=tls, committers=committers), announce)
+    options = ServerOptions(reflection=reflection, tls=tls, committers=committers)
+    serve(place, partial(Store.open, store_url, password=_password(store_password)), options, announce)
+
+
+def _password(reference: str | None) -> str | None:
+    if reference is None:
+        return None
+    if (problem := reference_problem(reference)) is not None:
+        # not repeated in the message: it may be the password itself
+        raise ConfigurationError(f"--store-password: {problem}. Nothing was started. Use env:NAME or file:PATH.")
+    return resolve(reference, key="--store-password", readers="the coordinator")

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Self, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.printable import printable
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import Author, Committable, Document
@@ -86,9 +87,9 @@ class Checkers:
         try:
             checker(document, base, author)
         except ValueError as error:
-            return str(error)
+            return printable(str(error))  # it may quote the document
         except Exception as error:  # noqa: BLE001 - a document that breaks its checker cannot be trusted
-            return f"its checker failed: {type(error).__name__}: {error}"
+            return printable(f"its checker failed: {type(error).__name__}: {error}")
         return None
 
 

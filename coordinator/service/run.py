@@ -26,7 +26,9 @@ interpreter so late that on a busy core every decision waited for hundreds of mi
 _M_MMAP_THRESHOLD = -3
 
 
-def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
+def serve(
+    listen: Listen, open_store: Callable[[], Store], options: ServerOptions, announce: Callable[[str, str], None]
+) -> None:
     """Serve until SIGTERM or SIGINT. Raises StoreError as soon as the store fails, ConfigurationError at the start.
 
     :param announce: called once, with the address and the store's id, when calls are accepted.
@@ -34,7 +36,7 @@ def serve(listen: Listen, store_url: str, options: ServerOptions, announce: Call
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     os.umask(0o077)  # of everything that this process makes: gRPC's socket, SQLite's log
     _give_memory_back()
-    store = Store.open(store_url)
+    store = open_store()
     try:
         asyncio.run(_serve(listen, store, options, announce))
     finally:

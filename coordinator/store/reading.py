@@ -1,5 +1,8 @@
 """Rows to values, for a restart and for listings. Every row is verified before use. A damaged row is listed as damaged,
-and blocks at most the job that needs it."""
+and blocks at most the job that needs it.
+
+A client of PostgreSQL holds a whole result in memory. So each query here has a limit, reads one large column of one
+row, or reads at a restart what the coordinator then keeps in memory."""
 
 import contextlib
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""The tables. Plain types only, so that PostgreSQL can hold the same schema.
+"""The tables, the same in SQLite and in PostgreSQL.
+
+PostgreSQL enforces the lengths of text and the sizes of numbers, SQLite neither: what does not fit must be refused
+before it gets here.
 
 Every row carries a checksum over all its other columns. A checkpoint's snapshots can be large and have their own
 checksum, so that its other columns can be read and changed without them. All times are Unix times in milliseconds, all
@@ -10,7 +13,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, RowMapping, String, Table, Text
+from sqlalchemy import BigInteger, Column, Identity, Index, Integer, MetaData, RowMapping, String, Table, Text
+from sqlalchemy.dialects.postgresql import Insert
+from sqlalchemy.dialects.postgresql import insert as upsert  # SQLite understands what it makes
+from sqlalchemy.types import TypeEngine
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -22,6 +28,7 @@ __all__ = [
     "losses",
     "meta",
     "metadata",
+    "replacing",
     "settlements",
     "text_checksum",
     "unsealed",
@@ -31,10 +38,20 @@ SCHEMA_VERSION = 6
 
 metadata = MetaData()
 
+
+def _key_text(length: int) -> TypeEngine[str]:
+    """Text that is compared and sorted: byte by byte, whatever the database's language."""
+    return String(length).with_variant(String(length, collation="C"), "postgresql")
+
+
+_NAME = _key_text(63)
+_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # only an INTEGER key is SQLite's row number
+
+
 meta = Table(
     "onceward_meta",
     metadata,
-    Column("key", String(64), primary_key=True),
+    Column("key", _key_text(64), primary_key=True),
     Column("value", Text, nullable=False),
     Column("checksum", String(16), nullable=False),
 )
@@ -43,7 +60,7 @@ meta = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("job", String(63), primary_key=True),
+    Column("job", _NAME, primary_key=True),
     Column("status", String(16), nullable=False),
     Column("status_detail", Text, nullable=False),
     Column("generation", BigInteger, nullable=False),
@@ -60,12 +77,12 @@ jobs = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    Column("job", String(63), primary_key=True),
+    Column("job", _NAME, primary_key=True),
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
     Column("base", BigInteger, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("name", String(63), nullable=False),
+    Column("name", String(128), nullable=False),
     Column("state", String(16), nullable=False),
     Column("abort_reason", String(64)),
     Column("detail", Text, nullable=False),
@@ -92,9 +109,9 @@ checkpoints = Table(
 settlements = Table(
     "settlements",
     metadata,
-    Column("job", String(63), primary_key=True),
+    Column("job", _NAME, primary_key=True),
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
-    Column("participant", String(63), primary_key=True),
+    Column("participant", _NAME, primary_key=True),
     Column("slot", BigInteger, primary_key=True, autoincrement=False),
     Column("outcome", String(16), nullable=False),
     Column("evidence", Text, nullable=False),
@@ -106,9 +123,9 @@ settlements = Table(
 losses = Table(
     "losses",
     metadata,
-    Column("job", String(63), primary_key=True),
+    Column("job", _NAME, primary_key=True),
     Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
-    Column("participant", String(63), primary_key=True),
+    Column("participant", _NAME, primary_key=True),
     Column("slot", BigInteger, primary_key=True, autoincrement=False),
     Column("document", Text, nullable=False),
     Column("outcome", String(16), nullable=False),
@@ -123,7 +140,7 @@ losses = Table(
 generations = Table(
     "generations",
     metadata,
-    Column("job", String(63), primary_key=True),
+    Column("job", _NAME, primary_key=True),
     Column("generation", BigInteger, primary_key=True, autoincrement=False),
     Column("driver", String(128), nullable=False),
     Column("granted_at", BigInteger, nullable=False),
@@ -136,14 +153,14 @@ generations = Table(
 history = Table(
     "history",
     metadata,
-    Column("seq", Integer, primary_key=True),
-    Column("job", String(63), nullable=False),
+    Column("seq", _SEQUENCE, Identity(), primary_key=True),
+    Column("job", _NAME, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("event", String(64), nullable=False),
     Column("verdict", String(32)),
     Column("generation", BigInteger, nullable=False),
     Column("checkpoint", BigInteger, nullable=False),
-    Column("participant", String(63), nullable=False),
+    Column("participant", _NAME, nullable=False),
     Column("detail", Text, nullable=False),
     Column("count", BigInteger, nullable=False),
     Column("checksum", String(16), nullable=False),
@@ -158,6 +175,14 @@ def _sealed_columns(table: Table) -> tuple[str, ...]:
 
 
 _COLUMNS = {table.name: _sealed_columns(table) for table in metadata.sorted_tables}
+
+
+def replacing(table: Table) -> Insert:
+    """An upsert: insert a row, or replace the row with the same key."""
+    inserted = upsert(table)
+    keys = [column.name for column in table.primary_key.columns]
+    changed = {column.name: inserted.excluded[column.name] for column in table.columns if column.name not in keys}
+    return inserted.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
 def checksum(table: Table, values: Mapping[str, Any] | RowMapping) -> str:

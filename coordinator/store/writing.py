@@ -3,11 +3,11 @@
 A damaged row blocks no job. What the job needs is in memory and written again; other damaged rows stay unchanged.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, assert_never
 
-from sqlalchemy import Connection, bindparam, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy import Connection, Table, bindparam, insert, select
 
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol import facts
@@ -26,6 +26,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
+from onceward.coordinator.store.checkpoint_rows import CheckpointRows
 from onceward.coordinator.store.codec import document_of, document_to_text, snapshots_to_text
 from onceward.coordinator.store.schema import (
     checkpoints,
@@ -34,6 +35,7 @@ from onceward.coordinator.store.schema import (
     history,
     jobs,
     losses,
+    replacing,
     settlements,
     text_checksum,
     unsealed,
@@ -44,62 +46,76 @@ __all__ = ["FactWriter", "write_notes", "write_steps"]
 _log = logger("onceward.store")
 
 
-def _replacing(table: Any) -> Any:
-    """An upsert: insert a row, or replace the row with the same key."""
-    inserted = upsert(table)
-    keys = [column.name for column in table.primary_key.columns]
-    changed = {column.name: inserted.excluded[column.name] for column in table.columns if column.name not in keys}
-    return inserted.on_conflict_do_update(index_elements=keys, set_=changed)
-
-
 # Built once, so that SQLAlchemy caches their compiled form.
-_ROW = (checkpoints.c.job == bindparam("j")) & (checkpoints.c.checkpoint == bindparam("n"))
-_WRITE_JOB = _replacing(jobs)
+_WRITE_JOB = replacing(jobs)
 _SELECT_POINTERS = select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_reason).where(
     jobs.c.job == bindparam("j")
 )
-_INSERT_CHECKPOINT = insert(checkpoints)
-_SELECT_CHECKPOINT = select(*(column for column in checkpoints.columns if column.name != "snapshots")).where(_ROW)
-_WRITE_CHECKPOINT = _replacing(checkpoints)
-_UPDATE_CHECKPOINT = update(checkpoints).where(_ROW)
-_DELETE_CHECKPOINT = checkpoints.delete().where(_ROW)
-_WRITE_SETTLEMENT = _replacing(settlements)
-_WRITE_LOSS = _replacing(losses)
+_WRITE_SETTLEMENT = replacing(settlements)
+_WRITE_LOSS = replacing(losses)
 _SELECT_LOSS = select(losses).where(
     (losses.c.job == bindparam("j"))
     & (losses.c.checkpoint == bindparam("n"))
     & (losses.c.participant == bindparam("p"))
     & (losses.c.slot == bindparam("s"))
 )
-_WRITE_GENERATION = _replacing(generations)
+_WRITE_GENERATION = replacing(generations)
 _GENERATION = (generations.c.job == bindparam("j")) & (generations.c.generation == bindparam("n"))
 _SELECT_GENERATION = select(generations).where(_GENERATION)
-_INSERT_HISTORY = insert(history)
+_INSERT_HISTORY = insert(history).inline()  # without asking for the number that the database gave it
 
 
-def write_steps(connection: Connection, steps: Sequence[tuple[Durable, Sequence[facts.Fact]]], at: int) -> None:
+_CHANGES_CHECKPOINT = (
+    facts.CheckpointCompleted
+    | facts.CheckpointAborted
+    | facts.CheckpointSettled
+    | facts.LossSkipped
+    | facts.CheckpointAmended
+    | facts.SavepointReleased
+    | facts.SlotsResolved
+)
+
+
+def write_steps(
+    connection: Connection,
+    steps: Sequence[tuple[Durable, Sequence[facts.Fact]]],
+    at: int,
+    together: Callable[[], AbstractContextManager[object]],
+) -> None:
     """Write each step's facts and the job's state after them, inside the caller's transaction.
 
     A statement costs more than a row. So rows of the same kind are written together for all steps, and each job's row
     only once, in its final state.
 
     :param at: Unix time in milliseconds.
+    :param together: sends all statements of a block at once; none of them returns rows.
     """
+    changed = {
+        (durable.job, fact.checkpoint)
+        for durable, recorded in steps
+        for fact in recorded
+        if isinstance(fact, _CHANGES_CHECKPOINT)
+    }
+    rows = CheckpointRows(connection, changed)
     entries: list[dict[str, Any]] = []
     last: dict[JobName, FactWriter] = {}
     for durable, recorded in steps:
-        last[durable.job] = writer = FactWriter(connection, durable, at)
+        last[durable.job] = writer = FactWriter(connection, rows, durable, at)
         entries += writer.write(recorded)
-    _write_history(connection, entries)
-    if last:
-        connection.execute(_WRITE_JOB, [writer.job_row() for writer in last.values()])
+    job_rows = [writer.job_row() for writer in last.values()]
+    with together():
+        rows.flush()
+        _write_history(connection, entries)
+        if job_rows:
+            connection.execute(_WRITE_JOB, job_rows)
 
 
 class FactWriter:
     """Writes the changes that one step makes to checkpoints and generations."""
 
-    def __init__(self, connection: Connection, durable: Durable, at: int) -> None:
+    def __init__(self, connection: Connection, rows: CheckpointRows, durable: Durable, at: int) -> None:
         self._connection = connection
+        self._rows = rows
         self._after = durable
         self._job = durable.job
         self._at = at
@@ -143,7 +159,7 @@ class FactWriter:
             case facts.GenerationEnded():
                 self._end_generation(fact)
             case facts.CheckpointTriggered():
-                self._insert_checkpoint(
+                self._rows.insert(
                     self._new_checkpoint(
                         fact.checkpoint,
                         base=fact.base,
@@ -180,7 +196,7 @@ class FactWriter:
                     ran=_microseconds(fact.ran_s),
                 )
             case facts.CheckpointUnchanged():
-                self._connection.execute(_DELETE_CHECKPOINT, {"j": self._job, "n": fact.checkpoint})
+                self._rows.delete((self._job, fact.checkpoint))
             case facts.CheckpointSettled():
                 self._change(
                     fact.checkpoint,
@@ -208,6 +224,7 @@ class FactWriter:
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
             case facts.JobForgotten():
+                self._rows.flush()
                 for table in (checkpoints, settlements, losses, generations, history):
                     self._connection.execute(table.delete().where(table.c.job == self._job))
             case facts.InputSkipped():
@@ -258,10 +275,7 @@ class FactWriter:
             settled_at=self._at,
             snapshots=fact.snapshots,
         )
-        self._insert_checkpoint(row)
-
-    def _insert_checkpoint(self, row: Mapping[str, Any]) -> None:
-        self._connection.execute(_INSERT_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
+        self._rows.insert(row)
 
     def _new_checkpoint(
         self,
@@ -305,17 +319,12 @@ class FactWriter:
         }
 
     def _change(self, checkpoint: CheckpointId, **changes: Any) -> None:
-        key = {"j": self._job, "n": checkpoint}
-        found = self._connection.execute(_SELECT_CHECKPOINT, key).mappings().one_or_none()
-        if found is not None and not unsealed(checkpoints, found):
-            changes["checksum"] = checksum(checkpoints, {**found, **changes})
-            self._connection.execute(_UPDATE_CHECKPOINT, {**key, **changes})
+        if self._rows.change((self._job, checkpoint), changes):
             return
         self._set_aside("checkpoint", checkpoint)
         completed = self._after.completed
         if completed is not None and completed.id == checkpoint:  # the job needs it, and memory has all of it
-            row = {**self._remembered(completed), **changes}
-            self._connection.execute(_WRITE_CHECKPOINT, {**row, "checksum": checksum(checkpoints, row)})
+            self._rows.replace({**self._remembered(completed), **changes})
 
     def _remembered(self, completed: CompletedCheckpoint) -> dict[str, Any]:
         """The newest completed checkpoint's row, except when it was triggered."""
@@ -364,8 +373,8 @@ class FactWriter:
     def _record_settlements(
         self, checkpoint: CheckpointId, participant: ParticipantName, outcomes: Sequence[Settlement]
     ) -> None:
-        for settlement in outcomes:
-            row: dict[str, Any] = {
+        rows: list[dict[str, Any]] = [
+            {
                 "job": self._job,
                 "checkpoint": checkpoint,
                 "participant": participant,
@@ -374,12 +383,14 @@ class FactWriter:
                 "evidence": settlement.evidence,
                 "recorded_at": self._at,
             }
-            self._connection.execute(_WRITE_SETTLEMENT, {**row, "checksum": checksum(settlements, row)})
+            for settlement in outcomes
+        ]
+        self._write_sealed(settlements, _WRITE_SETTLEMENT, rows)
 
     def _record_losses(self, fact: facts.LossSkipped) -> None:
         documents = {committable.slot: committable.document for committable in fact.committables}
-        for settlement in fact.settlements:
-            row: dict[str, Any] = {
+        rows: list[dict[str, Any]] = [
+            {
                 "job": self._job,
                 "checkpoint": fact.checkpoint,
                 "participant": fact.participant,
@@ -392,7 +403,13 @@ class FactWriter:
                 "acknowledged_at": None,
                 "acknowledgement": None,
             }
-            self._connection.execute(_WRITE_LOSS, {**row, "checksum": checksum(losses, row)})
+            for settlement in fact.settlements
+        ]
+        self._write_sealed(losses, _WRITE_LOSS, rows)
+
+    def _write_sealed(self, table: Table, statement: Any, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            self._connection.execute(statement, [{**row, "checksum": checksum(table, row)} for row in rows])
 
     def _acknowledge(self, fact: facts.LossAcknowledged) -> None:
         for slot in sorted(fact.slots):

@@ -7,7 +7,6 @@ from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.enums import ABORT_REASON, DECISION, VERDICT
-from onceward.coordinator.wire.limits import MAX_TEXT
 from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
@@ -17,6 +16,7 @@ from onceward.coordinator.wire.malformed import (
     as_owner,
     as_participant,
 )
+from onceward.coordinator.wire.text import text_to_wire
 from onceward.coordinator.wire.values import (
     completed_from_wire,
     completed_to_wire,
@@ -47,7 +47,7 @@ def answer_to_wire(answer: answers.Answer) -> pb.Answer:
     """Encode an answer without grant and request, which have their own fields."""
     return pb.Answer(
         verdict=VERDICT.to_wire(answer.verdict),  # type: ignore[arg-type]
-        detail=answer.detail[:MAX_TEXT],
+        detail=text_to_wire(answer.detail),
         decision=DECISION.to_wire(answer.decision) if answer.decision is not None else None,  # type: ignore[arg-type]
         retry_after_us=_microseconds(answer.retry_after_s),
         may_return=answer.may_return,
@@ -115,7 +115,7 @@ def instruction_to_wire(instruction: answers.Instruction) -> pb.Instruction:
                 checkpoint=instruction.checkpoint,
                 base=instruction.base,
                 reason=ABORT_REASON.to_wire(instruction.reason),  # type: ignore[arg-type]
-                detail=instruction.detail[:MAX_TEXT],
+                detail=text_to_wire(instruction.detail),
             )
             return pb.Instruction(abort=abort)
         case answers.Stop():
@@ -123,9 +123,9 @@ def instruction_to_wire(instruction: answers.Instruction) -> pb.Instruction:
         case answers.Cancel():
             return pb.Instruction(cancel=pb.Cancel())
         case answers.Fail():
-            return pb.Instruction(fail=pb.Fail(reason=instruction.reason[:MAX_TEXT]))
+            return pb.Instruction(fail=pb.Fail(reason=text_to_wire(instruction.reason)))
         case answers.Halt():
-            return pb.Instruction(halt=pb.Halt(reason=instruction.reason[:MAX_TEXT]))
+            return pb.Instruction(halt=pb.Halt(reason=text_to_wire(instruction.reason)))
         case _:
             assert_never(instruction)
 

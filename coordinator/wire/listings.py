@@ -26,8 +26,8 @@ from onceward.coordinator.wire.enums import (
     OUTCOME,
     VERDICT,
 )
-from onceward.coordinator.wire.limits import MAX_TEXT
 from onceward.coordinator.wire.malformed import as_job, as_participant
+from onceward.coordinator.wire.text import text_to_wire
 from onceward.coordinator.wire.values import (
     age_from_wire,
     age_to_wire,
@@ -70,7 +70,7 @@ def job_summary_to_wire(value: JobSummary) -> pb.JobSummary:
     return pb.JobSummary(
         job=value.job,
         status=JOB_STATUS.to_wire(value.status),  # type: ignore[arg-type]
-        status_detail=value.status_detail[:MAX_TEXT],
+        status_detail=text_to_wire(value.status_detail),
         generation=value.generation,
         last_checkpoint=value.last_checkpoint,
         last_completed=value.last_completed,
@@ -83,8 +83,8 @@ def job_summary_to_wire(value: JobSummary) -> pb.JobSummary:
         restore_from=value.restore_from,
         restore_reason=value.restore_reason,
         unacknowledged_losses=value.unacknowledged_losses,
-        orphan=value.orphan[:MAX_TEXT],
-        waits=[pb.Wait(what=wait.what[:MAX_TEXT], since_ms=_milliseconds(wait.since)) for wait in value.waits],
+        orphan=text_to_wire(value.orphan),
+        waits=[pb.Wait(what=text_to_wire(wait.what), since_ms=_milliseconds(wait.since)) for wait in value.waits],
         oldest_transaction=age_to_wire(oldest) if oldest is not None else None,
         takeover_permitted=value.takeover_permitted,
         adoption_permitted=claim_to_wire(value.adoption_permitted) if value.adoption_permitted is not None else None,
@@ -162,7 +162,7 @@ def checkpoint_summary_to_wire(value: CheckpointSummary) -> pb.CheckpointSummary
         name=value.name,
         state=CHECKPOINT_STATE.to_wire(value.state),  # type: ignore[arg-type]
         abort_reason=ABORT_REASON.to_wire(reason) if reason is not None else None,  # type: ignore[arg-type]
-        detail=value.detail[:MAX_TEXT],
+        detail=text_to_wire(value.detail),
         triggered_at_ms=_milliseconds(value.triggered_at),
         decided_at_ms=_milliseconds(value.decided_at),
         settled_at_ms=_milliseconds(value.settled_at),
@@ -242,10 +242,10 @@ def loss_report_to_wire(value: LossReport) -> pb.LossReport:
         participant=value.participant,
         settlement=settlement_to_wire(value.settlement),
         document=document_to_wire(value.document),
-        reason=value.reason[:MAX_TEXT],
+        reason=text_to_wire(value.reason),
         recorded_at_ms=_milliseconds(value.recorded_at),
         acknowledged_at_ms=_milliseconds(value.acknowledged_at),
-        acknowledgement=value.acknowledgement[:MAX_TEXT],
+        acknowledgement=text_to_wire(value.acknowledgement),
     )
 
 
@@ -269,7 +269,7 @@ def generation_summary_to_wire(value: GenerationSummary) -> pb.GenerationSummary
         driver=value.driver,
         granted_at_ms=_milliseconds(value.granted_at),
         ended_at_ms=_milliseconds(value.ended_at),
-        detail=value.detail[:MAX_TEXT],
+        detail=text_to_wire(value.detail),
     )
 
 
@@ -292,7 +292,7 @@ def history_entry_to_wire(value: HistoryEntry) -> pb.HistoryEntry:
         generation=value.generation,
         checkpoint=value.checkpoint,
         participant=value.participant,
-        detail=value.detail[:MAX_TEXT],
+        detail=text_to_wire(value.detail),
         count=value.count,
     )
 

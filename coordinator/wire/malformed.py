@@ -75,6 +75,8 @@ def as_count(number: int, field: str) -> int:
 def as_text(text: str, field: str) -> str:
     if len(text) > MAX_TEXT:
         raise MalformedError(f"{field}: {len(text)} characters, at most {MAX_TEXT} are taken")
+    if "\0" in text:
+        raise MalformedError(f"{field}: has a NUL character, which PostgreSQL cannot store")
     return text
 
 

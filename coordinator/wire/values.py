@@ -24,7 +24,6 @@ from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, REQUEST_STATE, ROLE
-from onceward.coordinator.wire.limits import MAX_TEXT
 from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
@@ -36,6 +35,7 @@ from onceward.coordinator.wire.malformed import (
     as_text,
     as_token,
 )
+from onceward.coordinator.wire.text import text_to_wire
 
 __all__ = [
     "age_from_wire",
@@ -68,7 +68,7 @@ _COUNTS = ("tolerable_failed_checkpoints", "num_retained")
 
 def age_to_wire(value: Age) -> pb.TransactionAge:
     return pb.TransactionAge(
-        transaction=value.transaction[:MAX_TEXT],
+        transaction=text_to_wire(value.transaction),
         open_for_us=value.open_for // _MICROSECOND,
         timeout_us=value.timeout // _MICROSECOND,
     )
@@ -84,10 +84,10 @@ def age_from_wire(message: pb.TransactionAge) -> Age:
 
 def trouble_to_wire(value: Trouble) -> pb.LinkTrouble:
     return pb.LinkTrouble(
-        link=value.link[:MAX_TEXT],
+        link=text_to_wire(value.link),
         for_us=round(value.for_s * 1e6),
-        why=value.why[:MAX_TEXT],
-        waiting=value.waiting[:MAX_TEXT],
+        why=text_to_wire(value.why),
+        waiting=text_to_wire(value.waiting),
     )
 
 
@@ -176,7 +176,7 @@ def settlement_to_wire(value: Settlement) -> pb.Settlement:
     return pb.Settlement(
         slot=value.slot,
         outcome=OUTCOME.to_wire(value.outcome),  # type: ignore[arg-type]
-        evidence=value.evidence[:MAX_TEXT],
+        evidence=text_to_wire(value.evidence),
     )
 
 
@@ -196,7 +196,7 @@ def request_to_wire(value: Request) -> operators.CheckpointRequest:
         stop=value.stop,
         state=REQUEST_STATE.to_wire(value.state),  # type: ignore[arg-type]
         checkpoint=value.checkpoint,
-        detail=value.detail[:MAX_TEXT],
+        detail=text_to_wire(value.detail),
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 
+from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.jars import broker_jars
-from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
 from tests.integration.test_local_kafka import finalized_transaction_version
 from tests.support.compose import Service, broker_properties, topology

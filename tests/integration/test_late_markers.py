@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, bounded
@@ -38,7 +38,7 @@ ONE_OF_EACH = {
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalKafka]:
     # at version 2 each wave of EndTxn first asks any broker for its version, perhaps the stopped one
-    with LocalKafka(3, 0, properties=ONE_OF_EACH, heap="256m", progress=fetch_progress()) as kafka:
+    with LocalKafka(3, 0, properties=ONE_OF_EACH, heap="256m", progress=fetch_progress("the broker's")) as kafka:
         yield kafka
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.command import fetch_progress
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, Process
@@ -29,7 +29,7 @@ MET_AT = (KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_VOTES, KillPoi
 
 @pytest.fixture
 def broker() -> Iterator[LocalKafka]:
-    with LocalKafka(progress=fetch_progress()) as kafka:
+    with LocalKafka(progress=fetch_progress("the broker's")) as kafka:
         yield kafka
 
 

@@ -71,7 +71,7 @@ PARTS = {
         files=("coordinator/store/*.py",),
         tests=tuple(
             f"tests/unit/store/test_{each}.py"
-            for each in ("store", "audit", "codec", "decisions", "losses", "retention", "damage", "opening")
+            for each in ("store", "audit", "codec", "decisions", "losses", "retention", "damage", "opening", "postgres")
         ),
         too_slow=(
             "tests/unit/store/test_damage.py::test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else",

@@ -51,9 +51,9 @@ class Process(ManagedProcess):
         return super().tail(lines)
 
 
-def coordinator_command(address: str, store: Path, program: Sequence[str] = ONCEWARD) -> list[str]:
+def coordinator_command(address: str, store_url: str, program: Sequence[str] = ONCEWARD) -> list[str]:
     """``onceward serve``. ``program``: arguments of Python that take the command's place."""
-    return [sys.executable, *program, "serve", "--listen", address, "--store", f"sqlite:///{store}"]
+    return [sys.executable, *program, "serve", "--listen", address, "--store", store_url]
 
 
 def armed_with(kill_at: Sequence[str], markers: Path) -> dict[str, str]:
@@ -116,7 +116,7 @@ class Processes:
         cluster: str | None = None,
     ) -> Process:
         """``cluster``: bootstrap servers; the coordinator ends transactions of dead drivers there."""
-        command = coordinator_command(address, self.directory / "coordinator.db", program)
+        command = coordinator_command(address, f"sqlite:///{self.directory / 'coordinator.db'}", program)
         if cluster is not None:
             clusters = self.directory / "clusters.toml"
             clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n")

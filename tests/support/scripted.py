@@ -61,13 +61,15 @@ def free_port() -> int:
 
 
 class CoordinatorProcess(Process):
-    """``onceward serve`` in a separate process, with more ``options``; ``preamble`` is Python that it runs first."""
+    """``onceward serve`` in a separate process, with more ``options``, by default with a store in ``directory``.
+    ``preamble`` is Python that it runs first."""
 
     def __init__(
         self,
         directory: Path,
         *,
         port: int | None = None,
+        store_url: str = "",
         environment: Mapping[str, str] | None = None,
         preamble: str = "",
         options: Sequence[str] = (),
@@ -75,10 +77,10 @@ class CoordinatorProcess(Process):
         self.directory = directory
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.store_url = f"sqlite:///{directory / 'store.db'}"
+        self.store_url = store_url or f"sqlite:///{directory / 'store.db'}"
         directory.mkdir(exist_ok=True)
         code = f"{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
-        command = coordinator_command(self.address, directory / "store.db", ("-c", code))
+        command = coordinator_command(self.address, self.store_url, ("-c", code))
         super().__init__([*command, "--log-level", "debug", *options], directory / "coordinator.log", environment or {})
 
     def wait_ready(self) -> "CoordinatorProcess":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyspark
 
-from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.places import free_ports
 from tests.support.processes import Process, Processes
 from tests.support.waiting import wait_until

@@ -31,7 +31,7 @@ from tests.support.documents import committable, document
 from tests.support.events import SINK, SOURCE
 from tests.support.histories import Move, to_event
 
-__all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "fresh", "ids", "loaded", "reopened", "snapshots"]
+__all__ = ["AT", "JOB", "MEMORY", "StoredJob", "change", "event_of", "ids", "loaded", "snapshots"]
 
 JOB = JobName("orders")
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -193,11 +193,6 @@ def ids(store: Store, job: JobName = JOB, *, states: Sequence[CheckpointState] =
     return [one.checkpoint for one in store.checkpoints(job, 10_000) if one.state in states]
 
 
-def reopened(store: Store, file: Path) -> Store:
-    store.close()
-    return Store.open(f"sqlite:///{file}")
-
-
 def change(file: Path, statement: str) -> None:
     """Change one row of a closed store, like damage or manual editing would."""
     with closing(sqlite3.connect(file)) as raw, raw:
@@ -207,8 +202,3 @@ def change(file: Path, statement: str) -> None:
 def loaded(file: Path) -> list[Durable]:
     with closing(Store.open(f"sqlite:///{file}")) as store:
         return store.load_jobs()
-
-
-def fresh(directory: Path) -> Path:
-    """Return a path for a store that no other example uses."""
-    return directory / os.urandom(8).hex() / "store.db"

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.environments import compiled, jars
 from benchmarks.errors import SetUpError
 from benchmarks.systems import Command, Kind, Task
-from onceward.coordinator.dev.kafka import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.jars import broker_jars
-from onceward.coordinator.dev.kafka.java import find_java
 
 __all__ = ["Streams"]
 
@@ -47,7 +47,7 @@ class Streams:
             raise SetUpError("streams: there is no javac; install a Java development kit.")
         try:
             found = [*jars(self.name, _JARS), *sorted(broker_jars().glob("*.jar"))]
-        except LocalKafkaError as error:
+        except LocalServerError as error:
             raise SetUpError(f"streams: {error}") from error
         path = ":".join(map(str, found))
         program = compiled(

@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from onceward.coordinator.dev.errors import LocalKafkaError
-from onceward.coordinator.dev.kafka.command import fetch_progress, run_dev_kafka
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.jars import fetch_progress
+from onceward.coordinator.dev.kafka.command import run_dev_kafka
 from onceward.coordinator.dev.kafka.jars import broker_jars
 
 
@@ -27,11 +28,11 @@ def main() -> int:
         if options.prepare_only:
             from onceward.coordinator.dev.kafka.class_archive import write_class_archive  # brokers alone need no client
 
-            broker_jars(fetch_progress())
+            broker_jars(fetch_progress("the broker's"))
             write_class_archive()
             return 0
         return run_dev_kafka(options.brokers, options.transaction_version, options.directory, options.port)
-    except LocalKafkaError as error:
+    except LocalServerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
 

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from onceward.coordinator.dev.errors import LocalKafkaError
+from onceward.coordinator.dev.jars import Progress
 from onceward.coordinator.dev.kafka import readiness
-from onceward.coordinator.dev.kafka.jars import Progress, broker_jars
+from onceward.coordinator.dev.kafka.jars import broker_jars
 from onceward.coordinator.dev.kafka.node import Node
 from onceward.coordinator.dev.kafka.places import DataDirectory, free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings

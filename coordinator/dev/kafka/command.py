@@ -6,28 +6,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
+from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka.cluster import LocalKafka
-from onceward.coordinator.dev.kafka.jars import Progress
 
-__all__ = ["fetch_progress", "run_dev_kafka"]
+__all__ = ["run_dev_kafka"]
 
 _LOOK_EVERY_S = 0.5
-
-
-def fetch_progress(out: TextIO | None = None) -> Progress:
-    """Return a display of the jars' fetch: one live line on a terminal, else a line for every tenth jar."""
-    target = out or sys.stderr
-
-    def show(jars: int, of: int, size: int) -> None:
-        line = f"fetching the broker's jars: {jars} of {of}, {size / 1e6:.1f} MB"
-        if target.isatty():
-            print(f"\r{line}", end="\n" if jars == of else "", file=target, flush=True)
-        elif jars % 10 == 0 or jars == of:
-            print(line, file=target, flush=True)
-
-    return show
 
 
 def run_dev_kafka(
@@ -58,7 +43,7 @@ def run_dev_kafka(
         directory,
         port=port,
         transaction_timeout_scan_ms=transaction_timeout_scan_ms,
-        progress=fetch_progress(),
+        progress=fetch_progress("the broker's"),
     )
     try:
         print(f"starting {brokers} broker{'s' if brokers > 1 else ''} ...", file=sys.stderr, flush=True)

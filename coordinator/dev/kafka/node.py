@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 from onceward.coordinator.dev.errors import LocalKafkaError
+from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.jars import class_archive
-from onceward.coordinator.dev.kafka.java import find_java
 from onceward.coordinator.dev.kafka.settings import NodeSettings
 from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
 from onceward.coordinator.jvm.archives import archive_option, record_options

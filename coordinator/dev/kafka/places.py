@@ -1,4 +1,4 @@
-"""The directory of a local Kafka, locked as long as any of its processes lives, and its ports."""
+"""The directory of a local server, locked as long as any of its processes lives, and its ports."""
 
 import contextlib
 import fcntl
@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from onceward.coordinator.dev.errors import LocalKafkaError
+from onceward.coordinator.dev.errors import LocalServerError
 from onceward.coordinator.dev.kafka.settings import NodePorts
 
 __all__ = ["PORTS", "DataDirectory", "free_ports"]
 
-_PREFIX = "onceward-kafka-"
 _LOCK = "owner.lock"
 _LOCK_LIMIT_S = 5.0
 # Below every system's range for outgoing connections: a client that keeps connecting to a killed broker could otherwise
@@ -30,15 +29,17 @@ _handed_out: set[int] = set()
 class DataDirectory:
     """A directory with a lock. The supervisors inherit the lock, so it is free only when the last of them has ended."""
 
-    def __init__(self, directory: Path | None) -> None:
-        """Lock `directory`, or create a temporary one if it is None.
+    def __init__(self, directory: Path | None, server: str = "Kafka") -> None:
+        """Lock `directory`, or create a temporary one if it is None. ``server``: what kind of server uses it.
 
-        Raises `LocalKafkaError` if another local Kafka still uses it after 5 s (a killed one needs 1 s).
+        Raises `LocalServerError` if another local server still uses it after 5 s (a killed one needs 1 s).
         """
         self.temporary = directory is None
+        self._server = server
         if directory is None:
-            _sweep()
-            self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            prefix = f"onceward-{server.lower()}-"
+            _sweep(prefix)
+            self.directory = Path(tempfile.mkdtemp(prefix=prefix))
         else:
             self.directory = directory.expanduser().absolute()
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -53,8 +54,8 @@ class DataDirectory:
         while not _try_lock(lock):
             if time.monotonic() > limit:
                 lock.close()
-                raise LocalKafkaError(
-                    f"{self.directory} is in use by another local Kafka; nothing was changed. "
+                raise LocalServerError(
+                    f"{self.directory} is in use by another local {self._server}; nothing was changed. "
                     "Stop that one or name another directory."
                 )
             time.sleep(0.1)
@@ -81,9 +82,9 @@ def _try_lock(file: IO[bytes]) -> bool:
     return True
 
 
-def _sweep() -> None:
+def _sweep(prefix: str) -> None:
     """Remove temporary directories whose owner and supervisors were all killed before they could remove them."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError), (directory / _LOCK).open("rb") as lock:
             if _try_lock(lock):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -92,12 +93,12 @@ def _sweep() -> None:
 def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePorts]:
     """Return three free loopback ports per node, plus ``extra`` ones; the client ports begin at ``first`` if given.
 
-    Raises `LocalKafkaError` if a wanted port is in use.
+    Raises `LocalServerError` if a wanted port is in use.
     """
     wanted = [first + node for node in range(nodes)] if first is not None else []
     for port in wanted:
         if not _is_free(port):
-            raise LocalKafkaError(
+            raise LocalServerError(
                 f"Port {port} on 127.0.0.1 is in use; nothing was started. Name another one, or none for a free one."
             )
     chosen = list(wanted)

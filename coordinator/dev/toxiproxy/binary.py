@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from onceward.coordinator.dev.errors import ToxiproxyError
-from onceward.coordinator.dev.kafka.jars import cache_directory
+from onceward.coordinator.dev.jars import cache_directory
 
 __all__ = ["VERSION", "toxiproxy_server"]
 

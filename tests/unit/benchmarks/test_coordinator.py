@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk
+from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
@@ -44,6 +44,14 @@ def test_results_name_the_machine_and_grow_with_the_committables(tmp_path: Path)
     assert (few["committables"], many["committables"]) == (10, 100)
     assert 9 * few["bytes"] < many["bytes"]
     assert all(0 < row["acknowledged_s"] <= row["acknowledged_and_decided_s"] for row in (few, many))
+
+
+def test_both_stores_are_measured_with_their_ratio(tmp_path: Path) -> None:
+    file, server = measure_stores(tmp_path / "stores", (2,), 2.5, warm_up=0.5)
+    assert (file["store"], server["store"], file["broken"], server["broken"]) == ("sqlite", "postgresql", 0, 0)
+    assert server["decision_p50_ms_ratio"] == pytest.approx(
+        server["decision_p50_ms"] / file["decision_p50_ms"], abs=0.01
+    )
 
 
 def test_every_simulated_job_takes_checkpoints(tmp_path: Path) -> None:

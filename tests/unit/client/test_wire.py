@@ -59,6 +59,8 @@ from onceward.coordinator.wire.values import (
     snapshot_to_wire,
 )
 
+SAID = st.characters(codec="utf-8", exclude_characters="\0")
+"""Free text as it arrives: what PostgreSQL cannot store is escaped on the way."""
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -85,11 +87,11 @@ instructions = st.one_of(
     st.builds(answers.Replay, checkpoint=ids, participant=names, slots=slots, amendment=counts),
     st.builds(answers.Cancel),
     st.builds(
-        answers.Abort, checkpoint=ids, base=ids, reason=st.sampled_from(AbortReason), detail=st.text(max_size=50)
+        answers.Abort, checkpoint=ids, base=ids, reason=st.sampled_from(AbortReason), detail=st.text(SAID, max_size=50)
     ),
     st.builds(answers.Stop),
-    st.builds(answers.Fail, reason=st.text(max_size=50)),
-    st.builds(answers.Halt, reason=st.text(max_size=50)),
+    st.builds(answers.Fail, reason=st.text(SAID, max_size=50)),
+    st.builds(answers.Halt, reason=st.text(SAID, max_size=50)),
 )
 
 
@@ -109,7 +111,7 @@ def test_instructions_come_out_as_they_went_in(instruction: answers.Instruction)
     st.builds(
         answers.Answer,
         verdict=st.sampled_from(answers.Verdict),
-        detail=st.text(max_size=50),
+        detail=st.text(SAID, max_size=50),
         decision=st.none() | st.sampled_from(answers.Decision),
         retry_after_s=st.integers(0, 10**9).map(lambda microseconds: microseconds / 1e6),
         may_return=st.booleans(),
@@ -143,7 +145,7 @@ def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
         Settlement,
         slot=st.integers(1, 2**53 - 1),
         outcome=st.sampled_from(Outcome),
-        evidence=st.text(min_size=1, max_size=50),
+        evidence=st.text(SAID, min_size=1, max_size=50),
     )
 )
 def test_settlements_come_out_as_they_went_in(settlement: Settlement) -> None:
@@ -214,7 +216,7 @@ def test_grants_come_out_as_they_went_in(grant: answers.Grant) -> None:
         stop=st.booleans(),
         state=st.sampled_from(RequestState),
         checkpoint=ids,
-        detail=st.text(max_size=20),
+        detail=st.text(SAID, max_size=20),
     )
 )
 def test_operator_requests_survive_a_round_trip(request: Request) -> None:
@@ -373,3 +375,12 @@ def test_a_driver_does_not_guess_at_an_answer_of_a_newer_coordinator(message: pb
 def test_a_driver_does_not_guess_at_an_instruction_of_a_newer_coordinator(message: pb.Instruction) -> None:
     with pytest.raises(MalformedError):
         instruction_from_wire(message)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "ä" * (MAX_TEXT + 1), "\0" * MAX_TEXT])
+def test_a_text_that_quotes_a_record_reaches_the_coordinator_whatever_it_holds(text: str) -> None:
+    settlement = Settlement(slot=1, outcome=Outcome.LOST, evidence=text)
+    sent = pb.Settlement.FromString(settlement_to_wire(settlement).SerializeToString())
+    said = settlement_from_wire(sent).evidence
+    assert "\0" not in said
+    assert said[:1] == text[:1] or said.startswith("\\x00")

@@ -224,6 +224,22 @@ def test_serve_listens_on_loopback_only_by_default(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [
+        ("hunter2", "--store-password: is not a reference"),
+        ("env:ONCEWARD_ABSENT", "--store-password refers to the environment variable ONCEWARD_ABSENT, unset or empty"),
+        ("file:/absent", "--store-password refers to the file /absent"),
+    ],
+)
+def test_serve_takes_the_stores_password_only_by_reference(password: str, why: str) -> None:
+    command = ("serve", "--listen", "127.0.0.1:0", "--store", "postgresql://u@127.0.0.1:1/d")
+    refused = onceward_process(*command, "--store-password", password)
+    assert refused.returncode == ExitCode.USAGE
+    assert why in refused.stderr
+    assert "hunter2" not in refused.stderr
+
+
 def test_serve_refuses_a_clusters_file_that_cannot_be_used(tmp_path: Path) -> None:
     clusters = tmp_path / "clusters.toml"
     clusters.write_text("[clusters.main]\nbootstrap = 'x'\n")

@@ -1,20 +1,15 @@
 """The core with a real store: between any two steps the coordinator may restart, any write may fail before or after it
 became durable, and retention may remove old rows. Every read returns what was decided."""
 
-import shutil
-import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
@@ -31,11 +26,11 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.support.histories import Move, a_move, to_event
 from tests.support.oracle import History
-from tests.support.stored_jobs import MEMORY, event_of
+from tests.support.places import Place
+from tests.support.stored_jobs import event_of
 
 JOB = JobName("orders")
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -168,9 +163,10 @@ def failing_commit(*, durable: bool) -> Iterator[None]:
     """Make the next commit raise an error, after the disk has it if ``durable``, otherwise before."""
 
     def fail(connection: Connection) -> None:
-        raw = cast(sqlite3.Connection, connection.connection.dbapi_connection)
-        raw.execute("COMMIT" if durable else "ROLLBACK")  # SQLite itself rolls back what it could not write
-        raise OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        raw.commit() if durable else raw.rollback()  # a database rolls back what it could not write
+        raise OperationalError("COMMIT", None, OSError("disk I/O error"))
 
     event.listen(Engine, "commit", fail)
     try:
@@ -182,21 +178,16 @@ def failing_commit(*, durable: bool) -> Iterator[None]:
 class StoreMachine(RuleBasedStateMachine):
     """One job, one store, and every event that may happen to both."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(dir=MEMORY))
-        self.store = Store.open(self.url)
+        self.place = place
+        self.store = place.open()
         self.now = BEGINNING
         self.state = JobState(durable=Durable(job=JOB, store_id=self.store.store_id))
         self.chronicle = Chronicle()
 
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.directory / 'store.db'}"
-
     def teardown(self) -> None:
         self.store.close()
-        shutil.rmtree(self.directory)
 
     @rule(moves=st.lists(a_move, min_size=1, max_size=8))
     def things_happen(self, moves: list[Move]) -> None:
@@ -302,8 +293,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert restored == self.chronicle.positions, "it begins with other positions than the last completed ones"
 
     def _start(self) -> None:
-        self.store.close()
-        self.store = Store.open(self.url)
+        self.store = self.place.reopened(self.store)
         jobs = self.store.load_jobs()
         assert jobs == ([self.state.durable] if self.chronicle.reported else [])
         self.state = restart(jobs[0], self.now) if jobs else JobState(durable=self.state.durable)
@@ -337,8 +327,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert reported == chronicle.reported
 
 
-TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=examples(20), stateful_step_count=20, deadline=None)
+# thousands of reads, each of which waits for a server
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
+def test_every_read_returns_what_was_decided_whatever_fails(place: Place) -> None:
+    run_state_machine_as_test(
+        lambda: StoreMachine(place.fresh()),  # type: ignore[arg-type]  # a factory will do
+        settings=settings(max_examples=examples(20), stateful_step_count=20, deadline=None),
+    )
 
 
 def test_after_a_restart_a_checkpoint_has_waited_since_then_at_most() -> None:

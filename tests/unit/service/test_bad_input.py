@@ -179,7 +179,11 @@ def shared(body: str) -> pb.AcknowledgeRequest:
 
 
 def settle(**changes: Any) -> pb.SettleRequest:
-    settlement = pb.Settlement(slot=changes.pop("slot", 0), outcome=changes.pop("outcome", pb.OUTCOME_COMMITTED))
+    settlement = pb.Settlement(
+        slot=changes.pop("slot", 0),
+        outcome=changes.pop("outcome", pb.OUTCOME_COMMITTED),
+        evidence=changes.pop("evidence", ""),
+    )
     values: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "participant": "sink", "driver": "d1"}
     return pb.SettleRequest(**(values | changes), settlements=[settlement])
 
@@ -270,6 +274,12 @@ MALFORMED: list[tuple[str, Message, str]] = [
         pb.DeclineRequest(job=JOB, generation=1, checkpoint=1, participant="sink", reason="x" * 9000),
         "reason",
     ),
+    (
+        "Decline",
+        pb.DeclineRequest(job=JOB, generation=1, checkpoint=1, participant="sink", reason="a\0b"),
+        "reason: has a NUL character",
+    ),
+    ("Settle", settle(evidence="a\0b"), "evidence: has a NUL character"),
     ("Settle", settle(outcome=pb.OUTCOME_UNSPECIFIED), "Outcome: is not specified"),
     ("Settle", settle(outcome=99), "Outcome: has the unknown number 99"),
     ("Settle", settle(slot=-1), "slot: -1"),
@@ -290,6 +300,7 @@ MALFORMED: list[tuple[str, Message, str]] = [
     ("RestoreJob", restore(checkpoint=0), "checkpoint: 0"),
     ("RestoreJob", restore(reason="  "), "reason: "),
     ("RestoreJob", restore(reason="x" * 9000), "reason: "),
+    ("RestoreJob", restore(reason="a\0b"), "reason: has a NUL character"),
     ("DeleteSavepoint", operators_pb2.DeleteSavepointRequest(job=JOB, checkpoint=-1), "checkpoint: -1"),
     ("ListCheckpoints", operators_pb2.ListCheckpointsRequest(job=JOB, limit=1001), "limit: 1001"),
     ("ListGenerations", operators_pb2.ListGenerationsRequest(job=JOB, limit=-1), "limit: -1"),

@@ -148,6 +148,20 @@ def test_a_document_that_breaks_a_checker_is_refused_with_its_error() -> None:
     assert "topics" in problem
 
 
+@pytest.mark.parametrize("broken", [ValueError, KeyError])
+def test_a_refusal_that_quotes_a_document_can_be_stored_and_sent(broken: type[Exception]) -> None:
+    """PostgreSQL stores no NUL, and nothing that UTF-8 cannot represent can be stored or sent; JSON escapes both."""
+
+    def quoting(document: Document, _base: Document | None, _author: Author) -> None:
+        raise broken(document.body["topic"])
+
+    positions = Document(kind="checked", version=1, body={"topic": "a\0b\ud800c"})
+    problem = Checkers({"checked": quoting}).problem(state(), acknowledging(Snapshot(positions=positions)))
+    assert problem is not None
+    assert problem.isprintable()
+    problem.encode("utf-8")
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Install a distribution whose checker for kind ``mine`` is at ``value``."""

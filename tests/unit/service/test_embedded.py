@@ -108,7 +108,7 @@ def test_a_failing_store_is_coordinator_lost_at_once_not_after_all_patience(
 
 def break_store(coordinator: EmbeddedCoordinator) -> None:
     """Take the file's descriptor away, as a vanished disk would."""
-    store = Path(coordinator._store._engine.url.database or "")
+    store = Path(coordinator._store._database.name)
     for link in Path("/proc/self/fd").iterdir():
         if os.path.realpath(link) == str(store) + "-wal":
             null = os.open(os.devnull, os.O_RDONLY)

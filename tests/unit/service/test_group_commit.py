@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.secret import fingerprint
+from tests.support.places import Place
 from tests.support.scripted import SETTINGS, SINK, SOURCE
 from tests.support.stored_jobs import StoredJob, ids
 
@@ -72,11 +72,11 @@ def opening(driver: str = "driver", *, instead_of: int = 0, settings: Checkpoint
 Body = Callable[[GatedStore, Engine, GroupCommit], Coroutine[Any, Any, None]]
 
 
-def play(directory: Path, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
+def play(place: Place, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
     """Run ``body`` with a new store whose gate is closed; open it at the end."""
 
     async def run() -> None:
-        store = GatedStore.open(f"sqlite:///{directory}/store.db")
+        store = GatedStore.open(place.url)
         store.writes, store.entered, store.gate = [], threading.Semaphore(0), threading.Semaphore(0)
         engine = Engine(
             store,
@@ -101,7 +101,7 @@ def unfinished(*answers: Awaitable[Answer]) -> bool:
     return all(isinstance(answer, asyncio.Future) and not answer.done() for answer in answers)
 
 
-def test_steps_arriving_during_a_write_share_the_next_one_and_stay_unknown_until_then(tmp_path: Path) -> None:
+def test_steps_arriving_during_a_write_share_the_next_one_and_stay_unknown_until_then(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         first = group_commit.handle(A, opening())
         await store.reached()
@@ -120,10 +120,10 @@ def test_steps_arriving_during_a_write_share_the_next_one_and_stay_unknown_until
         assert [(await answer).verdict for answer in (second, third)] == [Verdict.ACCEPTED] * 2
         assert store.writes == [[A], [B, C]]
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it(tmp_path: Path) -> None:
+def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         opened = group_commit.handle(A, opening())
         await store.reached()
@@ -135,10 +135,10 @@ def test_an_event_builds_on_one_that_is_not_on_disk_yet_and_is_answered_after_it
         assert verdicts == [Verdict.ACCEPTED, Verdict.ACCEPTED, Verdict.FENCED]
         assert store.writes == [[A]], "renewing has nothing to store"
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_others(tmp_path: Path) -> None:
+def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_others(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release()
         await group_commit.handle(A, opening())
@@ -149,13 +149,11 @@ def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_oth
         assert renewed.verdict is Verdict.ACCEPTED
         assert unfinished(other)
 
-    play(tmp_path, body)
+    play(place, body)
 
 
 @pytest.mark.parametrize("problem", [StoreError("the disk said no"), ValueError("a bug")])
-def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
-    tmp_path: Path, problem: Exception
-) -> None:
+def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(place: Place, problem: Exception) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         first = group_commit.handle(A, opening())
         await store.reached()
@@ -172,10 +170,10 @@ def test_a_write_that_fails_ends_everything_that_waits_and_publishes_nothing(
             engine.state(A)
         assert store.writes == [[A]]
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_stopping_finishes_pending_writes(tmp_path: Path) -> None:
+def test_stopping_finishes_pending_writes(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         first = group_commit.handle(A, opening())
         await store.reached()
@@ -185,10 +183,10 @@ def test_stopping_finishes_pending_writes(tmp_path: Path) -> None:
         await stopping
         assert [(await answer).verdict for answer in (first, second)] == [Verdict.ACCEPTED] * 2
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
+def test_old_rows_go_although_a_write_always_waits(place: Place) -> None:
     now = time.monotonic()
 
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
@@ -204,11 +202,11 @@ def test_old_rows_go_although_a_write_always_waits(tmp_path: Path) -> None:
         assert store.pruned >= 4, "once in about 11 s"
         assert len(store.writes) >= 59, "in between the batches went on"
 
-    play(tmp_path, body, clock=lambda: now)
+    play(place, body, clock=lambda: now)
 
 
-def test_the_first_write_removes_leftovers_of_an_earlier_process(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path}/store.db")
+def test_the_first_write_removes_leftovers_of_an_earlier_process(place: Place) -> None:
+    store = place.open()
     left = [StoredJob(store, JobName(f"left-{number}")) for number in range(3)]
     for job in left:
         job.open()
@@ -227,10 +225,10 @@ def test_the_first_write_removes_leftovers_of_an_earlier_process(tmp_path: Path)
         assert store.pruned == len(left), "the next write always waited, and it was not killed for a moment only"
         assert [len(ids(store, job.durable.job)) for job in left] == [SETTINGS.num_retained] * len(left)
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_a_listing_waits_for_the_write_and_shows_the_published_state(tmp_path: Path) -> None:
+def test_a_listing_waits_for_the_write_and_shows_the_published_state(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         group_commit.handle(A, opening())
         await store.reached()
@@ -245,10 +243,10 @@ def test_a_listing_waits_for_the_write_and_shows_the_published_state(tmp_path: P
         generation, records = await listing
         assert (generation, list(records)) == (FIRST, [A])
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_a_slow_listing_blocks_no_call(tmp_path: Path) -> None:
+def test_a_slow_listing_blocks_no_call(place: Place) -> None:
     async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release()
         await group_commit.handle(A, opening())
@@ -264,7 +262,7 @@ def test_a_slow_listing_blocks_no_call(tmp_path: Path) -> None:
         answered.set()
         assert await listing
 
-    play(tmp_path, body)
+    play(place, body)
 
 
 async def given_up(engine: Engine) -> None:
@@ -274,7 +272,7 @@ async def given_up(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_timeouts_act_on_a_job_without_any_call(tmp_path: Path, stream: bool) -> None:
+def test_timeouts_act_on_a_job_without_any_call(place: Place, stream: bool) -> None:
     """This also holds when the coordinator would sleep for longer and the event that wakes it has nothing to store."""
     settings = CheckpointSettings(interval="1h", lease="1s", stream_grace="1s")
 
@@ -287,12 +285,11 @@ def test_timeouts_act_on_a_job_without_any_call(tmp_path: Path, stream: bool) ->
             await group_commit.handle(A, StreamLost(now=time.monotonic(), generation=FIRST))
         await given_up(engine)
 
-    play(tmp_path, body)
+    play(place, body)
 
 
-def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
-    store = Store.open(url)
+def test_several_steps_are_on_disk_together_or_not_at_all(place: Place) -> None:
+    store = place.open()
     batch = CommitBatch()
     engine = Engine(store, clock=time.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
     for job in (A, B):
@@ -302,7 +299,7 @@ def test_several_steps_are_on_disk_together_or_not_at_all(tmp_path: Path) -> Non
     with pytest.raises(AssertionError):
         engine.keep(batch)
     store.close()
-    store = Store.open(url)
+    store = place.open()
     assert store.load_jobs() == []
     store.close()
 
@@ -320,7 +317,7 @@ class _Context:
         raise asyncio.CancelledError
 
 
-def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_lost(tmp_path: Path) -> None:
+def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_lost(place: Place) -> None:
     async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
         store.gate.release(100)
         await group_commit.handle(A, opening(fingerprint("secret")))
@@ -350,4 +347,4 @@ def test_a_stream_that_breaks_while_its_successor_arrives_is_not_reported_as_los
         await asyncio.gather(newer, return_exceptions=True)
         assert seen == [Watch, Watch, StreamLost], "it had counted, though it was never shown anything"
 
-    play(tmp_path, body)
+    play(place, body)

@@ -26,6 +26,7 @@ from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
+from tests.support.places import Place
 from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
@@ -50,10 +51,11 @@ def started(
     directory: Path,
     *,
     port: int | None = None,
+    store_url: str = "",
     preamble: str = "",
     environment: dict[str, str] | None = None,
 ) -> CoordinatorProcess:
-    process = CoordinatorProcess(directory, port=port, environment=environment, preamble=preamble)
+    process = CoordinatorProcess(directory, port=port, store_url=store_url, environment=environment, preamble=preamble)
     stack.callback(process.end)
     return process.wait_ready()
 
@@ -61,9 +63,11 @@ def started(
 class Revival:
     """A coordinator that dies at an armed kill point, and its successor on the same port and store."""
 
-    def __init__(self, stack: ExitStack, pool: ThreadPoolExecutor, directory: Path, armed: dict[str, str]) -> None:
+    def __init__(
+        self, stack: ExitStack, pool: ThreadPoolExecutor, directory: Path, armed: dict[str, str], store_url: str
+    ) -> None:
         self._start: Callable[..., CoordinatorProcess] = lambda **options: started(
-            stack, directory, environment=armed, **options
+            stack, directory, environment=armed, store_url=store_url, **options
         )
         self.process = self._start()
         self.done: Future[None] = pool.submit(self._revive)
@@ -76,13 +80,13 @@ class Revival:
 @pytest.mark.kill
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.value)
 def test_killed_anywhere_and_restarted_it_decides_each_checkpoint_once(
-    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, point: KillPoint
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, place: Place, job: str, point: KillPoint
 ) -> None:
     kills = tmp_path / "kills"
     rare = point.name.endswith(("GRANT", "CLOSE", "ABORT"))
     kill_at = f"{point.value}:{1 if rare else 4}"
     armed = armed_with([kill_at], kills)
-    revival = Revival(stack, pool, tmp_path / "c", armed)
+    revival = Revival(stack, pool, tmp_path / "c", armed, place.url)
     client = stack.enter_context(connect(revival.process.address, patience="30s"))
 
     driver = ScriptedDriver(client, JobName(job))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.listings import (
@@ -42,7 +43,8 @@ from onceward.coordinator.store.schema import (
 )
 from onceward.coordinator.store.store import Store
 from tests.support.events import SINK
-from tests.support.stored_jobs import AT, JOB, StoredJob, change, loaded, snapshots
+from tests.support.places import Place
+from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
 _OTHER = JobName("payments")
@@ -74,13 +76,13 @@ def three_checkpoints(store: Store, name: JobName = JOB) -> StoredJob:
     ],
 )
 def test_a_damaged_newest_completed_checkpoint_concerns_its_job_and_names_the_readable_ones(
-    store: Store, file: Path, statement: str, why: str
+    store: Store, place: Place, statement: str, why: str
 ) -> None:
     three_checkpoints(store)
     other = three_checkpoints(store, _OTHER)
     store.close()
-    change(file, statement)
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change(statement)
+    with closing(place.open()) as store:
         orders, payments = store.load_jobs()
         assert payments == other.durable
         assert orders.completed is None
@@ -90,30 +92,28 @@ def test_a_damaged_newest_completed_checkpoint_concerns_its_job_and_names_the_re
         assert store.completed(JOB, CheckpointId(2)).id == 2
 
 
-def test_a_checkpoint_that_another_version_wrote_is_named_and_none_is_readable(store: Store, file: Path) -> None:
+def test_a_checkpoint_that_another_version_wrote_is_named_and_none_is_readable(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(1)
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.row_factory = sqlite3.Row
-        (found,) = raw.execute("SELECT * FROM checkpoints")
+    with place.raw() as raw:
+        (found,) = raw.execute(select(checkpoints)).mappings()
         row = {**dict(found), "snapshots": '{"source":1}', "snapshots_checksum": text_checksum('{"source":1}')}
-        values = (row["snapshots"], row["snapshots_checksum"], checksum(checkpoints, row))
-        raw.execute("UPDATE checkpoints SET snapshots = ?, snapshots_checksum = ?, checksum = ?", values)
-    (durable,) = loaded(file)
+        raw.execute(update(checkpoints).values({**row, "checksum": checksum(checkpoints, row)}))
+    (durable,) = place.loaded()
     assert durable.unreadable.startswith("checkpoint 1 of job orders cannot be read: ")
     assert durable.unreadable.endswith("Completed and readable are: none")
 
 
-def test_an_unreadable_record_stays_known_after_later_writes(store: Store, file: Path) -> None:
+def test_an_unreadable_record_stays_known_after_later_writes(store: Store, place: Place) -> None:
     job = three_checkpoints(store)
     job.open()
     job.trigger()
     store.close()
-    change(file, f"{_DAMAGE} AND checkpoint = 3")
+    place.change(f"{_DAMAGE} AND checkpoint = 3")
     for round_ in range(2):
-        with closing(Store.open(f"sqlite:///{file}")) as store:
+        with closing(place.open()) as store:
             (durable,) = store.load_jobs()
             assert "checkpoint 3 of job orders" in durable.unreadable, round_
             again = StoredJob(store, known=durable)
@@ -124,33 +124,33 @@ def test_an_unreadable_record_stays_known_after_later_writes(store: Store, file:
             assert store.last_completed(JOB).id == 3
 
 
-def test_a_job_continues_from_an_older_checkpoint_that_an_operator_names(store: Store, file: Path) -> None:
+def test_a_job_continues_from_an_older_checkpoint_that_an_operator_names(store: Store, place: Place) -> None:
     three_checkpoints(store)
     store.close()
-    change(file, f"{_DAMAGE} AND checkpoint = 3")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change(f"{_DAMAGE} AND checkpoint = 3")
+    with closing(place.open()) as store:
         (durable,) = store.load_jobs()
         job = StoredJob(store, known=durable)
         job.order_restore(2)
-    (ordered,) = loaded(file)
+    (ordered,) = place.loaded()
     assert ordered == job.durable
     assert ordered.unreadable, "until it is restored"
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    with closing(place.open()) as store:
         job = StoredJob(store, known=ordered)
         job.restore()
         newest, unreadable, *_ = store.checkpoints(JOB, 10)
         assert (newest.base, newest.kind) == (2, CheckpointKind.RESTORE)
         assert newest.detail == "instead of one that could not be read: ann: bad input"
         assert unreadable.state is CheckpointState.UNREADABLE
-    assert loaded(file) == [job.durable]
+    assert place.loaded() == [job.durable]
     assert job.durable.unreadable == ""
 
 
-def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(store: Store, file: Path) -> None:
+def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(store: Store, place: Place) -> None:
     job = three_checkpoints(store)
     store.close()
-    change(file, f"{_DAMAGE} AND checkpoint = 2")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change(f"{_DAMAGE} AND checkpoint = 2")
+    with closing(place.open()) as store:
         assert store.load_jobs() == [job.durable]
         states = {one.checkpoint: one.state for one in store.checkpoints(JOB, 10)}
         settled = CheckpointState.SETTLED
@@ -163,20 +163,20 @@ def test_an_older_completed_one_that_is_damaged_is_listed_so_and_never_restored(
         assert store.load_jobs() == [job.durable], "asking for it is no failure of the store"
 
 
-def test_a_requested_restore_with_a_damaged_source_is_neither_done_nor_forgotten(store: Store, file: Path) -> None:
+def test_a_requested_restore_with_a_damaged_source_is_neither_done_nor_forgotten(store: Store, place: Place) -> None:
     job = three_checkpoints(store)
     job.order_restore(1)
     store.close()
-    change(file, f"{_DAMAGE} AND checkpoint = 1")
+    place.change(f"{_DAMAGE} AND checkpoint = 1")
     for _ in range(2):
-        with closing(Store.open(f"sqlite:///{file}")) as store:
+        with closing(place.open()) as store:
             (durable,) = store.load_jobs()
             assert (durable.completed, durable.restore) == (None, None)
             assert "is to be restored, but checkpoint 1 of job orders is not what was written" in durable.unreadable
             assert durable.unreadable.endswith("Completed and readable are: 3, 2")
             StoredJob(store, known=durable).write()
-    change(file, _REPAIR + " AND checkpoint = 1")
-    assert loaded(file) == [job.durable], "with the former content the order stands as it was given"
+    place.change(_REPAIR + " AND checkpoint = 1")
+    assert place.loaded() == [job.durable], "with the former content the order stands as it was given"
 
 
 @pytest.mark.parametrize("state", ["triggered", "aborted"])
@@ -216,13 +216,13 @@ def halted_among_others(store: Store) -> StoredJob:
     ],
 )
 def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
-    store: Store, file: Path, statement: str
+    store: Store, place: Place, statement: str
 ) -> None:
     halted_among_others(store)
     payments = store.load_jobs()[1]
     store.close()
-    change(file, statement)
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change(statement)
+    with closing(place.open()) as store:
         found = {durable.job: durable for durable in store.load_jobs()}
         assert found[_OTHER] == payments
         orders = found[JOB]
@@ -264,12 +264,12 @@ def test_a_job_whose_record_is_damaged_is_halted_and_its_neighbours_are_not(
     ],
 )
 def test_damaged_history_is_set_aside_and_listed_as_damaged(
-    store: Store, file: Path, statement: str, listed: Callable[[Store], list[str]]
+    store: Store, place: Place, statement: str, listed: Callable[[Store], list[str]]
 ) -> None:
     job = halted_among_others(store)
     store.close()
-    change(file, statement)
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change(statement)
+    with closing(place.open()) as store:
         assert store.load_jobs()[0] == job.durable
         assert sum("not what was written" in one for one in listed(store)) == 1
         again = StoredJob(store, known=job.durable)
@@ -301,7 +301,7 @@ def every_listing(store: Store) -> list[object]:
     ]
 
 
-def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Path) -> None:
+def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, place: Place) -> None:
     """Whatever the damaged record's columns say, it looks as if only its key were known."""
     job = StoredJob(store)
     job.open()
@@ -316,12 +316,12 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
     seen = every_listing(store)
     store.close()
     kept = {"acknowledged_at", "snapshots", "snapshots_checksum", "checksum"}
-    with closing(sqlite3.connect(file)) as raw, raw:
+    with place.raw() as raw:
         for table in (checkpoints, settlements, losses, generations, history):
             keys = {"job", *(column.name for column in table.primary_key)}
             for column in {column.name for column in table.columns} - keys - kept:
-                raw.execute(f"UPDATE {table.name} SET {column} = 77 WHERE {column} IS NOT NULL")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+                raw.exec_driver_sql(f"UPDATE {table.name} SET {column} = '77' WHERE {column} IS NOT NULL")
+    with closing(place.open()) as store:
         (durable,) = store.load_jobs()
         damaged = every_listing(store)
     assert "checkpoint 1 of job orders" in durable.unreadable
@@ -372,13 +372,13 @@ def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, file: Pa
                 raise AssertionError(one)
 
 
-def test_a_loss_whose_key_is_damaged_is_still_listed(store: Store, file: Path) -> None:
+def test_a_loss_whose_key_is_damaged_is_still_listed(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     job.lose(LOST)
     store.close()
-    change(file, "UPDATE losses SET job = 'No Name!', participant = '', checkpoint = 'x', slot = x'00'")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change("UPDATE losses SET job = 'No Name!', participant = '', checkpoint = 'x', slot = x'00'")
+    with closing(place.open()) as store:
         (report,) = store.losses(None, 10, acknowledged=False)
     assert (report.job, report.participant, report.checkpoint, report.settlement.slot) == (
         "unreadable", "unreadable", 0, 0
@@ -387,16 +387,16 @@ def test_a_loss_whose_key_is_damaged_is_still_listed(store: Store, file: Path) -
 
 
 def test_a_record_that_ends_after_it_was_damaged_is_named_in_the_log(
-    store: Store, file: Path, caplog: pytest.LogCaptureFixture
+    store: Store, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = StoredJob(store)
     job.open()
     job.trigger()
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute("UPDATE generations SET driver = 'd2'")
-        raw.execute("UPDATE checkpoints SET base = 7")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    with place.raw() as raw:
+        raw.exec_driver_sql("UPDATE generations SET driver = 'd2'")
+        raw.exec_driver_sql("UPDATE checkpoints SET base = 7")
+    with closing(place.open()) as store:
         job = StoredJob(store, known=job.durable)
         job.abort(AbortReason.DRIVER_LOST)
         job.end()
@@ -405,11 +405,11 @@ def test_a_record_that_ends_after_it_was_damaged_is_named_in_the_log(
         assert f"job=orders event=damaged detail='the record of {what} is not what was written'" in caplog.text
 
 
-def test_a_store_that_does_not_know_itself_is_refused(store: Store, file: Path) -> None:
+def test_a_store_that_does_not_know_itself_is_refused(store: Store, place: Place) -> None:
     store.close()
-    change(file, "UPDATE onceward_meta SET value = 'x' WHERE key = 'store_id'")
+    place.change("UPDATE onceward_meta SET value = 'x' WHERE key = 'store_id'")
     with pytest.raises(StoreDamagedError, match="record store_id is not what was written"):
-        Store.open(f"sqlite:///{file}")
+        place.open()
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_a_store_that_does_not_know_itself_is_refused(store: Store, file: Path) 
 )
 @pytest.mark.parametrize("state", ["triggered", "completed"])
 def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_memory(
-    store: Store, file: Path, statement: str, state: str
+    store: Store, place: Place, statement: str, state: str
 ) -> None:
     job = three_checkpoints(store)
     job.open()
@@ -430,9 +430,9 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
     if state == "completed":
         job.complete()
     store.close()
-    change(file, statement)
+    place.change(statement)
     later = AT + timedelta(seconds=5)
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    with closing(place.open()) as store:
         job = StoredJob(store, known=job.durable)
         if state == "triggered":
             job.complete(at=later)
@@ -450,7 +450,7 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store, file: Path, settled: bool) -> None:
+def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store, place: Place, settled: bool) -> None:
     job = StoredJob(store)
     job.open()
     job.trigger(name="the-one-before")
@@ -465,9 +465,9 @@ def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store,
     if settled:
         job.settle()
     store.close()
-    change(file, "UPDATE checkpoints SET base = 7 WHERE checkpoint = 2")
+    place.change("UPDATE checkpoints SET base = 7 WHERE checkpoint = 2")
     later = AT + timedelta(seconds=5)
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    with closing(place.open()) as store:
         job = StoredJob(store, known=job.durable)
         job.write(SavepointReleased(checkpoint=CheckpointId(2)), at=later)
         assert store.load_jobs() == [job.durable]
@@ -487,9 +487,9 @@ def test_a_file_that_is_no_whole_database_is_named_and_left_alone(tmp_path: Path
     assert file.read_bytes() == content
 
 
-def test_every_damaged_page_found_on_opening_is_reported(store: Store, file: Path) -> None:
-    three_checkpoints(store)
-    store.close()
+def test_every_damaged_page_found_on_opening_is_reported(sqlite: Store, file: Path) -> None:
+    three_checkpoints(sqlite)
+    sqlite.close()
     with closing(sqlite3.connect(file)) as raw, raw:
         raw.execute("PRAGMA writable_schema = ON")
         raw.execute("UPDATE sqlite_master SET sql = replace(sql, 'detail TEXT NOT NULL', 'detail TEXT CHECK (0)')")
@@ -497,10 +497,10 @@ def test_every_damaged_page_found_on_opening_is_reported(store: Store, file: Pat
         Store.open(f"sqlite:///{file}")
 
 
-def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(store: Store, file: Path, tmp_path: Path) -> None:
-    three_checkpoints(store)
-    whole = store.load_jobs()
-    store.close()
+def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(sqlite: Store, file: Path, tmp_path: Path) -> None:
+    three_checkpoints(sqlite)
+    whole = sqlite.load_jobs()
+    sqlite.close()
     content = file.read_bytes()
     for length in {0, 1, 99, 100, 511, 4095, 4096, 4097, len(content) // 2, len(content) - 4096, len(content) - 1}:
         cut = tmp_path / f"cut-{length}" / "store.db"
@@ -512,14 +512,14 @@ def test_a_file_cut_at_any_length_gives_the_whole_truth_or_none(store: Store, fi
         except StoreError:
             continue
         # an empty file is a new store with another id: the claim on the sink's cluster refuses it
-        assert read == whole or (length == 0 and opened.store_id != store.store_id), length
+        assert read == whole or (length == 0 and opened.store_id != sqlite.store_id), length
 
 
 def test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else(
-    store: Store, file: Path, tmp_path: Path
+    sqlite: Store, file: Path, tmp_path: Path
 ) -> None:
-    whole = three_checkpoints(store).durable
-    store.close()
+    whole = three_checkpoints(sqlite).durable
+    sqlite.close()
     content = file.read_bytes()
     places = [place for place, byte in enumerate(content) if byte]
     copy = tmp_path / "copy" / "store.db"
@@ -545,6 +545,6 @@ def test_a_wrong_byte_anywhere_gives_the_truth_or_less_and_never_something_else(
             if not durable.record_damaged:
                 without = replace(whole, completed=None, unreadable=durable.unreadable)
                 assert durable == (without if durable.unreadable else whole), place
-        assert read or opened.store_id != store.store_id, place
+        assert read or opened.store_id != sqlite.store_id, place
     assert refused > 50
     assert unreadable > 2

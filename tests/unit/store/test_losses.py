@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,8 @@ from onceward.coordinator.protocol.facts import LossAcknowledged
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.coordinator.store.store import Store
 from tests.support.events import SINK
-from tests.support.stored_jobs import AT, JOB, StoredJob, change
+from tests.support.places import Place
+from tests.support.stored_jobs import AT, JOB, StoredJob
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="slot 1: 7 records of in-0 [3, 10). CompleteAbort")
 
@@ -31,13 +31,13 @@ def acknowledged() -> LossAcknowledged:
     )
 
 
-def test_a_report_names_the_records_and_outlives_its_checkpoint_and_restarts(store: Store, file: Path) -> None:
+def test_a_report_names_the_records_and_outlives_its_checkpoint_and_restarts(store: Store, place: Place) -> None:
     job = a_loss(store)
     job.checkpoints(5)
     assert store.prune([(JOB, 1)])
     assert store.checkpoint(JOB, CheckpointId(1)) is None
     store.close()
-    with closing(Store.open(f"sqlite:///{file}")) as again:
+    with closing(place.open()) as again:
         assert again.load_jobs()[0].losses == job.durable.losses
         (report,) = again.losses(None, 10, acknowledged=False)
     assert (report.job, report.checkpoint, report.settlement) == (JOB, 1, LOST)
@@ -86,24 +86,24 @@ def test_losses_are_listed_newest_first_then_by_job_checkpoint_and_slot(store: S
 
 
 def test_a_loss_that_has_no_report_any_more_keeps_no_other_from_being_acknowledged(
-    store: Store, file: Path, caplog: pytest.LogCaptureFixture
+    store: Store, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = StoredJob(store)
     job.open()
     job.lose(replace(LOST, slot=0), LOST)
     store.close()
-    change(file, "DELETE FROM losses WHERE slot = 0")
-    with closing(Store.open(f"sqlite:///{file}")) as again:
+    place.change("DELETE FROM losses WHERE slot = 0")
+    with closing(place.open()) as again:
         StoredJob(again, known=job.durable).write(replace(acknowledged(), slots=frozenset({0, 1})))
         assert again.losses(JOB, 10, acknowledged=False) == []
     assert "the record of the loss of slot 0 is not what was written" in caplog.text
 
 
-def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store, file: Path) -> None:
+def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store, place: Place) -> None:
     job = a_loss(store)
     store.close()
-    change(file, "UPDATE losses SET document = '{}'")
-    with closing(Store.open(f"sqlite:///{file}")) as damaged:
+    place.change("UPDATE losses SET document = '{}'")
+    with closing(place.open()) as damaged:
         assert damaged.load_jobs() == [job.durable], "which slots were given up is known all the same"
         (report,) = damaged.losses(JOB, 10, acknowledged=False)
         assert (report.checkpoint, report.settlement.slot) == (1, 1)

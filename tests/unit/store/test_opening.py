@@ -1,6 +1,7 @@
 """A store opens for one process, with one schema, in a trustworthy place; otherwise opening fails."""
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -13,34 +14,40 @@ import pytest
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.store import filesystem
-from onceward.coordinator.store.engine import connect, truncate_wal
 from onceward.coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import filesystem_of, refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
+from onceward.coordinator.store.sqlite import connect, truncate_wal
 from onceward.coordinator.store.store import Store
-from tests.support.stored_jobs import StoredJob, reopened
+from tests.support.places import Place
+from tests.support.stored_jobs import StoredJob
 
 _OPEN = "import sys; from onceward.coordinator.store.store import Store; Store.open(sys.argv[1])"
 
 
-def opened_elsewhere(file: Path) -> str:
+def opened_elsewhere(url: str) -> str:
     """Return the error output of another process that tries to open the store."""
-    command = [sys.executable, "-c", _OPEN, f"sqlite:///{file}"]
+    command = [sys.executable, "-c", _OPEN, url]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
 
 
-def test_a_second_process_is_refused_with_the_holders_process_id(store: Store, file: Path) -> None:
-    said = opened_elsewhere(file)
+def test_a_second_process_is_refused_with_the_holders_process_id(store: Store, place: Place) -> None:
+    said = opened_elsewhere(place.url)
     assert "StoreUnusableError" in said
-    assert f"in use by process {os.getpid()}" in said
+    holder = (
+        rf"in use by another process \(onceward [^ ]+:{os.getpid()} at 127"
+        if place.is_postgres
+        else (f"in use by process {os.getpid()};")
+    )
+    assert re.search(holder, said)
     StoredJob(store).open()
 
 
-def test_removing_the_lock_file_lets_no_second_process_in(store: Store, file: Path) -> None:
-    StoredJob(store).open()
+def test_removing_the_lock_file_lets_no_second_process_in(sqlite: Store, file: Path) -> None:
+    StoredJob(sqlite).open()
     file.with_name("store.db.lock").unlink()
-    assert "StoreUnusableError" in opened_elsewhere(file)
+    assert "StoreUnusableError" in opened_elsewhere(f"sqlite:///{file}")
 
 
 def test_a_held_lock_is_refused_and_names_its_holder(tmp_path: Path) -> None:
@@ -79,20 +86,20 @@ def test_only_the_owner_can_read_a_stores_files(file: Path) -> None:
     assert modes == {file.parent.name: 0o700, "store.db.lock": 0o600}
 
 
-def test_a_store_that_one_thread_opened_serves_another(file: Path) -> None:
+def test_a_store_that_one_thread_opened_serves_another(place: Place) -> None:
     with ThreadPoolExecutor(1) as elsewhere:
-        store = elsewhere.submit(Store.open, f"sqlite:///{file}").result()
+        store = elsewhere.submit(place.open).result()
     with closing(store):
         StoredJob(store).open()
 
 
 def test_a_new_store_is_in_its_file_at_once_so_that_a_lost_log_leaves_its_id(
-    store: Store, tmp_path: Path, file: Path
+    sqlite: Store, tmp_path: Path, file: Path
 ) -> None:
     copy = tmp_path / "store.db"
     shutil.copy(file, copy)
     with closing(Store.open(f"sqlite:///{copy}")) as without_log:
-        assert without_log.store_id == store.store_id
+        assert without_log.store_id == sqlite.store_id
 
 
 def test_a_log_with_another_reader_does_not_count_as_merged_into_the_file(tmp_path: Path) -> None:
@@ -127,45 +134,38 @@ def test_a_decision_is_on_disk_before_it_is_sent(file: Path) -> None:
     assert pragmas == ["wal", 2]
 
 
-def test_a_closed_store_can_be_opened_again(store: Store, file: Path) -> None:
+def test_a_closed_store_can_be_opened_again(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     store_id = store.store_id
-    with closing(reopened(store, file)) as again:
+    with closing(place.reopened(store)) as again:
         assert again.store_id == store_id
         assert again.load_jobs() == [job.durable]
 
 
 @pytest.mark.parametrize("version", [str(SCHEMA_VERSION - 1), str(SCHEMA_VERSION + 1), "0", "nonsense"])
-def test_another_schema_version_is_refused_with_both_numbers(store: Store, file: Path, version: str) -> None:
+def test_another_schema_version_is_refused_with_both_numbers(store: Store, place: Place, version: str) -> None:
     store.close()
     row = {"key": "schema_version", "value": version}
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute(
-            "UPDATE onceward_meta SET value = ?, checksum = ? WHERE key = 'schema_version'",
-            (version, checksum(meta, row)),
-        )
+    place.change(
+        f"UPDATE onceward_meta SET value = '{version}', checksum = '{checksum(meta, row)}' WHERE key = 'schema_version'"
+    )
     both = f"schema version {version}, this program knows version {SCHEMA_VERSION}"
     with pytest.raises(StoreUnusableError, match=both) as refused:
-        Store.open(f"sqlite:///{file}")
+        place.open()
     assert refused.value.exit_code is ExitCode.USAGE
 
 
-def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "other.db"
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute("CREATE TABLE songs (title TEXT)")
+def test_a_database_of_something_else_is_left_alone(place: Place) -> None:
+    place.run("CREATE TABLE songs (title TEXT)")
     with pytest.raises(StoreUnusableError, match="songs"):
-        Store.open(f"sqlite:///{file}")
+        place.open()
 
 
-def test_a_foreign_database_is_reported_with_its_first_tables(tmp_path: Path) -> None:
-    file = tmp_path / "other.db"
-    with closing(sqlite3.connect(file)) as raw, raw:
-        for letter in "gfedcba":
-            raw.execute(f"CREATE TABLE {letter} (x)")
+def test_a_foreign_database_is_reported_with_its_first_tables(place: Place) -> None:
+    place.run(*(f"CREATE TABLE {letter} (x INTEGER)" for letter in "gfedcba"))
     with pytest.raises(StoreUnusableError, match=r"\(tables a, b, c, d, e\)"):
-        Store.open(f"sqlite:///{file}")
+        place.open()
 
 
 @pytest.mark.parametrize(
@@ -177,26 +177,24 @@ def test_a_foreign_database_is_reported_with_its_first_tables(tmp_path: Path) ->
     ],
 )
 def test_an_incomplete_store_is_refused_with_the_missing_part(
-    store: Store, file: Path, statements: list[str], error: type[StoreError], why: str
+    store: Store, place: Place, statements: list[str], error: type[StoreError], why: str
 ) -> None:
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        for statement in statements:
-            raw.execute(statement)
+    place.run(*statements)
     with pytest.raises(error, match=why):
-        Store.open(f"sqlite:///{file}")
+        place.open()
 
 
-def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
+def test_a_refused_store_is_left_to_others(store: Store, place: Place) -> None:
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        (former,) = raw.execute("SELECT checksum FROM onceward_meta WHERE key = 'store_id'").fetchone()
-        raw.execute("UPDATE onceward_meta SET checksum = 'x' WHERE key = 'store_id'")
+    with place.raw() as raw:
+        former = raw.exec_driver_sql("SELECT checksum FROM onceward_meta WHERE key = 'store_id'").scalar()
+        raw.exec_driver_sql("UPDATE onceward_meta SET checksum = 'x' WHERE key = 'store_id'")
     with pytest.raises(Exception, match="record store_id") as refused:
-        Store.open(f"sqlite:///{file}")
-    with closing(sqlite3.connect(file, timeout=0)) as raw, raw:  # while the refusal and its frames still exist
-        raw.execute("UPDATE onceward_meta SET checksum = ? WHERE key = 'store_id'", (former,))
-    with closing(Store.open(f"sqlite:///{file}")) as opened:
+        place.open()
+    # while the refusal and its frames still exist
+    place.change(f"UPDATE onceward_meta SET checksum = '{former}' WHERE key = 'store_id'")
+    with closing(place.open()) as opened:
         assert opened.load_jobs() == []
     assert refused.traceback
 
@@ -204,8 +202,8 @@ def test_a_refused_store_is_left_to_others(store: Store, file: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("sqlite://", "sqlite:///:memory:", "postgresql://host/db", "no url", "sqlite:///a?mode=ro"),
-        "sqlite:///file:a",
+        *("sqlite://", "sqlite:///:memory:", "mysql://host/db", "no url", "sqlite:///a?mode=ro"),
+        *("sqlite:///file:a", "postgresql+psycopg://host/db", "postgresql://host/db?no_setting=1"),
     ],
 )
 def test_urls_that_cannot_hold_decisions_are_refused(url: str) -> None:

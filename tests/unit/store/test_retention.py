@@ -1,8 +1,6 @@
 """Retention removes the oldest rows, never what a job continues from; a failed removal loses nothing."""
 
-import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,8 @@ from onceward.coordinator.store.audit import MAX_DETAIL
 from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from onceward.coordinator.store.store import Store
 from tests.support.events import SINK
-from tests.support.stored_jobs import AT, JOB, StoredJob, change, ids, loaded, reopened
+from tests.support.places import Place
+from tests.support.stored_jobs import AT, JOB, StoredJob, ids
 
 FLOOD = Note(
     what="Renew",
@@ -31,6 +30,18 @@ FLOOD = Note(
     participant="",
     detail="",
 )
+
+
+def refuse_removals(place: Place, table: str, when: str = "true") -> None:
+    """Make the database fail when a row is removed, like a bad sector would."""
+    if place.is_postgres:
+        place.run(
+            "CREATE FUNCTION bad() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN IF {when} THEN RAISE 'bad'; END IF; RETURN OLD; END $$",
+            f"CREATE TRIGGER bad BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION bad()",
+        )
+    else:
+        place.run(f"CREATE TRIGGER bad BEFORE DELETE ON {table} WHEN {when} BEGIN SELECT RAISE(ABORT, 'bad'); END")
 
 
 @pytest.mark.parametrize("keep", [1, 3, 100])
@@ -85,22 +96,22 @@ def test_the_newest_completed_checkpoint_stays_while_its_commits_are_not_proved(
     assert store.load_jobs() == [job.durable]
 
 
-def test_a_damaged_row_that_looks_completed_does_not_push_out_the_newest_one(store: Store, file: Path) -> None:
+def test_a_damaged_row_that_looks_completed_does_not_push_out_the_newest_one(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(1)
     job.trigger()
     job.abort(AbortReason.EXPIRED)
     store.close()
-    change(file, "UPDATE checkpoints SET state = 'settled' WHERE state = 'aborted'")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change("UPDATE checkpoints SET state = 'settled' WHERE state = 'aborted'")
+    with closing(place.open()) as store:
         store.prune([(JOB, 1)])
-    assert loaded(file) == [job.durable]
+    assert place.loaded() == [job.durable]
 
 
 @pytest.mark.parametrize("kind", [CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT])
 def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
-    store: Store, file: Path, kind: CheckpointKind
+    store: Store, place: Place, kind: CheckpointKind
 ) -> None:
     job = StoredJob(store)
     job.open()
@@ -110,7 +121,7 @@ def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
     job.order_restore(1)
     store.prune([(JOB, 1)])
     assert ids(store) == [5, 1]
-    with closing(reopened(store, file)) as store:
+    with closing(place.reopened(store)) as store:
         store.prune([(JOB, 1)])
         assert store.load_jobs() == [job.durable]
         again = StoredJob(store, known=job.durable)
@@ -166,22 +177,21 @@ def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> 
     assert entries < before[1][2]
 
 
-def test_a_job_without_a_record_is_pruned_too(store: Store, file: Path) -> None:
+def test_a_job_without_a_record_is_pruned_too(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(3)
     store.close()
-    change(file, "DELETE FROM jobs WHERE job = 'orders'")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    place.change("DELETE FROM jobs WHERE job = 'orders'")
+    with closing(place.open()) as store:
         assert store.prune([(JOB, 1)])
         assert ids(store) == [3]
 
 
-def test_a_removal_that_fails_names_its_jobs(store: Store, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removal_that_fails_names_its_jobs(store: Store, place: Place, caplog: pytest.LogCaptureFixture) -> None:
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute("CREATE TRIGGER bad BEFORE DELETE ON checkpoints BEGIN SELECT RAISE(ABORT, 'bad'); END")
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    refuse_removals(place, "checkpoints")
+    with closing(place.open()) as store:
         for name in ("orders", "payments"):
             job = StoredJob(store, JobName(name))
             job.open()
@@ -263,17 +273,13 @@ def test_evidence_goes_with_its_checkpoint(store: Store) -> None:
     assert store.checkpoint(JOB, CheckpointId(1)) is None
 
 
-def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Store, file: Path) -> None:
+def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Store, place: Place) -> None:
     job = StoredJob(store)
     job.open()
     job.checkpoints(5)
     store.close()
-    with closing(sqlite3.connect(file)) as raw, raw:
-        raw.execute(
-            "CREATE TRIGGER bad_sector BEFORE DELETE ON history "
-            "WHEN (SELECT status FROM jobs WHERE job = OLD.job) = 'running' BEGIN SELECT RAISE(ABORT, 'bad'); END"
-        )
-    with closing(Store.open(f"sqlite:///{file}")) as store:
+    refuse_removals(place, "history", "(SELECT status FROM jobs WHERE job = OLD.job) = 'running'")
+    with closing(place.open()) as store:
         job = StoredJob(store, known=job.durable)
         store.note(JOB, [(FLOOD, 1)] * KEPT_HISTORY, at=AT)
         assert store.prune([(JOB, 1)]) is False
@@ -285,4 +291,4 @@ def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Stor
         assert ids(store) == [6]
         refused = [one for one in store.history(JOB, 10 * KEPT_HISTORY) if one.verdict is not None]
         assert KEPT_HISTORY - 10 < len(refused) < KEPT_HISTORY
-    assert loaded(file) == [job.durable]
+    assert place.loaded() == [job.durable]

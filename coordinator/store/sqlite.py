@@ -1,23 +1,99 @@
-"""One connection to one SQLite file. Switches on durability before the first read."""
+"""A store in one SQLite file on a local disk. Switches on durability before the first read."""
 
+import contextlib
+import os
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from onceward.coordinator.store.database import Database, cause_of
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
+from onceward.coordinator.store.filesystem import refuse_network_filesystem
+from onceward.coordinator.store.lock import StoreLock
+from onceward.coordinator.store.private import make_private_directory, make_private_file
 
-__all__ = ["connect", "file_of", "truncate_wal"]
+__all__ = ["SqliteDatabase", "connect", "file_of", "truncate_wal"]
 
 _CACHED_STATEMENTS = 64
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 512
+
+
+class SqliteDatabase(Database):
+    """A file, its log and its lock file. Raises StoreUnusableError (in use, on a network filesystem) and
+    StoreDamagedError."""
+
+    own_place = "its own file"
+    # the sqlite3 module raises UnicodeDecodeError when its message quotes damaged text
+    errors = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
+
+    def __init__(self, file: Path) -> None:
+        self.name = str(file)
+        self._directory = file.parent
+        try:
+            make_private_directory(file.parent)
+            refuse_network_filesystem(file.parent)
+            for name in (file.name + ".lock", file.name, *_left_by_sqlite(file)):
+                make_private_file(file.with_name(name))
+            self._lock = StoreLock(file.with_name(file.name + ".lock"))
+            try:
+                with self.translated("opening the store"):
+                    self._engine, self.connection = connect(file)
+            except BaseException:
+                self._lock.release()
+                raise
+        except OSError as error:
+            raise StoreUnusableError(
+                f"The store {file} cannot be opened: {error.strerror}: {error.filename}. Nothing was started. "
+                "Give the process a directory and a file that it may read and write."
+            ) from None
+
+    def explain(self, error: Exception, doing: str) -> StoreError:
+        text = cause_of(error)
+        if isinstance(error, UnicodeDecodeError) or "not a database" in text or "malformed" in text:
+            return StoreDamagedError(
+                f"The store's file is damaged ({text}), seen while {doing}. Nothing was guessed. {PUT_BACK}"
+            )
+        if "locked" in text:
+            return StoreUnusableError(
+                f"The store's file is locked by another process, seen while {doing}. Stop that process."
+            )
+        return StoreError(
+            f"The store failed while {doing}: {text}. Whether the last write happened is unknown, so nothing is built "
+            "on it: the coordinator ends, and its next start reads what is on disk. Look at the disk's space and "
+            "health."
+        )
+
+    def check_rights(self, tables: Collection[str]) -> None:
+        """Who may open the file may do everything with it."""
+
+    def secure_creation(self) -> None:
+        """Write the id into the file itself. If the log is lost, the store keeps its id, and the claim shows that it
+        is old."""
+        truncate_wal(cast(sqlite3.Connection, self.connection.connection.dbapi_connection))
+        _flush_directory(self._directory)
+
+    def close(self) -> None:
+        try:
+            with contextlib.suppress(SQLAlchemyError):
+                self.connection.close()
+                self._engine.dispose()
+        finally:
+            self._lock.release()
+
+
+def _left_by_sqlite(file: Path) -> list[str]:
+    """What an earlier process may have left beside the file, and SQLite reads. It makes them with the file's mode."""
+    names = [file.name + suffix for suffix in ("-wal", "-shm", "-journal")]
+    return [name for name in names if os.path.lexists(file.with_name(name))]
 
 
 def file_of(url: str) -> Path:
@@ -26,12 +102,13 @@ def file_of(url: str) -> Path:
         parsed = make_url(url)
     except ArgumentError:
         raise StoreUnusableError(
-            f"{url!r} is no store URL. Nothing was started. Write for example sqlite:////var/lib/onceward/store.db"
+            f"{url!r} is no store URL. Nothing was started. Write for example sqlite:////var/lib/onceward/store.db "
+            "or postgresql://onceward@db.example.org/onceward"
         ) from None
     if parsed.get_backend_name() != "sqlite":
         raise StoreUnusableError(
             f"A store of type {parsed.get_backend_name()} is not supported. Nothing was started. "
-            "Use sqlite:///PATH on a local disk."
+            "Use sqlite:///PATH on a local disk, or postgresql://USER@HOST/DATABASE."
         )
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:") or parsed.query:
         raise StoreUnusableError(
@@ -104,3 +181,12 @@ def _make_durable(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Non
 
 def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _flush_directory(directory: Path) -> None:
+    """Flush the directory, so that a new file's name survives a power cut like its content."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

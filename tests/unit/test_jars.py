@@ -1,4 +1,4 @@
-"""The broker's jars are the published ones or none, and are fetched once. A script stands in for Ivy."""
+"""A server's jars are the published ones or none, and are fetched once. A script stands in for Ivy."""
 
 import hashlib
 import threading
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafkaError, jars
-from onceward.coordinator.dev.kafka.java import find_java
+from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.jars import JarList
+from onceward.coordinator.dev.java import find_java
+from onceward.coordinator.dev.kafka.jars import jar_list
 
 CONTENT = b"published\n"
+LISTED = "# two jars\n" + "".join(
+    f"{hashlib.sha256(CONTENT).hexdigest()} {len(CONTENT)} org.example:{name}:1\n" for name in ("one", "two")
+)
 IVY = """#!/bin/sh
 [ "$1" = -version ] && {{ echo 'openjdk version "17.0.1"' >&2; exit 0; }}
 echo x >>'{calls}'
@@ -46,22 +51,21 @@ class Registry:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "kafka"
+    return tmp_path / "cache" / "server"
 
 
 @pytest.fixture
 def registry(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     served = Registry(tmp_path)
-    sha256 = hashlib.sha256(CONTENT).hexdigest()
-    wanted = tuple(
-        jars.Jar(group="org.example", name=name, version="1", size=len(CONTENT), sha256=sha256)
-        for name in ("one", "two")
-    )
-    monkeypatch.setattr(jars, "manifest", lambda: wanted)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     find_java.cache_clear()
     yield served
     find_java.cache_clear()
+
+
+def jars() -> JarList:
+    """The list as a new process knows it."""
+    return JarList("the server's", "server", LISTED)
 
 
 def entries(cache: Path) -> list[str]:
@@ -69,54 +73,53 @@ def entries(cache: Path) -> list[str]:
 
 
 def test_the_committed_manifest_names_every_jar_once_with_its_checksum() -> None:
-    names = [jar.file_name for jar in jars.manifest()]
+    names = [jar.file_name for jar in jar_list().jars]
     assert len(set(names)) == len(names) == 46
     assert {"kafka_2.13-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} <= set(names)
-    assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.size > 0 for jar in jars.manifest())
+    assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.size > 0 for jar in jar_list().jars)
 
 
 def test_jars_are_fetched_once_with_progress_and_then_used_without_asking(registry: Registry, cache: Path) -> None:
     reported: list[tuple[int, int, int]] = []
-    directory = jars.broker_jars(lambda *progress: reported.append(progress))
+    directory = jars().directory(lambda *progress: reported.append(progress))
     assert reported == [(1, 2, len(CONTENT)), (2, 2, 2 * len(CONTENT))]
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == {
         "one-1.jar": CONTENT,
         "two-1.jar": CONTENT,
     }
-    assert jars.broker_jars() == directory
+    assert jars().directory() == directory
     assert registry.asked == 1
     assert entries(cache) == [directory.name]
 
 
 def test_a_jar_that_is_not_the_published_one_is_refused_and_nothing_is_kept(registry: Registry, cache: Path) -> None:
     registry.serve(content="tampered")
-    with pytest.raises(LocalKafkaError, match=r"one-1\.jar is not the published file"):
-        jars.broker_jars()
+    with pytest.raises(LocalServerError, match=r"one-1\.jar is not the published file"):
+        jars().directory()
     assert entries(cache) == []
     registry.serve()
-    assert jars.broker_jars().is_dir()
+    assert jars().directory().is_dir()
 
 
 def test_a_jar_that_was_damaged_in_the_cache_is_fetched_again(registry: Registry) -> None:
-    jar = jars.broker_jars() / "two-1.jar"
+    jar = jars().directory() / "two-1.jar"
     jar.write_bytes(b"damaged!!\n")
-    jars._checked.cache_clear()  # as a new process would
-    jars.broker_jars()
+    jars().directory()
     assert jar.read_bytes() == CONTENT
     assert registry.asked == 2
 
 
 def test_a_failed_fetch_reports_why_in_one_line_and_leaves_nothing(registry: Registry, cache: Path) -> None:
     registry.serve(last="echo '  WARN: org.example#two;1: not found'; exit 1")
-    with pytest.raises(LocalKafkaError, match=r"could not be fetched .*two;1: not found") as caught:
-        jars.broker_jars()
+    with pytest.raises(LocalServerError, match=r"could not be fetched .*two;1: not found") as caught:
+        jars().directory()
     assert "\n" not in str(caught.value)
     assert entries(cache) == []
 
 
 def test_of_two_concurrent_fetches_one_downloads_and_the_other_waits(registry: Registry) -> None:
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(jars.broker_jars())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(jars().directory())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,6 +134,6 @@ def test_an_unwritable_cache_is_reported_with_the_variable_that_moves_it(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(LocalKafkaError, match="ONCEWARD_CACHE_DIR"):
-        jars.broker_jars()
+    with pytest.raises(LocalServerError, match="ONCEWARD_CACHE_DIR"):
+        jars().directory()
     assert registry.asked == 0

@@ -1,0 +1,63 @@
+"""What a store needs of its database: one connection that nothing ever replaces, held by this process alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from onceward.coordinator.store.errors import StoreError
+
+__all__ = ["Database", "cause_of"]
+
+
+class Database(ABC):
+    """An open database. Its lock is held from construction to :meth:`close`."""
+
+    name: str
+    """For messages: a file, or where the tables are."""
+    own_place: str
+    """For messages: what to give a store that finds another one's tables."""
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
+    """What the database raises."""
+    connection: Connection
+    """The only one. A connection that broke stays broken: another one might not hold the lock, and what it reads might
+    not hold the last write."""
+
+    @abstractmethod
+    def explain(self, error: Exception, doing: str) -> StoreError:
+        """The error of a store for an error that occurred while ``doing``."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """Send the statements of a block at once, where that saves waits. None of them may return rows."""
+        return nullcontext()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the connection and the lock. Never raises: everything applied is already durable."""
+
+    @abstractmethod
+    def check_rights(self, tables: Collection[str]) -> None:
+        """Check that the store's tables may be read and written. Raises StoreUnusableError."""
+
+    @abstractmethod
+    def secure_creation(self) -> None:
+        """Make a new store's tables and id as durable as its later writes."""
+
+    def is_lost(self, error: Exception) -> bool:
+        """True if the error ended the connection, and with it the lock."""
+        return isinstance(error, DBAPIError) and error.connection_invalidated
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Raise what the database raises as StoreError."""
+        try:
+            yield
+        except self.errors as error:
+            raise self.explain(error, doing) from error
+
+
+def cause_of(error: Exception) -> str:
+    """What the driver said, in one line."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -1,0 +1,246 @@
+"""A store in a schema of a PostgreSQL database, held by a lock of the one session that writes."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import namedtuple_row
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from onceward.coordinator.printable import logger
+from onceward.coordinator.store.database import Database, cause_of
+from onceward.coordinator.store.errors import StoreError, StoreUnusableError
+
+__all__ = ["OLDEST_VERSION", "PostgresDatabase"]
+
+OLDEST_VERSION = 14
+"""Major version of the server."""
+
+_log = logger("onceward.store")
+
+_SECRETS = ("password", "sslpassword")
+_LOCK_SPACE = 0x6F6E6365
+"""First half of the advisory lock's key; the second is the schema, so that each schema can hold a store."""
+_LOCK_WAIT_MS = 3_000
+"""The session of a killed coordinator ends a moment after its process."""
+_DEFAULTS = {
+    "connect_timeout": "10",
+    # A link that swallows everything ends the session in half a minute, and with it the coordinator.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+_OURS = {
+    # The server notices as soon that the coordinator's machine is gone, and releases the lock.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
+    # A quiet coordinator and a long removal are no reason to end the session.
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "transaction_timeout": "0",  # since PostgreSQL 17
+    "default_transaction_isolation": "read committed",
+}
+"""Settings of the session, whatever the role, the database or the server says."""
+_FACTS: LiteralString = """
+    SELECT pg_backend_pid() AS backend, current_setting('server_version') AS version,
+        current_setting('server_version_num')::int / 10000 AS major, pg_is_in_recovery() AS recovering,
+        current_setting('transaction_read_only') = 'on' AS read_only,
+        current_setting('synchronous_commit') AS synchronous,
+        current_setting('synchronous_standby_names') AS standbys, current_setting('fsync') AS fsync,
+        current_setting('server_encoding') AS encoding, current_user AS role, current_database() AS database,
+        current_schema() AS schema, (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AS place
+"""
+_HOLDER: LiteralString = """
+    SELECT pid, client_addr, application_name FROM pg_stat_activity JOIN pg_locks USING (pid)
+    WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid = %s AND objid = %s AND granted
+"""
+_MISSING_RIGHTS: LiteralString = """
+    SELECT needed || ' on ' || name FROM unnest(%s::text[]) AS name,
+        unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
+    WHERE NOT has_table_privilege(quote_ident(current_schema()) || '.' || name, needed) ORDER BY name, needed
+"""
+
+Session = psycopg.Connection[Any]
+
+
+class PostgresDatabase(Database):
+    """One schema of a database. Raises StoreUnusableError (unreachable, in use, or not fit to keep decisions)."""
+
+    own_place = "its own schema or database"
+    errors = (SQLAlchemyError, psycopg.Error)
+
+    def __init__(self, url: str, password: str | None = None) -> None:
+        self.name = url
+        self._session = session = _connect(url, password)
+        try:
+            with self._unusable("checked"):
+                facts = _facts(session)
+                self._refuse(_problems(session, facts))
+                # Pinned as it is now: the server's configuration may change under a running store.
+                _set(session, {**_OURS, "synchronous_commit": facts.synchronous})
+                self._lock(facts.place)
+            session.autocommit = False
+            self._engine = create_engine(
+                "postgresql+psycopg://", creator=_only(session), poolclass=NullPool, use_native_hstore=False
+            )
+            with self.translated("opening the store"):
+                self.connection = self._engine.connect()
+        except BaseException:
+            session.close()
+            raise
+        _log.info(
+            "event=store_opened server=%s database=%s schema=%s synchronous_commit=%s standbys=%r",
+            facts.version, facts.database, facts.schema, facts.synchronous, facts.standbys,
+        )  # fmt: skip
+
+    def explain(self, error: Exception, doing: str) -> StoreError:
+        if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):
+            return StoreUnusableError(
+                f"The store {self.name} is not the role's to use: {cause_of(error)}, seen while {doing}. Give the role "
+                "the rights that the how-to names."
+            )
+        return StoreError(
+            f"The store failed while {doing}: {cause_of(error)}. Whether the last write happened is unknown, so "
+            "nothing is built on it, and no new connection is made: the coordinator ends, and its next start reads "
+            "what is in the database. Look at the database's log."
+        )
+
+    def together(self) -> contextlib.AbstractContextManager[object]:
+        return self._session.pipeline()
+
+    def is_lost(self, error: Exception) -> bool:
+        return super().is_lost(error) or self._session.closed
+
+    def check_rights(self, tables: Collection[str]) -> None:
+        rows = self.connection.exec_driver_sql(_MISSING_RIGHTS, (sorted(tables),)).scalars()
+        self._refuse([f"the role has no {right}" for right in rows])
+
+    def secure_creation(self) -> None:
+        """They are committed as every later write is."""
+
+    def close(self) -> None:
+        with contextlib.suppress(SQLAlchemyError, psycopg.Error):
+            self.connection.close()
+            self._engine.dispose()
+        self._session.close()
+
+    def _lock(self, place: int) -> None:
+        """Take the store's lock, which ends with the session, however that ends."""
+        key = (_LOCK_SPACE, place)
+        _set(self._session, {"lock_timeout": str(_LOCK_WAIT_MS)})
+        try:
+            self._session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
+        except psycopg.errors.LockNotAvailable:
+            holder = self._session.execute(_HOLDER, key).fetchone()
+            who = f"{holder[2]} at {holder[1] or 'a local socket'}, session {holder[0]}" if holder else "unknown"
+            raise StoreUnusableError(
+                f"The store {self.name} is in use by another process ({who}); two coordinators on one store would "
+                "decide against each other. Nothing was started. Stop that process, or use another store."
+            ) from None
+        _set(self._session, {"lock_timeout": "0"})
+
+    def _refuse(self, problems: Collection[str]) -> None:
+        if problems:
+            raise StoreUnusableError(
+                f"The store {self.name} cannot be trusted with decisions. Nothing was started. Change these:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+
+    @contextlib.contextmanager
+    def _unusable(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise StoreUnusableError(
+                f"The store {self.name} could not be {what}: {cause_of(error)}. Nothing was started."
+            ) from error
+
+
+def _connect(url: str, password: str | None) -> Session:
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise StoreUnusableError(
+            f"The store's URL cannot be read: {cause_of(error)}. Nothing was started. Write for example "
+            "postgresql://onceward@db.example.org/onceward"
+        ) from None
+    shown = [name for name in _SECRETS if given.get(name)]
+    if shown:
+        raise StoreUnusableError(
+            f"The store's URL holds a secret ({', '.join(shown)}), which every list of processes would show. Nothing "
+            "was started. Leave it out, and pass --store-password env:NAME or file:PATH."
+        )
+    ours = {"fallback_application_name": f"onceward {socket.gethostname()[:40]}:{os.getpid()}"}
+    secret = {"password": str(password)} if password is not None else {}
+    settings: dict[str, Any] = {**_DEFAULTS, **ours, **given, **secret, "client_encoding": "UTF8"}
+    try:
+        return psycopg.connect(**settings, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise StoreUnusableError(
+            f"The store {url} cannot be reached: {cause_of(error)}. Nothing was started."
+        ) from None
+
+
+def _facts(session: Session) -> Any:
+    with session.cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(_FACTS).fetchone()
+
+
+def _set(session: Session, settings: Mapping[str, str]) -> None:
+    """Set settings of the session, without those that this server does not know."""
+    session.execute(
+        "SELECT set_config(name, ours.value, false) FROM pg_settings"
+        " JOIN unnest(%s::text[], %s::text[]) AS ours (name, value) USING (name)",
+        (list(settings), list(settings.values())),
+    )
+
+
+def _problems(session: Session, facts: Any) -> list[str]:
+    problems = []
+    if session.info.backend_pid != facts.backend:
+        problems.append(
+            "a pooler or proxy stands between: it can move the session to another connection, which does not hold the "
+            "store's lock. Name the server itself"
+        )
+    if facts.major < OLDEST_VERSION:
+        problems.append(f"the server is PostgreSQL {facts.version}; use {OLDEST_VERSION} or newer")
+    if facts.recovering:
+        problems.append("the server is a standby, or still recovers: it takes no writes. Name the primary")
+    elif facts.read_only:
+        problems.append("transactions are read-only: set default_transaction_read_only to off for the role")
+    if facts.synchronous == "off":
+        problems.append(
+            "synchronous_commit is off: a crash of the server would lose decisions that were already carried out. "
+            "Set it to on for the role"
+        )
+    if facts.fsync != "on":
+        problems.append("fsync is off: a crash of the server's machine would damage the store. Set it to on")
+    if facts.encoding != "UTF8":
+        problems.append(f"the database's encoding is {facts.encoding}, which cannot hold every text. Make one in UTF8")
+    if facts.schema is None:
+        problems.append("the role's search_path names no schema that is there. Make one, or name it in the URL")
+    return problems
+
+
+def _only(session: Session) -> Callable[[], Session]:
+    """Hand the session to SQLAlchemy once. It asks for another one when it has lost it, and would go on without the
+    lock."""
+    sessions = [session]
+
+    def creator() -> Session:
+        if not sessions:
+            raise psycopg.OperationalError("the session is lost, and the store's lock with it")
+        return sessions.pop()
+
+    return creator

@@ -1,0 +1,92 @@
+"""An older store is migrated in one transaction, or refused and left as it was."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import pytest
+from sqlalchemy import Connection
+
+from onceward.coordinator.store import identity, migrations
+from onceward.coordinator.store.errors import StoreError, StoreUnusableError
+from onceward.coordinator.store.schema import SCHEMA_VERSION
+from tests.support.places import Place
+from tests.support.stored_jobs import StoredJob
+
+NOW = SCHEMA_VERSION
+
+
+def add_table(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE leaders (epoch BIGINT)")
+
+
+def add_row(connection: Connection) -> None:
+    connection.exec_driver_sql("INSERT INTO leaders VALUES (7)")
+
+
+def fail(_connection: Connection) -> None:
+    raise StoreError("no room")
+
+
+@contextmanager
+def newer(*steps: Callable[[Connection], None], first: int = NOW) -> Iterator[None]:
+    """Make this program one that is some versions newer."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = {first + number: step for number, step in enumerate(steps)}
+        patch.setattr(migrations, "MIGRATIONS", MappingProxyType(known))
+        for module in (migrations, identity):
+            patch.setattr(module, "SCHEMA_VERSION", first + len(steps))
+        yield
+
+
+def written(place: Place) -> StoredJob:
+    store = place.open()
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(2)
+    store.close()
+    return job
+
+
+def stored(place: Place, query: str) -> object:
+    with place.raw() as raw:
+        return raw.exec_driver_sql(query).scalar()
+
+
+VERSION = "SELECT value FROM onceward_meta WHERE key = 'schema_version'"
+
+
+def test_an_older_store_is_migrated_step_by_step_and_keeps_everything(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = written(place)
+    with newer(add_table, add_row):
+        for _ in range(2):  # once only
+            assert place.loaded() == [job.durable]
+    assert stored(place, "SELECT count(*) FROM leaders WHERE epoch = 7") == 1
+    assert stored(place, VERSION) == str(NOW + 2)
+    assert caplog.text.count(f"event=store_migrated from={NOW} to={NOW + 2}") == 1
+
+
+def test_a_migration_that_fails_leaves_the_older_store(place: Place) -> None:
+    job = written(place)
+    with newer(add_table, fail), pytest.raises(StoreError, match="no room"):
+        place.open()
+    assert stored(place, VERSION) == str(NOW)
+    assert place.loaded() == [job.durable]
+    place.run("CREATE TABLE leaders (epoch BIGINT)")  # there is none
+
+
+def test_a_store_without_a_way_to_this_version_is_refused(place: Place) -> None:
+    written(place)
+    refused = pytest.raises(StoreUnusableError, match=f"schema version {NOW}, this program knows version {NOW + 2}")
+    with newer(add_table, first=NOW + 1), refused:
+        place.open()
+
+
+def test_a_store_that_a_newer_program_migrated_is_refused_by_an_older_one(place: Place) -> None:
+    written(place)
+    with newer(add_table):
+        place.open().close()
+    with pytest.raises(StoreUnusableError, match=f"schema version {NOW + 1}, this program knows version {NOW}"):
+        place.open()
