@@ -36,6 +36,7 @@ class BatchSource(Source):
 
     schema = ""
     copied_columns = ()
+
     def __init__(self, job: JobName, handover: Handover) -> None:
         self.participant = Participant(name=ParticipantName("spark"), role=Role.SOURCE, kind=KIND)
         self._job = job
