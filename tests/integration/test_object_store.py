@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from benchmarks.environments import python_environment
-from onceward.coordinator.dev.kafka.jars import cache_directory
+from onceward.coordinator.dev.jars import cache_directory
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.processes import JobProcesses, Process, armed_with

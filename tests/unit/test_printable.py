@@ -27,6 +27,8 @@ from tests.unit.ops.test_command import onceward
 
 NASTY = "before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"
 SHOWN = r"before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"
+STORED = NASTY.replace("\0", r"\x00")
+"""The driver escapes NUL, which PostgreSQL cannot store."""
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -68,7 +70,7 @@ def test_listings_escape_control_characters_for_people_and_keep_them_in_json(
     assert not _RAW.search(shown)
     reported = onceward(*listing, "--json", "--state-dir", str(state_dir)).stdout
     assert not _RAW.search(reported)
-    assert any(NASTY in text for text in texts(json.loads(reported)))
+    assert any(STORED in text for text in texts(json.loads(reported)))
 
 
 def texts(value: object) -> Iterator[str]:
@@ -95,7 +97,8 @@ def test_the_log_of_a_driver_and_of_a_coordinator_escape_control_characters(
                 logger("onceward.pipeline").exception("settling failed: %s", NASTY)
         finally:
             logging.getLogger().removeHandler(handler)
-    assert stream.getvalue().count(SHOWN) >= 4
+    # in quotes, a backslash that is stored is shown as two
+    assert stream.getvalue().replace(r"\\x00", r"\x00").count(SHOWN) >= 4
     assert not _RAW.search(stream.getvalue())
 
 

@@ -24,8 +24,10 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_a_new_directory_and_its_files_are_of_this_user_alone_whatever_the_umask(tmp_path: Path) -> None:
-    place = tmp_path / "state"
+def test_a_new_directory_and_its_files_are_of_this_user_alone_whatever_the_umask(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    place = tmp_path_factory.mktemp("s") / "state"  # short enough for a socket
     with EmbeddedCoordinator(place) as coordinator:
         modes = {path.relative_to(place).as_posix(): mode_of(path) for path in place.rglob("*")}
         assert coordinator.address == f"unix:{place}/socket/coordinator.sock"
