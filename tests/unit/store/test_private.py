@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,18 +17,23 @@ from onceward.coordinator.store.store import Store
 from tests.support.stored_jobs import StoredJob
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket's."""
+    with TemporaryDirectory() as path:
+        yield Path(path)
+
+
 @pytest.fixture(params=[0o000, 0o022, 0o277], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+def umask(request: pytest.FixtureRequest, short: Path) -> Iterator[None]:
     former = os.umask(request.param)
     yield
     os.umask(former)
 
 
 @pytest.mark.usefixtures("umask")
-def test_a_new_directory_and_its_files_are_of_this_user_alone_whatever_the_umask(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    place = tmp_path_factory.mktemp("s") / "state"  # short enough for a socket
+def test_a_new_directory_and_its_files_are_of_this_user_alone_whatever_the_umask(short: Path) -> None:
+    place = short / "state"
     with EmbeddedCoordinator(place) as coordinator:
         modes = {path.relative_to(place).as_posix(): mode_of(path) for path in place.rglob("*")}
         assert coordinator.address == f"unix:{place}/socket/coordinator.sock"
