@@ -327,7 +327,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert reported == chronicle.reported
 
 
-# thousands of reads, each of which waits for a server
+# Thousands of reads, each of which waits for a server: slow, and beyond the hang guard of other tests.
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_every_read_returns_what_was_decided_whatever_fails(place: Place) -> None:
     run_state_machine_as_test(
