@@ -81,14 +81,16 @@ class CheckpointWriter:
     def _next_plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
         """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
         who waits for the checkpoint ends the wait."""
+        source = self._m.source
         give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             began = self._m.runtime.monotonic()
-            plan = self._m.source.plan(positions)
+            plan = source.plan(positions)
             ended = self._m.runtime.monotonic()
             if plan.records or plan.finished or plan.positions != positions or ended > give_up:
                 return plan, ended - began
-            if self._mailbox.wait(lambda: self._disturbed(checkpoint), self._m.source.idle_poll_s):
+            self._mailbox.wait(lambda: self._disturbed(checkpoint) or source.has_news(), source.idle_poll_s)
+            if self._disturbed(checkpoint):
                 return plan, ended - began
 
     def _disturbed(self, checkpoint: CheckpointId) -> bool:

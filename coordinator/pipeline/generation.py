@@ -60,6 +60,7 @@ class GenerationRun:
             on_interrupt=members.tasks.cancel,
             runtime=members.runtime,
         )
+        members.source.wakes(self._mailbox.wake)
         self._ages = Ages(members.committer, members.journal, members.runtime)
         self._session: Session
         self._settler: Settler

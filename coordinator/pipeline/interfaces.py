@@ -147,6 +147,14 @@ class Source(ABC):
     def restore(self, positions: Document) -> None:
         """Check that reading can continue from ``positions``. Raises HaltedError if the input is gone or replaced."""
 
+    def wakes(self, wake: Callable[[], None]) -> None:  # noqa: B027 - optional
+        """Keep ``wake``, which ends a checkpoint's wait for new data if :meth:`has_news`. Called in each generation. A
+        source that learns of its input calls it; others are asked for a plan every ``idle_poll_s``."""
+
+    def has_news(self) -> bool:
+        """Return whether input has come since the last plan, if the source learns of it. Must not wait."""
+        return False
+
     @abstractmethod
     def plan(self, base: Document) -> Plan:
         """Return half-open ranges from ``base`` to the current end, within the source's limits. Does not wait."""

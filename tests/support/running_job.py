@@ -411,6 +411,12 @@ class Input:
 
     def restore(self, positions: Document) -> None: ...
 
+    def wakes(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    def has_news(self) -> bool:
+        return False
+
     def plan(self, base: Document) -> Plan:
         start = base.body["next"]
         split = {"start": start, "end": start + 10}

@@ -39,6 +39,7 @@ class Handover:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._offer: Found | None = None
+        self._on_offer: Callable[[], None] = lambda: None
         self._work: Work | None = None
         self._settled: Batch | None = None
         self._settled_digest = ""
@@ -55,6 +56,8 @@ class Handover:
         with self._changed:
             self._offer = found
             self._changed.notify_all()
+            on_offer = self._on_offer
+        on_offer()  # without the lock: it takes another one, whose holders look at the offer
         try:
             yield
         finally:
@@ -128,6 +131,11 @@ class Handover:
         """The digest of all records of the last run that wrote a whole batch."""
         with self._changed:
             return self._digest
+
+    def on_offer(self, call: Callable[[], None]) -> None:
+        """Call ``call`` whenever a batch is offered, in Spark's thread."""
+        with self._changed:
+            self._on_offer = call
 
     @property
     def offered(self) -> Found | None:

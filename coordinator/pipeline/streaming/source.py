@@ -1,6 +1,6 @@
 """The batch that Spark has open, as a source: what there is to read is the batch that is offered."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.pipeline.interfaces import (
@@ -15,6 +15,7 @@ from onceward.coordinator.pipeline.interfaces import (
 from onceward.coordinator.pipeline.streaming.batches import (
     KIND,
     Batch,
+    Found,
     Place,
     batch_of,
     describe_refusal,
@@ -35,13 +36,13 @@ class BatchSource(Source):
 
     schema = ""
     copied_columns = ()
-    idle_poll_s = 0.005
-    """An offered batch waits for nothing else, and looking for it costs nothing."""
 
     def __init__(self, job: JobName, handover: Handover) -> None:
         self.participant = Participant(name=ParticipantName("spark"), role=Role.SOURCE, kind=KIND)
         self._job = job
         self._handover = handover
+        self._planned: Found | None = None
+        """What was offered when the last plan was made."""
 
     def open(self, context: JobContext) -> None:
         """Do nothing: Spark has the clients."""
@@ -56,6 +57,12 @@ class BatchSource(Source):
     def restore(self, positions: Document) -> None:
         self._handover.recovered(self._read(positions))
 
+    def wakes(self, wake: Callable[[], None]) -> None:
+        self._handover.on_offer(wake)
+
+    def has_news(self) -> bool:
+        return self._handover.offered is not self._planned
+
     def plan(self, base: Document) -> Plan:
         """Return the offered batch if it follows ``base``.
 
@@ -64,6 +71,7 @@ class BatchSource(Source):
         if self._handover.refusal is not None:
             raise self._handover.refusal
         completed, found = self._read(base), self._handover.offered
+        self._planned = found
         idle = Plan(splits=(), positions=base, records=0, lag=0, finished=False)
         if found is None:
             return idle

@@ -1,5 +1,6 @@
 """A generation with the real core whose checkpoints fail, find nothing to read, or reach the end of the input."""
 
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,26 @@ def once(checkpoint: int, error: Exception) -> Any:
             raise error
 
     return running
+
+
+def test_a_source_that_learns_of_its_input_ends_the_wait_for_it() -> None:
+    job = Failing(Reasons(), until=2)
+    job.source.idle_poll_s = 1000
+    came, planned = threading.Event(), job.source.plan
+
+    def comes() -> None:
+        came.set()
+        job.source.wake()
+
+    def plan(base: Document) -> Plan:
+        if not came.is_set():
+            threading.Thread(target=comes).start()
+            return Plan(splits=(), positions=base, records=0, lag=0, finished=False)
+        return planned(base)  # type: ignore[no-any-return]
+
+    job.source.plan, job.source.has_news = plan, came.is_set
+    assert job.generation.run() is CloseReason.STOPPED
+    assert job.read == {2: (0, 10)}
 
 
 def test_a_checkpoint_that_fails_is_declined_swept_and_read_again() -> None:

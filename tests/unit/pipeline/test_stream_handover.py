@@ -8,9 +8,11 @@ import pytest
 
 from onceward.coordinator.errors import CheckpointFailedError, FencedError, HaltedError
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
-from onceward.coordinator.pipeline.streaming.batches import Batch, Found
+from onceward.coordinator.pipeline.streaming.batches import Batch, Found, positions_before_the_first
 from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError, Work
+from onceward.coordinator.pipeline.streaming.source import BatchSource
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.values import JobName
 from tests.support.waiting import wait_until
 
 FIVE, SIX = (Batch(query="q", number=number, offsets=str(number)) for number in (5, 6))
@@ -52,6 +54,16 @@ def test_a_batch_is_run_for_the_checkpoint_and_released_when_it_is_settled() -> 
         assert handover.next_work(FIVE, always) is None
         assert handover.settled_digest == "3:0000000000000001"
     assert handover.offered is None
+
+
+def test_an_offered_batch_is_news_for_the_checkpoint_that_waits_until_it_is_planned() -> None:
+    handover, news = Handover(), list[bool]()
+    source = BatchSource(JobName("totals"), handover)
+    source.wakes(lambda: news.append(source.has_news()))
+    with handover.offering(found(FIVE)):
+        assert news == [True]
+        assert source.plan(positions_before_the_first()).records == 1
+        assert not source.has_news()
 
 
 def test_a_run_fails_when_the_query_stops_before_it_has_begun() -> None:
