@@ -288,8 +288,8 @@ class BrokerView:
             self._admin = admin_client(self._cluster)
         return CheckpointFailedError(
             f"Kafka cluster {self._cluster.name!r} ({self._cluster.bootstrap_servers}) did not report {what}: {said}. "
-            "Nothing was read; the next checkpoint retries. If this persists, check that the brokers run and that the "
-            "user may describe the topics."
+            "Nothing was read; jobs and streaming queries try again. If this persists, check that the brokers run and "
+            "that the user may describe the topics."
         )
 
 

@@ -192,8 +192,8 @@ class KafkaSplitReader:
     def _stalled(self, of: "_Range", said: str) -> CheckpointFailedError:
         return CheckpointFailedError(
             f"Reading {of.topic}-{of.partition} stopped at offset {of.position} of {of.end}: nothing came for "
-            f"{self.give_up_after:.0f} s; the client last said: {said}. No record was skipped, the next checkpoint "
-            "reads them again. Check that the partition's leader can be reached from the executors."
+            f"{self.give_up_after:.0f} s; the client last said: {said}. No record was skipped, the next attempt reads "
+            "them again. Check that the partition's leader can be reached from the executors."
         )
 
     def _gone(self, consumer: ArrowConsumer, of: "_Range") -> CheckpointFailedError:
@@ -298,7 +298,7 @@ def _replaced(of: _Range, offset: int, epoch: int) -> CheckpointFailedError:
     return CheckpointFailedError(
         f"{of.topic}-{of.partition} holds at offset {offset} a record of leader epoch {epoch}. When the range was "
         f"planned up to offset {of.end}, its records had epochs up to {of.epoch}: the log has lost its end since and "
-        "was refilled. No record was taken. The next checkpoint checks whether records read before are gone."
+        "was refilled. No record was taken. Planning the range again checks whether records read before are gone."
     )
 
 
