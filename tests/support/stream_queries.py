@@ -292,7 +292,7 @@ def main() -> int:
         job=spec["job"],
         query=lambda spark: query.build(spark, source),
         sink=KafkaSink(cluster, topic=spec["sink"]),
-        checkpoint_location=source.parent / "checkpoint",
+        checkpoint_location=spec.get("checkpoint") or source.parent / "checkpoint",
         output_mode=query.output_mode,
         trigger=spec.get("trigger", {"availableNow": True}),
         spark=session(made, {**query.settings, **(spec.get("session") or {})}),
