@@ -1,10 +1,10 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check simulate explore mutants mutation crash network bench docs protos setup clean
+.PHONY: help demo test check versions simulate explore mutants mutation crash network bench docs protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
-unexport ONCEWARD_VENV
+unexport ONCEWARD_VENV ONCEWARD_PYSPARK
 # Without it, each test worker compiles all tests again before it runs the first.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -20,6 +20,9 @@ test: setup ## everything, on a real Kafka; PYTEST="-k name" for a part
 check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
 	@sh scripts/check.sh
+
+versions: ## the tests that meet Spark, on other versions of PySpark; VERSIONS="4.0.5 4.2.1" PYTEST="-k name"
+	@PYTEST="$(PYTEST)" sh scripts/versions.sh $(VERSIONS)
 
 explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
 	@sh scripts/setup.sh --no-broker

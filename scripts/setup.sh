@@ -6,8 +6,9 @@
 #
 #   scripts/setup.sh [--no-broker]
 #
-#   PYTHON          the Python that creates the environment (default: the first that is new enough)
-#   ONCEWARD_VENV   the environment's directory (default: .venv)
+#   PYTHON            the Python that creates the environment (default: the first that is new enough)
+#   ONCEWARD_VENV     the environment's directory (default: .venv)
+#   ONCEWARD_PYSPARK  the version of PySpark (default: that of constraints.txt)
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -68,15 +69,24 @@ check_java() {
         die "Java 17 or newer is needed (for Spark and the local Kafka) and $java is ${version:-of unknown version}; install it with: $cure"
 }
 
+constraints() {
+    if [ -n "${ONCEWARD_PYSPARK:-}" ]; then
+        sed "s/^pyspark==.*/pyspark==$ONCEWARD_PYSPARK/" constraints.txt
+    else
+        cat constraints.txt
+    fi
+}
+
 # The inputs of the environment. They include its path, because an environment cannot be moved.
 fingerprint() {
     pwd
-    cat pyproject.toml constraints.txt
+    cat pyproject.toml
+    constraints
 }
 
 # pip's long output goes to the log; the terminal shows a line per slow step, and one per ten packages.
 pip_install() {
-    { "$VENV/bin/python" -m pip install -c constraints.txt "$@" 2>&1 && echo done >"$VENV/onceward-pip"; } | tee -a "$LOG" |
+    { "$VENV/bin/python" -m pip install -c "$VENV/onceward-constraints.txt" "$@" 2>&1 && echo done >"$VENV/onceward-pip"; } | tee -a "$LOG" |
         awk '/^Collecting /{ if (++n % 10 == 0) { printf "setup: ... %d packages\n", n; fflush() } }
              /^ *Downloading .*pyspark/{ print "setup: ... downloading PySpark"; fflush() }
              /^ *Building wheel for pyspark .*started|^Building wheels.*pyspark/{ print "setup: ... building PySpark"; fflush() }
@@ -98,6 +108,7 @@ make_environment() {
     fi
     rm -f "$STAMP" "$VENV/onceward-pip"
     : >"$LOG"
+    constraints >"$VENV/onceward-constraints.txt"
     say "installing $(grep -c == constraints.txt) packages into $VENV$long"
     # Build tools first: the other packages are then built with exactly these, not with the newest releases.
     pip_install setuptools

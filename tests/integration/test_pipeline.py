@@ -182,8 +182,10 @@ def test_operations_per_checkpoint_see_the_rows_of_their_own_checkpoint(
 
 
 def test_a_job_with_a_shuffle_is_refused_where_spark_may_recompute_files_for_some_tasks_only(bench: Bench) -> None:
-    bench.fill(0, 10)
     checksums = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    if not bench.spark.conf.isModifiable(checksums):
+        pytest.skip("this Spark has no checksums of shuffles: in our session, a stage that has lost its input fails")
+    bench.fill(0, 10)
     bench.spark.conf.set(checksums, "false")
     try:
         with pytest.raises(PreflightError, match="shuffle"):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.timeout(300)
+
+STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None
+streaming = pytest.mark.skipif(not STREAMS, reason="sources in Python have no limits per trigger before PySpark 4.2")
 
 _LIMIT_S = 120.0
 
@@ -146,6 +150,15 @@ def test_a_batch_read_begins_and_ends_at_the_named_offsets(spark: "SparkSession"
     assert Counter(row["value"] for row in df.collect()) == Counter([*values(50)[10:20], *values(50, "w")])
 
 
+@pytest.mark.skipif(STREAMS, reason="this Spark reads streams")
+def test_a_spark_without_limits_per_trigger_reads_no_stream(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    stream = read(spark.readStream, topics, topics.create())
+    assert "needs PySpark 4.2" in Query(stream, tmp_path).failure()
+
+
+@streaming
 def test_a_query_continues_at_its_checkpoint_without_loss_or_repeat(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
@@ -164,6 +177,7 @@ def test_a_query_continues_at_its_checkpoint_without_loss_or_repeat(
     assert Counter([*first.values, *second.values]) == Counter(topics.values(topic))
 
 
+@streaming
 def test_available_now_stops_at_the_end_that_it_saw_at_its_start(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
@@ -174,6 +188,7 @@ def test_available_now_stops_at_the_end_that_it_saw_at_its_start(
     assert query.values == values(20)
 
 
+@streaming
 def test_records_of_aborted_and_open_transactions_are_never_read(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
@@ -189,6 +204,7 @@ def test_records_of_aborted_and_open_transactions_are_never_read(
     assert [row["value"] for row in read(spark.read, topics, topic).collect()] == wanted
 
 
+@streaming
 def test_a_running_query_finds_new_partitions(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
     topic = topics.create()
     topics.fill(topic, values(5))
@@ -204,6 +220,7 @@ def test_a_running_query_finds_new_partitions(spark: "SparkSession", topics: Top
         query.running.stop()
 
 
+@streaming
 def test_a_query_whose_input_is_gone_fails_and_names_it(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
     deleted, recreated = topics.create("deleted"), topics.create("recreated")
     queries = {}
@@ -267,6 +284,7 @@ def test_a_topic_that_is_not_compacted_is_no_table(spark: "SparkSession", topics
         table(spark, topics, topic)
 
 
+@streaming
 def test_a_stream_is_joined_with_a_table_as_it_is_in_each_batch_and_with_a_read_as_it_was_planned(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
@@ -289,6 +307,7 @@ def test_a_stream_is_joined_with_a_table_as_it_is_in_each_batch_and_with_a_read_
     assert rows == [(b"view 1", b"old", 1), (b"view 2", b"new", 1)]
 
 
+@streaming
 @pytest.mark.slow
 def test_planners_and_executors_need_only_the_code_that_was_sent(topics: Topics, tmp_path: Path) -> None:
     topic = topics.create()

@@ -5,6 +5,7 @@ the planners beside the driver, and the executors' workers. So what only planner
 """
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OncewardDataSource", "columns_of", "make_known", "register"]
 
-_STREAMS_SINCE = (4, 2)
-"""Limits per trigger and availableNow, for sources in Python."""
+_STREAMS = "pyspark.sql.streaming.datasource"
+"""PySpark's module of limits per trigger and availableNow, for sources in Python: since 4.2."""
 
 
 def register(spark: "SparkSession") -> None:
@@ -86,7 +87,7 @@ class OncewardDataSource(DataSource):
 
         from onceward.sources.kafka.driver.options import Mode, ReadOptions
 
-        if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < _STREAMS_SINCE:
+        if find_spec(_STREAMS) is None:
             raise ConfigurationError(
                 f'readStream.format("onceward") needs PySpark 4.2; this is {pyspark.__version__}. Nothing was read. '
                 "Install PySpark 4.2 or newer, or use spark.read."
