@@ -14,6 +14,7 @@ from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
+    Author,
     CheckpointId,
     Committable,
     Document,
@@ -77,7 +78,7 @@ def _keeps_positions(
 
 
 def _takes_for_committed(
-    self: Committer, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    self: Committer, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
 ) -> Sequence[Settlement]:
     return [Settlement(slot=one.slot, outcome=Outcome.COMMITTED, evidence="") for one in committables]
 
