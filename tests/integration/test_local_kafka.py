@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient
 
+from onceward.coordinator.dev.errors import LocalServerError
 from onceward.coordinator.dev.kafka import LocalKafka, LocalKafkaError
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts
@@ -110,7 +111,7 @@ def test_a_named_directory_keeps_its_data_from_run_to_run_and_has_one_user_at_a_
         topic = topics.create()
         topics.fill(topic, [b"kept"])
         cluster = first.cluster_id
-        with pytest.raises(LocalKafkaError, match="in use by another"):
+        with pytest.raises(LocalServerError, match="in use by another"):
             LocalKafka(directory=tmp_path).start()
     with LocalKafka(directory=tmp_path) as second:
         assert second.cluster_id == cluster
@@ -250,7 +251,7 @@ def test_a_port_that_another_process_takes_at_the_last_moment_is_replaced(monkey
             assert len(tries) == 2
             assert str(taken) not in local.bootstrap_servers
             assert AdminClient({"bootstrap.servers": local.bootstrap_servers}).list_topics(timeout=30).brokers
-        with pytest.raises(LocalKafkaError, match=f"Port {taken} .* is in use"):
+        with pytest.raises(LocalServerError, match=f"Port {taken} .* is in use"):
             LocalKafka(port=taken).start()
 
 

@@ -99,7 +99,8 @@ class LocalKafka:
     def start(self) -> None:
         """Start all brokers and wait until the cluster is operational (4 s; the very first time, jars are fetched).
 
-        Raises `LocalKafkaError` with the broker's own output if it does not come up; then nothing keeps running.
+        Raises `LocalKafkaError` with the broker's own output if it does not come up, and `LocalServerError` if its
+        directory or port is in use; then nothing keeps running.
         """
         if self._place is not None:
             raise LocalKafkaError("This local Kafka was started already; stop it first.")
