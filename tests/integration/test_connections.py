@@ -118,6 +118,7 @@ def test_the_preflight_names_topics_that_may_not_be_read(guarded: LocalKafka, pa
         source.close()
     assert "not read" in said.pop(f"source topics {shown}")
     assert "do not exist" in said.pop(f"source topics {hidden}")
+    assert "in plain text" in said.pop("cluster main")
     assert said.keys() == {f"source topic {shown}", f"source topic {open_}"}
     assert set(said.values()) == {"its settings may not be read"}
 
