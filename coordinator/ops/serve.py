@@ -2,17 +2,17 @@
 
 import logging
 import sys
-from functools import partial
 from pathlib import Path
 
 from onceward.connections.secrets import reference_problem, resolve
+from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import parse_listen
-from onceward.coordinator.service.run import serve
+from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.service.tls import ServerTls
@@ -39,6 +39,7 @@ def tls_of(certificate: Path | None, key: Path | None, client_ca: Path | None) -
 def run_serve(
     *,
     listen: str,
+    advertise: str,
     store: str | None,
     store_password: str | None,
     clusters: Path | None,
@@ -59,13 +60,22 @@ def run_serve(
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
 
-    def announce(address: str, store_id: str) -> None:
+    def announce(address: str, store: Store | None) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
-        print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}")
+        which = "stands by" if store is None else store.store_id
+        print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({which}){names}")
 
-    options = ServerOptions(reflection=reflection, tls=tls, committers=committers)
-    serve(place, partial(Store.open, store_url, password=_password(store_password)), options, announce)
+    if advertise:
+        addresses_of(advertise)
+    serving = Serving(
+        listen=place,
+        advertise=advertise,
+        store_url=store_url,
+        store_password=_password(store_password),
+        options=ServerOptions(reflection=reflection, tls=tls, committers=committers),
+    )
+    serve(serving, announce)
 
 
 def _password(reference: str | None) -> str | None:
