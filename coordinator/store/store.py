@@ -22,7 +22,7 @@ from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
 from onceward.coordinator.store.database import Database, cause_of
-from onceward.coordinator.store.errors import LeadLostError, StoreError
+from onceward.coordinator.store.errors import StoreError
 from onceward.coordinator.store.identity import identify
 from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.reading import (
@@ -226,7 +226,7 @@ class Store:
         with self._transaction() as connection:
             try:
                 require_term(connection, self.term)
-            except LeadLostError as error:
+            except StoreError as error:
                 self._failure = error
                 raise
             yield connection

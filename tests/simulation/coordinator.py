@@ -1,6 +1,7 @@
 """The coordinator's process: the real service without sockets, on a store in memory that outlives it."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -96,6 +97,7 @@ class _Connection:
         self._store = store
         self._process = process
         self.store_id = store.store_id
+        self.leads_until = self.confirm_at = math.inf  # no other coordinator uses this store
 
     def load_jobs(self) -> list[Durable]:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
