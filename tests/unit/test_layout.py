@@ -45,6 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",
+        "coordinator.wire.lead",
         "connections",
     ),
     "connections": ("coordinator.protocol",),

@@ -1,9 +1,11 @@
 """Several coordinators on one PostgreSQL: one leads, and another one replaces it, however it ends."""
 
+import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,12 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.ops.health import run_health
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
-from onceward.coordinator.wire.lead import LEADER, LIVE, READY
+from onceward.coordinator.wire.lead import LEADER, LIVE, READY, TERM
 from tests.support.places import Place, postgres_place
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
@@ -86,6 +91,28 @@ class Pair:
             assert driver.committed == sorted(set(driver.committed))
         with OperatorClient(self.address) as operators:
             assert {job.generation for job in operators.jobs()} == {1}
+
+
+def test_a_leader_that_cannot_confirm_its_lead_answers_nothing(
+    on: Callable[..., EmbeddedCoordinator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept, and the database may have ended its session: its memory says nothing about who leads."""
+    confirmed = threading.Event()
+
+    def confirm(_: Store) -> None:
+        if not confirmed.is_set():
+            raise LeadLostError("another one leads")
+
+    monkeypatch.setattr(Store, "leads_until", property(lambda _: math.inf if confirmed.is_set() else -math.inf))
+    monkeypatch.setattr(Store, "confirm", confirm)
+    with open_channel(on(tmp_path / "late").address) as channel:
+        late: Any = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
+        assert late.code() is grpc.StatusCode.UNAVAILABLE
+    confirmed.set()
+    with open_channel(on(tmp_path / "leader").address) as channel:
+        answer = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
+        assert answer.code() is grpc.StatusCode.OK
+        assert (TERM, "1") in [tuple(one) for one in answer.trailing_metadata()]
 
 
 @pytest.fixture
