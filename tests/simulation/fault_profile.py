@@ -140,7 +140,7 @@ def draw(random: Random) -> FaultProfile:
         coordinator_kills=times(0.3, 3),
         driver_kills=times(0.3, 3),
         driver_pauses=times(0.2, 2),
-        coordinator_pauses=times(0.15, 2),
+        coordinator_pauses=times(0.3, 3),
         takeovers=times(0.2, 2),
         cuts=times(0.2, 2),
         kafka_cuts=times(0.2, 2),

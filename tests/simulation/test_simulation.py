@@ -25,17 +25,18 @@ def test_thousands_of_worlds_keep_the_promise() -> None:
     """The first of those that `make simulate` runs."""
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
-    for result in run_range(1, 4_000):
+    for result in run_range(1, 2_000):
         assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
     # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow", "store_failures", "resumed", "stops"):
-        assert counts[what] > 200, what
-    assert counts["replays"] > 40
-    assert counts["orphans"] > 200
-    assert counts["returns"] > 120
-    assert endings["finished"] > 3_600
+        assert counts[what] > 100, what
+    assert counts["replays"] > 20
+    assert counts["orphans"] > 100
+    assert counts["returns"] > 60
+    assert counts["elections"] > 60
+    assert endings["finished"] > 1_800
 
 
 def test_a_hundred_worlds_keep_the_promise() -> None:
