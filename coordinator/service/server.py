@@ -19,9 +19,11 @@ from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
 from onceward.coordinator.service.job_summaries import JobSummaries
+from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.rejections import counted
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.service.watchers import Watchers
@@ -52,6 +54,8 @@ class ServerOptions:
     tls: ServerTls | None = None
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
+    observer: Observer | None = None
+    """What measures the coordinator. It may outlive this server, and serve the next one."""
 
 
 def _wall() -> datetime:
@@ -88,7 +92,12 @@ class CoordinatorServer:
             self._orphans = Orphans(self.engine, self._group_commit, self._options.committers, wall=wall)
         self._health = health.aio.HealthServicer()
         self._reports = Reports()
-        self._server = self._make_server(wall)
+        self._summaries = JobSummaries(self.engine, self._reports, self._orphans, wall=wall)
+        self._server = self._make_server()
+        if (observer := self._options.observer) is not None:
+            self.engine.observer = observer
+            found = store.last_completed_by_job()
+            observer.attached(self._summaries, {job: last.at for job, last in found.items() if last.at is not None})
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).
@@ -130,10 +139,12 @@ class CoordinatorServer:
         self._watchers.stop()
         await self._server.stop(grace)
         await self._group_commit.stop()
+        if self._options.observer is not None:
+            self._options.observer.detached()
         with contextlib.suppress(StoreError):  # the history may miss some entries
             self.engine.tidy()
 
-    def _make_server(self, wall: Callable[[], datetime]) -> grpc.aio.Server:
+    def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
             options=[
                 # a second coordinator on the same port must fail, not share it
@@ -150,13 +161,15 @@ class CoordinatorServer:
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        summaries = JobSummaries(self.engine, self._reports, self._orphans, wall=wall)
         services = (
             participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports),
-            operator_service(self.engine, self._watchers, self._group_commit, summaries),
+            operator_service(self.engine, self._watchers, self._group_commit, self._summaries),
         )
         intake = Intake()
-        server.add_generic_rpc_handlers(tuple(intake.bounded(service) for service in services))
+        handlers = [intake.bounded(service) for service in services]
+        if self._options.observer is not None:
+            handlers = [counted(handler, self._options.observer.rejected) for handler in handlers]
+        server.add_generic_rpc_handlers(tuple(handlers))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

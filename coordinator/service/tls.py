@@ -35,7 +35,7 @@ class ServerTls:
     def check(self) -> None:
         """Raise ConfigurationError if a file cannot be used."""
         try:
-            self._check()
+            self.context()
         except OSError as error:  # also ssl.SSLError
             raise ConfigurationError(
                 f"TLS: {', '.join(map(str, self._files()))} cannot be used: {error}. Nothing was started. Each must be "
@@ -53,7 +53,7 @@ class ServerTls:
                 version = self._version()
                 if version == seen:
                     return None
-                self._check()
+                self.context()
                 configuration = self._configuration()
             except OSError as error:
                 # perhaps in the middle of a replacement; the next connection looks again
@@ -77,11 +77,14 @@ class ServerTls:
             ("grpc.max_connection_age_grace_ms", 10_000),
         ]
 
-    def _check(self) -> None:
+    def context(self) -> ssl.SSLContext:
+        """The same files for the standard library. Raises OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key, password=_no_password)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pair = (self.key.read_bytes(), self.certificate.read_bytes())
