@@ -1,5 +1,6 @@
 """``onceward serve``."""
 
+import contextlib
 import logging
 import sys
 from functools import partial
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.json_logs import log_formatter
+from onceward.coordinator.ops.measuring import measure
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs
@@ -46,14 +49,17 @@ def run_serve(
     reflection: bool,
     anywhere: bool,
     log_level: str,
+    log_format: str = "text",
+    metrics: str | None = None,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
     place = parse_listen(listen, anywhere=anywhere or (tls is not None and tls.authenticates))
     level = _LEVELS.get(log_level.lower())
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
-    form = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
-    logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
+    form = log_formatter(log_format)
+    logging.basicConfig(level=level, stream=sys.stderr, force=True)
+    logging.getLogger().handlers[0].setFormatter(form)
     escape_logs()
     known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
@@ -62,10 +68,15 @@ def run_serve(
     def announce(address: str, store_id: str) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
+        if measured.url is not None:
+            print_result(f"metrics are at {measured.url}")
         print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}")
 
-    options = ServerOptions(reflection=reflection, tls=tls, committers=committers)
-    serve(place, partial(Store.open, store_url, password=_password(store_password)), options, announce)
+    open_store = partial(Store.open, store_url, password=_password(store_password))
+    with contextlib.ExitStack() as stack:
+        measured = measure(stack, metrics, tls, anywhere=anywhere)
+        options = ServerOptions(reflection=reflection, tls=tls, committers=committers, observer=measured.observer)
+        serve(place, open_store, options, announce)
 
 
 def _password(reference: str | None) -> str | None:
