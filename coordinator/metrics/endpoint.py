@@ -115,8 +115,8 @@ def _place(text: str, *, anywhere: bool, remedy: str) -> tuple[str, int]:
 
 
 def _only_metrics(registry: "CollectorRegistry") -> Callable[..., Iterable[bytes]]:
-    """The library's application for one path, one method and no parameters, one scrape at a time. What a client sends
-    is in no answer."""
+    """The library's application for one path, one method, no parameters and one format, one scrape at a time. What a
+    client sends is in no answer. OpenMetrics, the other format, takes twice the time."""
     from prometheus_client import make_wsgi_app
 
     scrape, one_at_a_time = make_wsgi_app(registry), threading.Lock()
@@ -129,7 +129,7 @@ def _only_metrics(registry: "CollectorRegistry") -> Callable[..., Iterable[bytes
             start_response("405 Method Not Allowed", [_TEXT, ("Allow", "GET")])
             return [b"Use GET.\n"]
         with one_at_a_time:
-            found: Iterable[bytes] = scrape({**environ, "QUERY_STRING": ""}, start_response)
+            found: Iterable[bytes] = scrape({**environ, "QUERY_STRING": "", "HTTP_ACCEPT": ""}, start_response)
             return found
 
     return application

@@ -119,7 +119,7 @@ def test_an_address_that_is_taken_is_named(endpoint: Endpoint, cleanup: ExitStac
         ("9464", "no address to listen on"),
     ],
 )
-def test_addresses_of_others_and_of_no_use_are_refused(listen: str, why: str, cleanup: ExitStack) -> None:
+def test_addresses_that_others_reach_or_that_are_none_are_refused(listen: str, why: str, cleanup: ExitStack) -> None:
     with pytest.raises(ConfigurationError, match=why):
         as_endpoint(listen)
     with pytest.raises(ConfigurationError, match=why):
