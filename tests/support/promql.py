@@ -127,9 +127,9 @@ def _matches(matcher: Any, labels: Mapping[str, str]) -> bool:
     found = labels.get(matcher.name, "")
     match matcher.op:
         case promql.MatchOp.Equal:
-            return found == matcher.value
+            return bool(found == matcher.value)
         case promql.MatchOp.NotEqual:
-            return found != matcher.value
+            return bool(found != matcher.value)
         case promql.MatchOp.Re:
             return re.fullmatch(matcher.value, found) is not None
         case _:
