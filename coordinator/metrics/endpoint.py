@@ -88,7 +88,9 @@ class Endpoint:
         self._server.tls = tls
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self._server.server_port}/metrics"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="onceward-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.2,), name="onceward-metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.listings import HistoryEntry
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
 from onceward.coordinator.protocol.durable import Durable
@@ -113,7 +113,8 @@ class Engine:
             self._deadlines.note(job, next_deadline(state))
             self._housekeeping.found(job)
             if state.durable.unreadable:
-                _log.error("job=%s event=unreadable detail=%r", job, state.durable.unreadable)
+                said = {"job": job, "event": "unreadable", "detail": state.durable.unreadable}
+                _log.error("%s", log_fields(said))
 
     @property
     def store_id(self) -> str:
@@ -287,7 +288,7 @@ class Engine:
         """Record that the store failed: the state in memory cannot be trusted. On the engine's thread."""
         if self.failure is None:
             self.failure = error
-            _log.critical("event=store_failed detail=%r", str(error))
+            _log.critical("%s", log_fields({"event": "store_failed", "detail": error}))
             self._failed()
             for job in self._states:
                 self._changed(job)

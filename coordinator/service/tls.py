@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 
 __all__ = ["ServerTls"]
 
@@ -57,10 +57,11 @@ class ServerTls:
                 configuration = self._configuration()
             except OSError as error:
                 # perhaps in the middle of a replacement; the next connection looks again
-                _log.warning("event=certificates_not_read detail=%r old ones stay in use", str(error))
+                detail = f"{error}; old ones stay in use"
+                _log.warning("%s", log_fields({"event": "certificates_not_read", "detail": detail}))
                 return None
             seen = version
-            _log.info("event=certificates_renewed certificate=%s", self.certificate)
+            _log.info("%s", log_fields({"event": "certificates_renewed", "certificate": self.certificate}))
             return configuration
 
         return grpc.dynamic_ssl_server_credentials(
