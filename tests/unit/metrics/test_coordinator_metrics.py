@@ -221,6 +221,7 @@ def test_a_forgotten_job_leaves_and_its_place_is_free(world: World) -> None:
     assert found.value("onceward_records_read_total", job_name="b") == 10
     assert found.value("onceward_records_read_total", job_name=OTHERS) == 10  # a counter never decreases
     assert found.value("onceward_jobs", status="forgotten") == 1
+    assert found.series("onceward_job_status", job_name=OTHERS) == {}
 
 
 def test_jobs_that_have_ended_take_a_place_last(world: World) -> None:

@@ -33,8 +33,8 @@ def driver() -> Driver:
 
 def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> None:
     driver.journal.generation = 3
-    driver.pre_commit()
     driver.pre_commit(lag=0)
+    driver.pre_commit()
     driver.journal.log("settled", checkpoint=7, transactions=2, steps={"decide": 0.125, "settle": 2.0})
     shown = driver.shown()
     for name, value in {
@@ -45,7 +45,7 @@ def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> N
         "records_read_total": 200,
         "records_written_total": 180,
         "bytes_written_total": 8000,
-        "source_lag_offsets": 0,
+        "source_lag_offsets": 25,
         "checkpoint_seconds_sum": 3.0,
         "last_settled_timestamp_seconds": 12.5,
     }.items():
