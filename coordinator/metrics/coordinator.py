@@ -210,6 +210,7 @@ class CoordinatorMetrics:
 
     def published(self, durable: Durable, facts: Sequence[Fact], at: datetime) -> None:
         job = durable.job
+        self._of(job)  # a new job takes a place, and its counters begin at 0
         for fact in facts:
             match fact:
                 case CheckpointTriggered():

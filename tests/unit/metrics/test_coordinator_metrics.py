@@ -24,6 +24,7 @@ from onceward.coordinator.protocol.facts import (
     CheckpointTriggered,
     CheckpointUnchanged,
     Fact,
+    GenerationGranted,
     JobForgotten,
 )
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
@@ -205,6 +206,21 @@ def test_jobs_beyond_the_bound_share_series_with_sums_and_the_worst_ages(world: 
     assert found.value("onceward_records_read_total", job_name=OTHERS) == 20
     earliest = (WALL + timedelta(seconds=ord("b"))).timestamp()
     assert found.value("onceward_job_last_completed_timestamp_seconds", job_name=OTHERS) == earliest
+
+
+def test_a_new_job_takes_a_place_with_its_first_fact(world: World) -> None:
+    metrics = metrics_of(world)
+    granted = GenerationGranted(
+        generation=Generation(1),
+        driver="d",
+        participants=(SOURCE, SINK),
+        settings=SETTINGS,
+        first_id=CheckpointId(0),
+    )
+    metrics.published(world.add(A), [granted], WALL)
+    found = collected(metrics)
+    assert found.labels("onceward_job_generation") == {"a"}
+    assert found.value("onceward_records_read_total", job_name="a") == 0
 
 
 def test_a_forgotten_job_leaves_and_its_place_is_free(world: World) -> None:
