@@ -42,7 +42,9 @@ STATUS = Described(
     "onceward_job_status", "gauge", ("job_name", "status"), "1 for the present status of a job; other ones are absent."
 )
 LEADER = Described("onceward_leader", "gauge", (), "1 while this process makes the decisions, else 0.")
-EPOCH = Described("onceward_epoch", "gauge", (), "Number of this leader; 0 for a store that has only one coordinator.")
+TERM = Described(
+    "onceward_term", "gauge", (), "Number of its newest term as leader; 0 where only one coordinator can lead."
+)
 CERTIFICATE = Described(
     "onceward_certificate_expiry_timestamp_seconds",
     "gauge",
@@ -147,7 +149,7 @@ _LEAST = (COMPLETED_AT,)
 COORDINATOR_METRICS = (
     *(JOBS, STATUS, GENERATION, CHECKPOINTS, ABORTS, PHASE, PHASES, COMPLETED_AT, COMPLETED_AGE, PROGRESS_AGE),
     *(PENDING_AGE, FAILURES, UNSETTLED, UNSETTLED_AGE, OLDEST_AGE, OLDEST_RATIO, REPLAYS, LOSSES),
-    *(READ, WRITTEN, BYTES_READ, BYTES_WRITTEN, COMMIT, REFUSALS, CERTIFICATE, LEADER, EPOCH),
+    *(READ, WRITTEN, BYTES_READ, BYTES_WRITTEN, COMMIT, REFUSALS, CERTIFICATE, LEADER, TERM),
 )
 """All of them, as the reference page lists them."""
 
@@ -187,12 +189,12 @@ class CoordinatorMetrics:
         self._commit = Histogram(COMMIT.name, COMMIT.text, registry=None, buckets=_STORE_SECONDS)
         self._phase = Histogram(PHASE.name, PHASE.text, PHASE.labels, registry=None, buckets=_SECONDS)
         self._phases = {name: self._phase.labels(name) for name in ("wait", "run", "decide", "settle")}
-        self.epoch = 0
-        """Number of the leader that this process is or was."""
+        self._term = 0
 
     # -- the observer
 
-    def attached(self, view: View, completed_at: Mapping[JobName, datetime]) -> None:
+    def attached(self, view: View, completed_at: Mapping[JobName, datetime], term: int = 0) -> None:
+        self._term = term
         self._since = view.now()
         self._progress.clear()
         self._completed = {job: at.timestamp() for job, at in completed_at.items()}
@@ -282,7 +284,7 @@ class CoordinatorMetrics:
         """Every metric. Called in the thread of a scrape."""
         view = self._view
         yield _gauge(LEADER, {(): float(view is not None)})
-        yield _gauge(EPOCH, {(): float(self.epoch)})
+        yield _gauge(TERM, {(): float(self._term)})
         yield _gauge(CERTIFICATE, {(option,): at for option, at in self._expiries()})
         yield from self._commit.collect()
         yield from self._phase.collect()

@@ -31,10 +31,11 @@ class View(Protocol):
 class Observer(Protocol):
     """Is called as events pass. Must be quick and must not raise."""
 
-    def attached(self, view: View, completed_at: Mapping[JobName, datetime]) -> None:
+    def attached(self, view: View, completed_at: Mapping[JobName, datetime], term: int = 0) -> None:
         """A coordinator has read its store and begins to serve. It replaces the one before, if any.
 
         :param completed_at: when each job's newest completed checkpoint was completed.
+        :param term: grows with each leader of the store; 0 where only one coordinator can lead.
         """
 
     def detached(self) -> None:

@@ -188,6 +188,10 @@ def test_the_published_state_becomes_gauges(world: World) -> None:
     metrics.detached()
     assert collected(metrics).value("onceward_leader") == 0
     assert not collected(metrics).series("onceward_job_status")
+    metrics.attached(world, {}, term=7)
+    found = collected(metrics)
+    assert (found.value("onceward_leader"), found.value("onceward_term")) == (1, 7)
+    assert found.value("onceward_records_read_total", job_name="a") == 10  # it counts for the process
 
 
 def test_jobs_beyond_the_bound_share_series_with_sums_and_the_worst_ages(world: World) -> None:
