@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.following import following
 from onceward.coordinator.client.tls import CoordinatorTls, diagnose, renewing
 from onceward.coordinator.errors import (
     CheckpointFailedError,
@@ -27,7 +28,7 @@ from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.limits import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES
 from onceward.coordinator.wire.malformed import MalformedError
 
-__all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "call_backoff", "generation_over", "open_channel", "require_address"]
+__all__ = ["CALL_TIMEOUT_S", "REFUSALS", "Caller", "addresses_of", "call_backoff", "generation_over", "open_channel"]
 
 T = TypeVar("T")
 
@@ -58,20 +59,31 @@ def call_backoff() -> Backoff:
     return Backoff(first=0.05, longest=1.0)
 
 
-def require_address(address: str) -> None:
-    """Raise ConfigurationError for an address that gRPC would retry in vain until the patience ends."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match["port"] or 1) < 65536:
-        raise ConfigurationError(
-            f"coordinator: {address!r} is no address. Nothing was started. Write HOST:PORT or [IPV6]:PORT, "
-            "for example localhost:7878"
-        )
+def addresses_of(address: str) -> list[str]:
+    """The addresses in ``address``, which commas separate. Raises ConfigurationError for one that gRPC would retry in
+    vain until the patience ends."""
+    # a socket's path may hold a comma
+    addresses = [address] if address.startswith("unix:") else [one.strip() for one in address.split(",")]
+    for one in addresses:
+        match = _ADDRESS.fullmatch(one)
+        if match is None or not 0 < int(match["port"] or 1) < 65536:
+            raise ConfigurationError(
+                f"coordinator: {one!r} is no address. Nothing was started. Write HOST:PORT or [IPV6]:PORT, for example "
+                "localhost:7878; commas separate the addresses of coordinators that share a store"
+            )
+    return addresses
 
 
 def open_channel(address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None) -> grpc.Channel:
-    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. Raises
-    ConfigurationError."""
-    require_address(address)
+    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. To several
+    addresses, which commas separate, it follows the coordinator that leads. Raises ConfigurationError."""
+    addresses = addresses_of(address)
+    if len(addresses) == 1:
+        return _open_one(addresses[0], keep_alive, tls)
+    return following(addresses, lambda one: _open_one(one, keep_alive, tls))
+
+
+def _open_one(address: str, keep_alive: KeepAlive | None, tls: CoordinatorTls | None) -> grpc.Channel:
     options = [
         # proxy settings in the environment are meant for the web
         ("grpc.enable_http_proxy", 0),
@@ -175,8 +187,9 @@ class Caller:
     def _require_encryption(self, doing: str) -> None:
         """Raise ConfigurationError when both sides cannot agree on TLS. Afterwards a replaced certificate may be at
         fault, which passes, so only the first connection is judged."""
-        why = diagnose(self.address, self._tls)
-        if why is not None:
+        reasons = [diagnose(address, self._tls) for address in addresses_of(self.address)]
+        if all(reasons):  # else one of them may only be down
+            why = "; ".join(dict.fromkeys(str(reason) for reason in reasons))
             raise ConfigurationError(
                 f"The coordinator at {self.address} cannot be reached for {doing}: {why}. Nothing was sent."
             )

@@ -145,14 +145,14 @@ class _Renewing:
         self._old: grpc.Channel | None = None
         """Has the calls that were in progress at the last replacement."""
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return lambda *call, **given: self._current().unary_unary(method, *arguments, **options)(*call, **given)
+    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> "_Method":
+        return _Method(lambda: self._current().unary_unary(method, *arguments, **options))
 
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return lambda *call, **given: self._current().unary_stream(method, *arguments, **options)(*call, **given)
+    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> "_Method":
+        return _Method(lambda: self._current().unary_stream(method, *arguments, **options))
 
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return lambda *call, **given: self._current().stream_unary(method, *arguments, **options)(*call, **given)
+    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> "_Method":
+        return _Method(lambda: self._current().stream_unary(method, *arguments, **options))
 
     def close(self) -> None:
         with self._lock:
@@ -178,6 +178,19 @@ class _Renewing:
             except (OSError, ConfigurationError):
                 pass  # files in the middle of their replacement; the next call looks again
             return self._channel
+
+
+class _Method:
+    """Calls a method on the channel of the moment."""
+
+    def __init__(self, now: Callable[[], Any]) -> None:
+        self._now = now
+
+    def __call__(self, *call: Any, **given: Any) -> Any:
+        return self._now()(*call, **given)
+
+    def with_call(self, *call: Any, **given: Any) -> Any:
+        return self._now().with_call(*call, **given)
 
 
 def _no_password() -> str:

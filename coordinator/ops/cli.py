@@ -34,6 +34,10 @@ def serve(
     listen: Annotated[
         str, typer.Option(help="HOST:PORT, [IPV6]:PORT or unix:PATH; port 0 for any free one.")
     ] = _DEFAULT_LISTEN,
+    advertise: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="The address that clients reach, if it is not the one listened on."),
+    ] = "",
     store: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +80,7 @@ def serve(
 
     run_serve(
         listen=listen,
+        advertise=advertise,
         store=store,
         store_password=store_password,
         clusters=clusters,
@@ -181,11 +186,17 @@ def archive_classes() -> None:
 
 
 @app.command()
-def health(coordinator: CoordinatorOption = None) -> None:
+def health(
+    coordinator: CoordinatorOption = None,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Also 0 for a coordinator that stands by and could lead.")
+    ] = False,
+) -> None:
     """Check whether a coordinator accepts calls, for supervisors and containers: exit code 0 or 1."""
     from onceward.coordinator.ops.health import run_health
+    from onceward.coordinator.wire.lead import READY
 
-    raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN))
+    raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN, READY if ready else ""))
 
 
 def _add_plugged_in() -> None:

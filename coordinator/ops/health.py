@@ -13,22 +13,23 @@ _TIMEOUT_S = 4.0
 """Shorter than the usual timeout of a container engine's check."""
 
 
-def run_health(address: str) -> int:
+def run_health(address: str, service: str = "") -> int:
     """Ask the standard gRPC health service once; return 0 when it serves, else 1 with the reason on standard error.
 
     :param address: ``HOST:PORT``. Raises ConfigurationError when it is not an address.
+    :param service: what must serve; by default the coordinator that takes calls.
     """
     tls = CoordinatorTls.from_environment()
     with open_channel(address, tls=tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             why = diagnose(address, tls) or f"{error.code().name}, {error.details()}"
             say(f"{address} does not answer: {why}")
             return 1
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        print_result(f"{address} serves")
+        print_result(f"{address} serves" if not service else f"{address} leads, or could lead")
         return 0
-    say(f"{address} answers, but takes no calls: it starts or stops")
+    say(f"{address} answers, but takes no calls: it starts, stands by or stops")
     return 1

@@ -3,10 +3,10 @@
 import contextlib
 import logging
 import sys
-from functools import partial
 from pathlib import Path
 
 from onceward.connections.secrets import reference_problem, resolve
+from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.json_logs import log_formatter
 from onceward.coordinator.ops.measuring import measure
@@ -15,7 +15,7 @@ from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import parse_listen
-from onceward.coordinator.service.run import serve
+from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.service.tls import ServerTls
@@ -42,6 +42,7 @@ def tls_of(certificate: Path | None, key: Path | None, client_ca: Path | None) -
 def run_serve(
     *,
     listen: str,
+    advertise: str,
     store: str | None,
     store_password: str | None,
     clusters: Path | None,
@@ -65,18 +66,26 @@ def run_serve(
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
 
-    def announce(address: str, store_id: str) -> None:
+    def announce(address: str, store: Store | None) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
         if measured.url is not None:
             print_result(f"metrics are at {measured.url}")
-        print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({store_id}){names}")
+        which = "stands by" if store is None else store.store_id
+        print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({which}){names}")
 
-    open_store = partial(Store.open, store_url, password=_password(store_password))
+    if advertise:
+        addresses_of(advertise)
     with contextlib.ExitStack() as stack:
         measured = measure(stack, metrics, tls, anywhere=anywhere)
-        options = ServerOptions(reflection=reflection, tls=tls, committers=committers, observer=measured.observer)
-        serve(place, open_store, options, announce)
+        serving = Serving(
+            listen=place,
+            advertise=advertise,
+            store_url=store_url,
+            store_password=_password(store_password),
+            options=ServerOptions(reflection=reflection, tls=tls, committers=committers, observer=measured.observer),
+        )
+        serve(serving, announce)
 
 
 def _password(reference: str | None) -> str | None:

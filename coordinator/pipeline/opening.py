@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from onceward.coordinator.client.calls import require_address
+from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.client.session import CoordinatorClient, connect
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
@@ -24,7 +24,7 @@ def require_job(job: str, coordinator: str | None) -> JobName:
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"job: {error}") from None
     if coordinator is not None:
-        require_address(coordinator)
+        addresses_of(coordinator)
     return name
 
 

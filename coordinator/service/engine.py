@@ -120,6 +120,16 @@ class Engine:
     def store_id(self) -> str:
         return self._store.store_id
 
+    @property
+    def leads_until(self) -> float:
+        """On the monotonic clock: no other coordinator can lead before."""
+        return self._store.leads_until
+
+    @property
+    def confirm_at(self) -> float:
+        """On the monotonic clock: when the store is to be asked again whether this coordinator leads."""
+        return self._store.confirm_at
+
     def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
         """Add the event's changes to ``batch``. Send the answer only after ``batch`` is stored and published.
 

@@ -27,6 +27,7 @@ Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
 """Pass an event of the given size in bytes to the engine. It takes effect with the call, awaited or not. Raises
 UnknownJobError, StoreError."""
 
+_STOPPED = "The coordinator has stopped. Nothing of the call was carried out."
 _SOONEST_S = 0.001
 _DUE_PER_BATCH = 32
 """Jobs on which time acts in one batch, so that a thousand due jobs do not delay the calls."""
@@ -60,6 +61,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._sleeps_until = -math.inf
         self._stopping = False
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -67,15 +69,19 @@ class GroupCommit:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Finish the work in progress. Call it when no more calls arrive."""
+        """Finish the work in progress. Later calls raise StoreError."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
             await self._task
-        self._disk.shutdown()
+        async with self._store_free:  # a query may run
+            self._disk.shutdown()
+            self._stopped = True
 
     def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
         """See ``Handle``."""
+        if self._stopped:
+            raise StoreError(_STOPPED)
         rested, batch = self._engine.at_rest(job), CommitBatch()
         answer = self._engine.work_out(batch, job, event, size=size)
         if rested and not batch.steps:
@@ -96,12 +102,19 @@ class GroupCommit:
         if self._engine.failure is not None:
             raise self._engine.failure
         async with self._store_free:
+            if self._stopped:
+                raise StoreError(_STOPPED)
             try:
                 found = await asyncio.get_running_loop().run_in_executor(self._disk, self._engine.ask, query)
             except StoreError as error:
                 self._engine.fail(error)
                 raise
             return show(found)
+
+    async def confirm(self) -> None:
+        """Return when it is certain that no other coordinator leads. Raises StoreError."""
+        while self._engine.clock() >= self._engine.leads_until:
+            await self.read(lambda store: store.confirm(), lambda _: None)
 
     def hurry(self) -> None:
         """Wake the loop, because deadlines may have changed."""
@@ -127,6 +140,8 @@ class GroupCommit:
             busy = bool(self._next.states or self._waiting)
             if busy:
                 await self._commit_batch()
+            if engine.clock() >= engine.confirm_at:
+                await self._on_disk(lambda: engine.ask(lambda store: store.confirm()))
             if chores := engine.chores(engine.clock() - (_CHORES_LATE_S if busy else 0.0), _CHORES_PER_WRITE):
                 await self._on_disk(lambda chores=chores: engine.do(chores))  # type: ignore[misc]
             elif busy:
@@ -185,7 +200,7 @@ class GroupCommit:
 
     def _deadline(self) -> float:
         deadline = self._engine.next_deadline()
-        return math.inf if deadline is None else deadline
+        return min(math.inf if deadline is None else deadline, self._engine.confirm_at)
 
 
 def _unexpected(error: Exception) -> StoreError:

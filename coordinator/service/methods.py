@@ -13,9 +13,9 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.service.engine import UnknownJobError
 from onceward.coordinator.wire.malformed import MalformedError
 
-__all__ = ["STORE_FAILED", "Function", "parse", "service_handler"]
+__all__ = ["STORE_FAILED", "Function", "parse", "refusal_of", "service_handler"]
 
-STORE_FAILED = "the coordinator's store failed; it ends, and its next start reads what is on disk"
+STORE_FAILED = "the coordinator lost its store: it ends or stands by, and the next one to lead reads what is stored"
 
 Function = Callable[[Any], Awaitable[Message]]
 """Takes a request, returns a response; raises MalformedError, UnknownJobError, StoreError."""
@@ -52,7 +52,7 @@ def _unary(method: MethodDescriptor, function: Function) -> Any:
         try:
             return (await function(parse(method, data))).SerializeToString()
         except (MalformedError, UnknownJobError, StoreError) as error:
-            refusal = _refusal(error)
+            refusal = refusal_of(error)
         # An aborted call becomes a reference cycle: release its data now, not when the garbage collector runs.
         del data
         await context.abort(*refusal)
@@ -66,12 +66,13 @@ def _streaming(method: MethodDescriptor, stream: Stream) -> Any:
         try:
             await stream(parse(method, data), context)
         except (MalformedError, UnknownJobError, StoreError) as error:
-            await context.abort(*_refusal(error))
+            await context.abort(*refusal_of(error))
 
     return call
 
 
-def _refusal(error: MalformedError | UnknownJobError | StoreError) -> tuple[grpc.StatusCode, str]:
+def refusal_of(error: MalformedError | UnknownJobError | StoreError) -> tuple[grpc.StatusCode, str]:
+    """The status and the reason with which a call is aborted."""
     match error:
         case MalformedError():
             return grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000]

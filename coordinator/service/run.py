@@ -7,18 +7,35 @@ import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.errors import ConfigurationError, StoreError
+from onceward.coordinator.links import Links
+from onceward.coordinator.printable import logger
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.store.database import Candidate
+from onceward.coordinator.store.errors import StoreDamagedError
+from onceward.coordinator.store.opening import open_candidate
 from onceward.coordinator.store.private import make_private_directory
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = ["serve"]
+__all__ = ["Serving", "serve"]
+
+_log = logger("onceward.service")
+
+_LINK = "store"
+_LOOK_S = 0.5
+"""How often a process that stands by looks who leads. It notices at once that the lead is free."""
+_STEADY_S = 10.0
+"""A lead that lasted longer resets the pause before the next try."""
 
 _SWITCH_INTERVAL_S = 0.0005
 """The disk's thread releases the interpreter with every statement. With Python's default of 5 ms it regained the
@@ -26,21 +43,36 @@ interpreter so late that on a busy core every decision waited for hundreds of mi
 _M_MMAP_THRESHOLD = -3
 
 
-def serve(
-    listen: Listen, open_store: Callable[[], Store], options: ServerOptions, announce: Callable[[str, str], None]
-) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StoreError as soon as the store fails, ConfigurationError at the start.
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What ``onceward serve`` was asked for."""
 
-    :param announce: called once, with the address and the store's id, when calls are accepted.
+    listen: Listen
+    advertise: str
+    """The address that clients reach; empty for the one that the process listens on."""
+    store_url: str
+    store_password: str | None
+    options: ServerOptions
+
+
+def serve(serving: Serving, announce: Callable[[str, Store | None], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Several processes may serve one store on PostgreSQL: one leads, the others stand by. A process that loses such a
+    store stands by too, until it leads again. One that loses a store on SQLite ends.
+
+    Raises StoreError as soon as a store on SQLite fails; ConfigurationError and StoreUnusableError at the start.
+
+    :param announce: called once, when the process listens, with its address, and with the store if it leads.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     os.umask(0o077)  # of everything that this process makes: gRPC's socket, SQLite's log
     _give_memory_back()
-    store = open_store()
-    try:
-        asyncio.run(_serve(listen, store, options, announce))
-    finally:
-        store.close()
+    asyncio.run(_run(serving, announce))
+
+
+async def _run(serving: Serving, announce: Callable[[str, Store | None], None]) -> None:
+    await _Process(serving, announce).run()  # gRPC's server belongs to the loop in which it is made
 
 
 def _give_memory_back() -> None:
@@ -70,25 +102,119 @@ def _free(path: Path) -> None:
     path.unlink()
 
 
-async def _serve(listen: Listen, store: Store, options: ServerOptions, announce: Callable[[str, str], None]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # An event is handled in one piece on this loop, so a signal is handled between two events, never inside a decision.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = CoordinatorServer(store, options=options)
-    if listen.path is not None:
-        _free(listen.path)
-    (port,) = await server.start(listen.target)
-    announce(listen.with_port(port), store.store_id)
-    stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(server.failed())
-    try:
-        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-        failed.cancel()
-        await server.stop()
-        if listen.path is not None:
-            listen.path.unlink(missing_ok=True)
-    if server.engine.failure is not None:
-        raise server.engine.failure
+class _Process:
+    """Stands by and leads in turn."""
+
+    def __init__(self, serving: Serving, announce: Callable[[str, Store | None], None]) -> None:
+        self._serving = serving
+        self._announce: Callable[[str, Store | None], None] | None = announce
+        self._server = CoordinatorServer(options=serving.options)
+        self._stopping = asyncio.Event()
+        self._address = ""
+        self._links = Links()
+        self._backoff = Backoff(first=0.1, longest=1.0)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        # An event is handled in one piece on this loop, so a signal is handled between two events, never in a decision.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        listen = self._serving.listen
+        candidate = open_candidate(self._serving.store_url, self._serving.store_password)
+        try:
+            if listen.path is not None:
+                _free(listen.path)
+            (port,) = await self._server.start(listen.target)
+        except BaseException:
+            candidate.close()
+            raise
+        self._address = listen.with_port(port)
+        try:
+            await self._take_turns(candidate)
+        finally:
+            await self._server.stop()
+            if listen.path is not None:
+                listen.path.unlink(missing_ok=True)
+
+    async def _take_turns(self, candidate: Candidate | None) -> None:
+        while not self._stopping.is_set():
+            store = await self._stand_by(candidate)
+            if store is None:
+                return
+            candidate = None
+            failure = await self._lead(store)
+            if failure is not None and not store.can_move:
+                raise failure
+
+    async def _stand_by(self, candidate: Candidate | None) -> Store | None:
+        """Wait for the lead; return None when the process is to stop. Before the process has announced itself, raises
+        what keeps it from leading."""
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if candidate is None:
+                        candidate = await asyncio.to_thread(self._candidate)
+                    await self._server.ready(True)
+                    database = await asyncio.to_thread(candidate.wait, _LOOK_S)
+                    if database is not None:
+                        address = self._serving.advertise or self._address
+                        return await asyncio.to_thread(partial(Store.lead, database, address=address))
+                    await self._show_leader(await asyncio.to_thread(candidate.leader))
+                except StoreError as error:
+                    if self._announce is not None or isinstance(error, StoreDamagedError):
+                        raise
+                    if candidate is not None:
+                        candidate.close()
+                        candidate = None
+                    await self._server.ready(False)
+                    await self._server.stand_by("this coordinator cannot use its store")
+                    self._links.failed(_LINK, error, waiting="the lead")
+                    await self._pause()
+                else:
+                    self._links.worked(_LINK)
+            return None
+        finally:
+            if candidate is not None:
+                candidate.close()
+
+    def _candidate(self) -> Candidate:
+        return open_candidate(self._serving.store_url, self._serving.store_password)
+
+    async def _show_leader(self, leader: str) -> None:
+        await self._server.stand_by(f"this coordinator stands by; {leader or 'another one'} leads", leader)
+        self._announce_once(None)
+
+    async def _lead(self, store: Store) -> StoreError | None:
+        """Lead until the process is to stop, or until the store fails: then return the failure."""
+        try:
+            await self._server.lead(store)
+            _log.info("event=leads store=%s term=%d address=%s", store.store_id, store.term.number, store.term.address)
+            self._announce_once(store)
+            begun = time.monotonic()
+            stopping, failed = asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._server.failed())
+            try:
+                await asyncio.wait((stopping, failed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                failed.cancel()
+            failure = self._server.engine.failure
+            why = "this coordinator stops" if failure is None else "this coordinator has lost its store"
+            await self._server.stand_by(why)
+        finally:
+            await asyncio.to_thread(store.close)
+        if failure is not None and store.can_move:
+            _log.warning("event=stands_by term=%d detail=%r", store.term.number, str(failure))
+            if time.monotonic() - begun > _STEADY_S:
+                self._backoff.reset()
+            await self._pause()
+        return failure
+
+    def _announce_once(self, store: Store | None) -> None:
+        if self._announce is not None:
+            announce, self._announce = self._announce, None
+            announce(self._address, store)
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._backoff.next()):
+                await self._stopping.wait()

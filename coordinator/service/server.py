@@ -1,7 +1,7 @@
 """The gRPC server around the engine, on one event loop."""
 
 import asyncio
-import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,25 +11,20 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from onceward.coordinator.errors import ConfigurationError, StoreError
-from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
-from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
-from onceward.coordinator.service.job_summaries import JobSummaries
+from onceward.coordinator.service.leading import Gate
 from onceward.coordinator.service.observer import Observer
-from onceward.coordinator.service.operators import operator_service
-from onceward.coordinator.service.orphans import Orphans
-from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.rejections import counted
-from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.tls import ServerTls
-from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.wire.channel import KeepAlive
+from onceward.coordinator.wire.lead import LIVE, READY
 from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES, MAX_STREAMS
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
@@ -40,6 +35,7 @@ _SERVICES = tuple(
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 _GRACE_S = 1.0
+_SOON_S = 0.02
 _UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
 """Per call; enough for 5 MB/s over a path of 50 ms."""
 
@@ -55,7 +51,7 @@ class ServerOptions:
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
     observer: Observer | None = None
-    """What measures the coordinator. It may outlive this server, and serve the next one."""
+    """What measures the coordinator. It outlives each term, and serves the next one."""
 
 
 def _wall() -> datetime:
@@ -63,11 +59,14 @@ def _wall() -> datetime:
 
 
 class CoordinatorServer:
-    """The coordinator's server. Create, start and stop it inside one running event loop."""
+    """The coordinator's server. Create, start and stop it inside one running event loop.
+
+    It leads on a store, or stands by for one: then it refuses all calls except those about its health.
+    """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None = None,
         *,
         options: ServerOptions | None = None,
         checkers: Checkers | None = None,
@@ -76,28 +75,20 @@ class CoordinatorServer:
     ) -> None:
         """Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in."""
         self._options = options or ServerOptions()
-        self._watchers = Watchers()
-        self._failed = asyncio.Event()
-        self.engine = Engine(
-            store,
-            clock=clock,
-            wall=wall,
-            checkers=checkers if checkers is not None else Checkers.installed(),
-            changed=self._changed,
-            failed=self._failed.set,
-        )
-        self._group_commit = GroupCommit(self.engine)
-        self._orphans: Orphans | None = None
-        if self._options.committers is not None:
-            self._orphans = Orphans(self.engine, self._group_commit, self._options.committers, wall=wall)
+        self._checkers = checkers if checkers is not None else Checkers.installed()
+        self._clock, self._wall = clock, wall
+        self._gate = Gate(_SERVICES)
         self._health = health.aio.HealthServicer()
-        self._reports = Reports()
-        self._summaries = JobSummaries(self.engine, self._reports, self._orphans, wall=wall)
         self._server = self._make_server()
-        if (observer := self._options.observer) is not None:
-            self.engine.observer = observer
-            found = store.last_completed_by_job()
-            observer.attached(self._summaries, {job: last.at for job, last in found.items() if last.at is not None})
+        self._doubts: asyncio.Task[None] | None = None
+        self._first = store
+        self.coordinator = None if store is None else self._coordinator_of(store)
+        """The one that leads."""
+
+    @property
+    def engine(self) -> Engine:
+        assert self.coordinator is not None, "it stands by"
+        return self.coordinator.engine
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).
@@ -118,31 +109,77 @@ class CoordinatorServer:
                     f"Cannot listen on {target}: it is taken, or not an address of this machine. Nothing was started. "
                     "Choose another with --listen, or stop what uses it."
                 ) from None
+        await self._serving(False)
         await self._server.start()
-        self._group_commit.start()
-        if self._orphans is not None:
-            self._orphans.start()
-        for service in ("", *_SERVICES):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._health.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
+        if self._first is not None and self.coordinator is not None:
+            await self._lead(self.coordinator, self._first)
         return ports
 
+    async def lead(self, store: Store) -> None:
+        """Serve the jobs of the store. Raises StoreError when it cannot be read."""
+        self.coordinator = self._coordinator_of(store)
+        await self._lead(self.coordinator, store)
+
+    async def stand_by(self, reason: str, leader: str = "") -> None:
+        """Refuse calls with the reason, and stop serving jobs. The store can be closed afterwards.
+
+        :param leader: the address of the coordinator that leads, if known.
+        """
+        self._gate.close(reason, leader)
+        if self._doubts is not None:
+            self._doubts.cancel()
+            self._doubts = None
+        if self.coordinator is not None:
+            await self._serving(False)
+            coordinator, self.coordinator = self.coordinator, None
+            await coordinator.stop()
+
+    async def ready(self, ready: bool) -> None:
+        """Say whether this server leads or could lead."""
+        await self._health.set(READY, _status(ready))
+
     async def failed(self) -> None:
-        """Return once the store has failed; see ``engine.failure``."""
-        await self._failed.wait()
+        """Return once the store has failed, or another coordinator leads; see ``engine.failure``."""
+        if self.coordinator is not None:
+            await self.coordinator.failed()
 
     async def stop(self, grace: float = _GRACE_S) -> None:
-        """Accept no more calls, let running ones finish, end the streams. Each decision is made completely or not at
-        all."""
+        """Accept no more calls, finish what has arrived, end the streams."""
         await self._health.enter_graceful_shutdown()
-        if self._orphans is not None:
-            await self._orphans.stop()
-        self._watchers.stop()
+        await self.stand_by("the coordinator stops")
         await self._server.stop(grace)
-        await self._group_commit.stop()
-        if self._options.observer is not None:
-            self._options.observer.detached()
-        with contextlib.suppress(StoreError):  # the history may miss some entries
-            self.engine.tidy()
+
+    def _coordinator_of(self, store: Store) -> Coordinator:
+        return Coordinator(
+            store,
+            committers=self._options.committers,
+            checkers=self._checkers,
+            clock=self._clock,
+            wall=self._wall,
+            observer=self._options.observer,
+        )
+
+    async def _lead(self, coordinator: Coordinator, store: Store) -> None:
+        coordinator.start()
+        self._gate.open(coordinator, store.term.number)
+        await self.ready(True)
+        await self._serving(True)
+        self._doubts = asyncio.create_task(self._show_doubts(store))
+
+    async def _show_doubts(self, store: Store) -> None:
+        """Serve, as far as clients see, only while no other coordinator can lead."""
+        served = True
+        while math.isfinite(store.leads_until):
+            left = store.leads_until - self._clock()
+            if (left > 0) is not served:
+                served = left > 0
+                await self._serving(served)
+            await asyncio.sleep(max(left, _SOON_S))
+
+    async def _serving(self, serving: bool) -> None:
+        for service in ("", *_SERVICES):
+            await self._health.set(service, _status(serving))
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -161,23 +198,17 @@ class CoordinatorServer:
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        services = (
-            participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports),
-            operator_service(self.engine, self._watchers, self._group_commit, self._summaries),
-        )
-        intake = Intake()
-        handlers = [intake.bounded(service) for service in services]
+        handler = Intake().bounded(self._gate)
         if self._options.observer is not None:
-            handlers = [counted(handler, self._options.observer.rejected) for handler in handlers]
-        server.add_generic_rpc_handlers(tuple(handlers))
+            handler = counted(handler, self._options.observer.rejected)
+        server.add_generic_rpc_handlers((handler,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
         return server
 
-    def _changed(self, job: JobName) -> None:
-        self._watchers.wake(job)
-        if self._orphans is not None:
-            self._orphans.changed(job)
-        self._group_commit.hurry()
+
+def _status(serving: bool) -> int:
+    status = health_pb2.HealthCheckResponse
+    return int(status.SERVING if serving else status.NOT_SERVING)

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from onceward.coordinator.store.errors import StoreError
 
-__all__ = ["Database", "cause_of"]
+__all__ = ["Candidate", "Database", "cause_of"]
 
 
 class Database(ABC):
@@ -21,9 +21,14 @@ class Database(ABC):
     """For messages: what to give a store that finds another one's tables."""
     errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
     """What the database raises."""
+    pause_s: float | None = None
+    """Seconds of silence after which the database releases the lock; None if only this process can release it."""
     connection: Connection
     """The only one. A connection that broke stays broken: another one might not hold the lock, and what it reads might
     not hold the last write."""
+
+    def limit_silence(self) -> None:  # noqa: B027 - a file's lock ends with its process alone
+        """From now on release the lock when this process is silent for a while, and set ``pause_s``."""
 
     @abstractmethod
     def explain(self, error: Exception, doing: str) -> StoreError:
@@ -56,6 +61,29 @@ class Database(ABC):
             yield
         except self.errors as error:
             raise self.explain(error, doing) from error
+
+
+class Candidate(ABC):
+    """A process that would lead on a database."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> Database | None:
+        """Return the database with its lock; None if another process still holds it after ``seconds``.
+
+        Raises StoreUnusableError, also when the database has ended the session: then close it and make another one.
+        """
+
+    @abstractmethod
+    def leader(self) -> str:
+        """The address of the coordinator that leads; empty if unknown. Raises StoreUnusableError."""
+
+    @abstractmethod
+    def holder(self) -> str:
+        """For messages: the process that holds the lock. Raises StoreUnusableError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop waiting. A database that was returned stays open. Never raises."""
 
 
 def cause_of(error: Exception) -> str:

@@ -2,14 +2,22 @@
 
 StoreError              a read or write failed; the result of the last write is unknown   exit code 6
 ├── StoreUnusableError  the store was not opened; nothing was changed                     exit code 2
-└── StoreDamagedError   a record differs from what was written; the message names it      exit code 6
+├── StoreDamagedError   a record differs from what was written; the message names it      exit code 6
+└── LeadLostError       another coordinator leads on the store; nothing was written       exit code 6
 
 NoSuchCheckpointError   the checkpoint is missing or not readable; the store is unharmed
 """
 
 from onceward.coordinator.errors import ExitCode, StoreError
 
-__all__ = ["PUT_BACK", "NoSuchCheckpointError", "StoreDamagedError", "StoreError", "StoreUnusableError"]
+__all__ = [
+    "PUT_BACK",
+    "LeadLostError",
+    "NoSuchCheckpointError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreUnusableError",
+]
 
 
 PUT_BACK = (
@@ -27,6 +35,10 @@ class StoreUnusableError(StoreError):
 
 class StoreDamagedError(StoreError):
     """A stored record differs from what was written. Nothing is guessed."""
+
+
+class LeadLostError(StoreError):
+    """Another coordinator's term has begun. The transaction that found out wrote nothing."""
 
 
 class NoSuchCheckpointError(LookupError):

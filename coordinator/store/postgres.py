@@ -1,6 +1,11 @@
-"""A store in a schema of a PostgreSQL database, held by a lock of the one session that writes."""
+"""A store in a schema of a PostgreSQL database, held by a lock of the one session that writes.
+
+The server ends a session that is silent for PAUSE_S, and the lock ends with it: another coordinator can replace one
+that is stopped or cut off.
+"""
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,11 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from onceward.coordinator.printable import logger
-from onceward.coordinator.store.database import Database, cause_of
+from onceward.coordinator.store.database import Candidate, Database, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
+from onceward.coordinator.store.schema import meta
 
-__all__ = ["OLDEST_VERSION", "PostgresDatabase"]
+__all__ = ["OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
 
+PAUSE_S = 2.0
 OLDEST_VERSION = 14
 """Major version of the server."""
 
@@ -27,8 +34,6 @@ _log = logger("onceward.store")
 _SECRETS = ("password", "sslpassword")
 _LOCK_SPACE = 0x6F6E6365
 """First half of the advisory lock's key; the second is the schema, so that each schema can hold a store."""
-_LOCK_WAIT_MS = 3_000
-"""The session of a killed coordinator ends a moment after its process."""
 _DEFAULTS = {
     "connect_timeout": "10",
     # A link that swallows everything ends the session in half a minute, and with it the coordinator.
@@ -42,15 +47,21 @@ _OURS = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "4",
-    # A quiet coordinator and a long removal are no reason to end the session.
+    # Waiting for the lock and a long removal are no reason to end the session.
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "0",
     "statement_timeout": "0",
-    "transaction_timeout": "0",  # since PostgreSQL 17
+    "transaction_timeout": "0",
     "default_transaction_isolation": "read committed",
 }
 """Settings of the session, whatever the role, the database or the server says."""
+_LEADING = {
+    "idle_session_timeout": str(round(PAUSE_S * 1000)),
+    "idle_in_transaction_session_timeout": str(round(PAUSE_S * 1000)),
+    # For a leader that stops in the middle of a message, which the server counts as work. Since PostgreSQL 17.
+    "transaction_timeout": "10000",
+}
 _FACTS: LiteralString = """
     SELECT pg_backend_pid() AS backend, current_setting('server_version') AS version,
         current_setting('server_version_num')::int / 10000 AS major, pg_is_in_recovery() AS recovering,
@@ -65,6 +76,7 @@ _HOLDER: LiteralString = """
     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s AND objid = %s AND granted
 """
+_TERM: LiteralString = "SELECT value FROM onceward_meta WHERE key = 'term'"
 _MISSING_RIGHTS: LiteralString = """
     SELECT needed || ' on ' || name FROM unnest(%s::text[]) AS name,
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
@@ -74,35 +86,89 @@ _MISSING_RIGHTS: LiteralString = """
 Session = psycopg.Connection[Any]
 
 
-class PostgresDatabase(Database):
-    """One schema of a database. Raises StoreUnusableError (unreachable, in use, or not fit to keep decisions)."""
-
-    own_place = "its own schema or database"
-    errors = (SQLAlchemyError, psycopg.Error)
+class PostgresCandidate(Candidate):
+    """A session that waits for the lock of a schema. Raises StoreUnusableError (unreachable, or not fit to keep
+    decisions)."""
 
     def __init__(self, url: str, password: str | None = None) -> None:
-        self.name = url
+        self._url = url
+        self._leads = False
         self._session = session = _connect(url, password)
         try:
             with self._unusable("checked"):
-                facts = _facts(session)
-                self._refuse(_problems(session, facts))
+                self._facts = facts = _facts(session)
+                _refuse(url, _problems(session, facts))
                 # Pinned as it is now: the server's configuration may change under a running store.
                 _set(session, {**_OURS, "synchronous_commit": facts.synchronous})
-                self._lock(facts.place)
-            session.autocommit = False
-            self._engine = create_engine(
-                "postgresql+psycopg://", creator=_only(session), poolclass=NullPool, use_native_hstore=False
-            )
-            with self.translated("opening the store"):
-                self.connection = self._engine.connect()
         except BaseException:
             session.close()
             raise
+
+    def wait(self, seconds: float) -> "PostgresDatabase | None":
+        session, key = self._session, (_LOCK_SPACE, self._facts.place)
+        with self._unusable("locked"):
+            _set(session, {"lock_timeout": str(max(1, round(seconds * 1000)))})
+            try:
+                session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
+            except psycopg.errors.LockNotAvailable:
+                return None
+            _set(session, {"lock_timeout": "0"})
+        database = PostgresDatabase(self._url, session)
+        self._leads = True
+        facts = self._facts
         _log.info(
             "event=store_opened server=%s database=%s schema=%s synchronous_commit=%s standbys=%r",
             facts.version, facts.database, facts.schema, facts.synchronous, facts.standbys,
         )  # fmt: skip
+        return database
+
+    def leader(self) -> str:
+        with self._unusable("read"):
+            if self._session.execute("SELECT to_regclass(%s)", (meta.name,)).fetchone() == (None,):
+                return ""
+            found = self._session.execute(_TERM).fetchone()
+        return str(json.loads(found[0])["address"]) if found is not None else ""
+
+    def holder(self) -> str:
+        """For messages: the process that holds the lock."""
+        with self._unusable("read"):
+            found = self._session.execute(_HOLDER, (_LOCK_SPACE, self._facts.place)).fetchone()
+        return f"{found[2]} at {found[1] or 'a local socket'}, session {found[0]}" if found else "unknown"
+
+    def close(self) -> None:
+        if not self._leads:
+            self._session.close()
+
+    @contextlib.contextmanager
+    def _unusable(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise StoreUnusableError(
+                f"The store {self._url} could not be {what}: {cause_of(error)}. Nothing was started."
+            ) from error
+
+
+class PostgresDatabase(Database):
+    """One schema of a database, through a session that holds its lock."""
+
+    own_place = "its own schema or database"
+    errors = (SQLAlchemyError, psycopg.Error)
+
+    def __init__(self, url: str, session: Session) -> None:
+        self.name = url
+        self._session = session
+        session.autocommit = False
+        self._engine = create_engine(
+            "postgresql+psycopg://", creator=_only(session), poolclass=NullPool, use_native_hstore=False
+        )
+        with self.translated("opening the store"):
+            self.connection = self._engine.connect()
+
+    def limit_silence(self) -> None:
+        self.pause_s = PAUSE_S
+        with self.connection.begin():
+            _set(self._session, _LEADING)
 
     def explain(self, error: Exception, doing: str) -> StoreError:
         if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):
@@ -124,7 +190,7 @@ class PostgresDatabase(Database):
 
     def check_rights(self, tables: Collection[str]) -> None:
         rows = self.connection.exec_driver_sql(_MISSING_RIGHTS, (sorted(tables),)).scalars()
-        self._refuse([f"the role has no {right}" for right in rows])
+        _refuse(self.name, [f"the role has no {right}" for right in rows])
 
     def secure_creation(self) -> None:
         """They are committed as every later write is."""
@@ -135,36 +201,13 @@ class PostgresDatabase(Database):
             self._engine.dispose()
         self._session.close()
 
-    def _lock(self, place: int) -> None:
-        """Take the store's lock, which ends with the session, however that ends."""
-        key = (_LOCK_SPACE, place)
-        _set(self._session, {"lock_timeout": str(_LOCK_WAIT_MS)})
-        try:
-            self._session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
-        except psycopg.errors.LockNotAvailable:
-            holder = self._session.execute(_HOLDER, key).fetchone()
-            who = f"{holder[2]} at {holder[1] or 'a local socket'}, session {holder[0]}" if holder else "unknown"
-            raise StoreUnusableError(
-                f"The store {self.name} is in use by another process ({who}); two coordinators on one store would "
-                "decide against each other. Nothing was started. Stop that process, or use another store."
-            ) from None
-        _set(self._session, {"lock_timeout": "0"})
 
-    def _refuse(self, problems: Collection[str]) -> None:
-        if problems:
-            raise StoreUnusableError(
-                f"The store {self.name} cannot be trusted with decisions. Nothing was started. Change these:\n"
-                + "\n".join(f"  - {problem}" for problem in problems)
-            )
-
-    @contextlib.contextmanager
-    def _unusable(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise StoreUnusableError(
-                f"The store {self.name} could not be {what}: {cause_of(error)}. Nothing was started."
-            ) from error
+def _refuse(url: str, problems: Collection[str]) -> None:
+    if problems:
+        raise StoreUnusableError(
+            f"The store {url} cannot be trusted with decisions. Nothing was started. Change these:\n"
+            + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
 def _connect(url: str, password: str | None) -> Session:

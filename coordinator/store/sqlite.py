@@ -14,13 +14,13 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from onceward.coordinator.store.database import Database, cause_of
+from onceward.coordinator.store.database import Candidate, Database, cause_of
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
 from onceward.coordinator.store.private import make_private_directory, make_private_file
 
-__all__ = ["SqliteDatabase", "connect", "file_of", "truncate_wal"]
+__all__ = ["SqliteCandidate", "SqliteDatabase", "connect", "file_of", "truncate_wal"]
 
 _CACHED_STATEMENTS = 64
 _MAGIC = b"SQLite format 3\0"
@@ -88,6 +88,25 @@ class SqliteDatabase(Database):
                 self._engine.dispose()
         finally:
             self._lock.release()
+
+
+class SqliteCandidate(Candidate):
+    """Opens the file at once, or raises StoreUnusableError: a file has no standby."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def wait(self, seconds: float) -> SqliteDatabase:
+        return SqliteDatabase(self._file)
+
+    def leader(self) -> str:
+        return ""
+
+    def holder(self) -> str:
+        return "unknown"
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _left_by_sqlite(file: Path) -> list[str]:

@@ -1,6 +1,8 @@
 """The store of one coordinator: writes durable facts, reads the state for a restart and for listings."""
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Self
@@ -35,27 +37,41 @@ from onceward.coordinator.store.reading import (
     loss_reports,
 )
 from onceward.coordinator.store.retention import prune
+from onceward.coordinator.store.term import Term, begin_term, require_term
 from onceward.coordinator.store.writing import write_notes, write_steps
 
 __all__ = ["Store"]
 
 _log = logger("onceward.store")
 
+_CONFIRMATIONS = 4
+"""In the silence that ends the lead."""
+
 
 class Store:
-    """One database with one writer, this process. Not thread-safe.
+    """One database with one writer, this process, for one term. Not thread-safe.
 
     Any failure of a read or a write raises StoreError. Whether the last write happened is unknown then, so every later
     call raises too. Leave the process, or open the store again.
     """
 
-    def __init__(self, database: Database) -> None:
-        """Read the id of the store in ``database``, or create a store there; then the store closes the database."""
+    term: Term
+    """This process writes only while it lasts."""
+
+    def __init__(self, database: Database, *, address: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin a term on the store in ``database``, or on a new store there; then the store closes the database.
+
+        :param address: where clients reach this coordinator.
+        """
+        self._database = database
+        self._clock = clock
+        self._pause_s = math.inf if database.pause_s is None else database.pause_s
+        self._failure: StoreError | None = None
         with database.translated("opening the store"):
             self.store_id = identify(database)
             """Random id, assigned when the store is created. Part of every claim."""
-        self._database = database
-        self._failure: StoreError | None = None
+            with self._transaction() as connection:
+                self.term = begin_term(connection, address)
 
     @classmethod
     def open(cls, url: str, *, password: str | None = None) -> Self:
@@ -71,6 +87,41 @@ class Store:
         except BaseException:
             database.close()
             raise
+
+    @classmethod
+    def lead(cls, database: Database, *, address: str) -> Self:
+        """Open or create the store in ``database`` for a coordinator that another one may replace: call
+        :meth:`confirm` when it is due. Closes the database when that fails. Raises as :meth:`open` does.
+
+        :param address: where clients reach this coordinator.
+        """
+        try:
+            with database.translated("opening the store"):
+                database.limit_silence()
+            return cls(database, address=address)
+        except BaseException:
+            database.close()
+            raise
+
+    @property
+    def can_move(self) -> bool:
+        """True if another process can lead on this store when this one cannot."""
+        return math.isfinite(self._pause_s)
+
+    @property
+    def leads_until(self) -> float:
+        """On the clock: no other coordinator can lead before, because the database has not ended this session yet."""
+        return self._confirmed + self._pause_s
+
+    @property
+    def confirm_at(self) -> float:
+        """On the clock: when to :meth:`confirm`, if nothing else uses the store before."""
+        return self._confirmed + self._pause_s / _CONFIRMATIONS
+
+    def confirm(self) -> None:
+        """Ask the database whether this process still leads. Raises LeadLostError, StoreError."""
+        with self._reading("confirming the lead") as connection:
+            require_term(connection, self.term, lock=False)
 
     def load_jobs(self) -> list[Durable]:
         """Every job with the state that a restart needs, by name. A job whose record is damaged is marked as such."""
@@ -166,14 +217,26 @@ class Store:
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Connection]:
-        with self._failing(doing), self._database.connection.begin():
-            yield self._database.connection
+        with self._failing(doing), self._transaction() as connection:
+            yield connection
 
     @contextmanager
     def _write_transaction(self) -> Iterator[Connection]:
         """The only place where a transaction that writes begins and commits."""
+        with self._transaction() as connection:
+            try:
+                require_term(connection, self.term)
+            except StoreError as error:
+                self._failure = error
+                raise
+            yield connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        begun = self._clock()
         with self._database.connection.begin():
             yield self._database.connection
+        self._confirmed = begun  # not the end: the database has counted this session's silence since its last answer
 
     @contextmanager
     def _failing(self, doing: str) -> Iterator[None]:

@@ -25,6 +25,7 @@ SUMMARY = (
     ("kills", "kills"),
     ("restarts", "restarts"),
     ("pauses", "processes stopped and continued"),
+    ("elections", "coordinators that replaced a silent leader"),
     ("cuts", "links cut"),
     ("lost", "messages lost"),
     ("duplicated", "messages doubled"),

@@ -1,12 +1,14 @@
 """The coordinator's process: the real service without sockets, on a store in memory that outlives it."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Protocol, cast
 
+import grpc
 from greenlet import GreenletExit
 
 from onceward.coordinator.errors import StoreError
@@ -18,21 +20,24 @@ from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
+from onceward.coordinator.service.leading import Gate
 from onceward.coordinator.service.orphan import Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.documents import KIND, check_committable
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
-from tests.simulation.streams import break_streams
+from tests.simulation.streams import break_streams, cut_streams
 
 __all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
 
@@ -63,6 +68,7 @@ class MemoryStore:
         self.failing = 0.0
         """The fraction of writes that fail."""
         self.failures = 0
+        self.term = 0
 
     def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: datetime) -> None:
         """Write all steps or none. Raises StoreError when the write fails; it may be durable nevertheless."""
@@ -90,20 +96,50 @@ class MemoryStore:
 
 
 class _Connection:
-    """One process's access to the store: the part of ``Store`` that the engine uses."""
+    """One process's access to the store: the part of ``Store`` that the engine uses. Begins a term.
 
-    def __init__(self, store: MemoryStore, process: Process) -> None:
+    :param pause_s: seconds of silence after which the database ends the session; infinite for a file.
+    """
+
+    def __init__(self, store: MemoryStore, process: Process, now: Callable[[], float], pause_s: float) -> None:
         self._store = store
         self._process = process
+        self._now = now
+        self._pause_s = pause_s
+        self._begun = now()
         self.store_id = store.store_id
+        store.term += 1
+        self.term = store.term
+
+    @property
+    def leads_until(self) -> float:
+        return self._begun + self._pause_s
+
+    @property
+    def confirm_at(self) -> float:
+        return self._begun + self._pause_s / 4
+
+    @property
+    def silent(self) -> bool:
+        """True when the database ends the session."""
+        return self._now() >= self.leads_until
+
+    def confirm(self) -> None:
+        self._contact()
 
     def load_jobs(self) -> list[Durable]:
         return [self._store.jobs[job] for job in sorted(self._store.jobs)]
 
     def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
+        self._contact()
+        self._store.write(steps, at)
+
+    def _contact(self) -> None:
         if not self._process.alive:
             raise GreenletExit
-        self._store.write(steps, at)
+        if self.term != self._store.term:
+            raise LeadLostError("another coordinator leads")
+        self._begun = self._now()
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Does nothing: the history is for people, and nothing reads it back."""
@@ -139,8 +175,53 @@ class _Call:
         self.invocation_metadata = ()
 
 
+class _Life:
+    """One coordinator's process and what runs in it: a `Server`, and for its `Gate` a coordinator."""
+
+    def __init__(self, host: "CoordinatorHost", process: Process, clock: Scheduler) -> None:
+        self.process = process
+        self.loop = VirtualLoop(clock, process, host.disk)
+        self.watchers = Watchers()
+        self.connection = _Connection(host.store, process, host.now, host.pause_s)
+        self.engine = _HeardEngine(
+            lambda generation, event, answer: host.heard(self, generation, event, answer),
+            cast(Store, self.connection),
+            clock=host.now,
+            wall=lambda: wall_clock(clock),
+            checkers=Checkers({POSITIONS: check_positions, KIND: check_committable}),
+            changed=self._changed,
+            failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
+        )
+        self.group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
+        self.services = (participant_service(self.engine, self.watchers, self.group_commit.handle, Reports()),)
+        self.confirm = self.group_commit.confirm
+        self._gate = Gate(())
+        self._gate.open(cast(Coordinator, self), self.connection.term)
+        self._methods: dict[str, Any] = {}
+        committers = host.committers(process)
+        self._orphans = self.loop.inside(
+            lambda: Orphans(self.engine, self.group_commit, committers, wall=lambda: wall_clock(clock), pace=_PACE)
+        )
+        self.loop.inside(self.group_commit.start)
+        self.loop.inside(self._orphans.start)
+
+    def method(self, path: str) -> Any:
+        handler = self._methods.get(path)
+        if handler is None:
+            handler = self._methods[path] = self._gate.service(cast(grpc.HandlerCallDetails, _Call(path)))
+        return handler
+
+    def _changed(self, job: JobName) -> None:
+        self.watchers.wake(job)
+        self._orphans.changed(job)
+        self.group_commit.hurry()
+
+
 class CoordinatorHost:
-    """Runs the coordinator: starts it, and notices when its process ends."""
+    """Runs coordinators: starts them, and notices when a process ends. The newest one leads.
+
+    :param pause_s: seconds of silence after which the store takes the lead from a process, for another one.
+    """
 
     def __init__(
         self,
@@ -149,98 +230,81 @@ class CoordinatorHost:
         died: Callable[[Process], None],
         answered: Callable[[int, Event, Answer], None],
         committers: Callable[[Process], Committers],
+        *,
+        pause_s: float = math.inf,
     ) -> None:
-        """``answered`` receives every answer: the generation before it, the event, the answer.
+        """``answered`` receives every answer of the leader: the generation before it, the event, the answer.
 
         ``committers`` makes the committers with which a process ends the transactions of orphans.
         """
-        self._committers = committers
+        self.committers = committers
+        self.store = store
+        self.pause_s = pause_s
         self._answered = answered
         self._clock = clock
-        self._store = store
         self._died = died
         self._starts = 0
         self._readings = 0
-        self._process: Process | None = None
-        self._watchers: Watchers
-        self._methods: dict[str, Any] = {}
-        self._service: Any = None
-        self._group_commit: GroupCommit
-        self._orphans: Orphans
-        self.loop: VirtualLoop
-        self.engine: Engine
+        self._lives: dict[Process, _Life] = {}
+        self.server: _Life | None = None
+        """The leader."""
 
     @property
     def process(self) -> Process | None:
-        return self._process
+        """The leader's."""
+        return None if self.server is None else self.server.process
+
+    @property
+    def silent(self) -> bool:
+        """True when there is no leader, or the store has taken the lead from it."""
+        return self.server is None or self.server.connection.silent
 
     def start(self) -> Process:
-        """Start a new process on the same store."""
+        """Start a new process on the same store; it leads."""
         self._starts += 1
-        process = self._process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
-        clock = self._clock
-        self.loop = VirtualLoop(clock, process, self._disk)
-        self._watchers = Watchers()
-        self.engine = _HeardEngine(
-            self._answered,
-            cast(Store, _Connection(self._store, process)),
-            clock=self._now,
-            wall=lambda: wall_clock(clock),
-            checkers=Checkers({POSITIONS: check_positions, KIND: check_committable}),
-            changed=self._changed,
-            failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
-        )
-        self._methods = {}
-        self._group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
-        self._service = participant_service(self.engine, self._watchers, self._group_commit.handle, Reports())
-        committers, wall = self._committers(process), lambda: wall_clock(clock)
-        self._orphans = self.loop.inside(
-            lambda: Orphans(self.engine, self._group_commit, committers, wall=wall, pace=_PACE)
-        )
-        self.loop.inside(self._group_commit.start)
-        self.loop.inside(self._orphans.start)
+        process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
+        if self.server is not None:
+            cut_streams(self.server.process)  # clients follow the new one, sooner or later
+        self.server = self._lives[process] = _Life(self, process, self._clock)
         return process
-
-    def method(self, path: str) -> Any:
-        handler = self._methods.get(path)
-        if handler is None:
-            handler = self._methods[path] = self._service.service(_Call(path))
-        return handler
 
     def ask(self, event: Event) -> None:
         """Let a person ask the coordinator for something."""
-        process, group_commit = self._process, self._group_commit
-        if process is None:
+        server = self.server
+        if server is None:
             return
 
         def handle() -> None:
             with contextlib.suppress(StoreError, UnknownJobError):
-                for job in list(self._store.jobs):
-                    self.loop.inside(lambda job=job: group_commit.handle(job, replace(event, now=self._now())))  # type: ignore[misc]
+                for job in list(self.store.jobs):
+                    asked = replace(event, now=self.now())
+                    server.loop.inside(lambda job=job, asked=asked: server.group_commit.handle(job, asked))  # type: ignore[misc]
 
-        self._clock.call(process, 0.0, handle)
+        self._clock.call(server.process, 0.0, handle)
+
+    def heard(self, life: _Life, generation: int, event: Event, answer: Answer) -> None:
+        if life is self.server:
+            self._answered(generation, event, answer)
 
     def close(self) -> None:
         """End the streams: the world is over."""
-        self._watchers._stopping = True
+        for life in self._lives.values():
+            life.watchers._stopping = True
 
     def _gone(self, process: Process) -> None:
-        self._process = None
-        self._watchers._stopping = True  # its streams end, and the dead engine gets no more events
+        life = self._lives.pop(process)
+        life.watchers._stopping = True  # its streams end, and the dead engine gets no more events
+        if life is self.server:
+            self.server = None
         break_streams(process)
         self._died(process)
 
-    def _changed(self, job: JobName) -> None:
-        self._watchers.wake(job)
-        self._orphans.changed(job)
-        self._group_commit.hurry()
-
-    def _now(self) -> float:
+    def now(self) -> float:
         """The time. It advances a little with each reading; otherwise a loop that waits for the next moment would never
         end."""
         self._readings += 1
         return self._clock.now + self._readings * 1e-9
 
-    def _disk(self) -> tuple[float, float]:
+    def disk(self) -> tuple[float, float]:
         random = self._clock.random
         return random.random() * random.choice((0.001, 0.001, 0.02)), 0.0005 * random.random()

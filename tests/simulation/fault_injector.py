@@ -7,6 +7,7 @@ from greenlet import GreenletExit
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
 from onceward.coordinator.protocol.values import CheckpointKind, RequestId
+from onceward.coordinator.store.postgres import PAUSE_S
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
 from tests.simulation.scheduler import Process
@@ -98,6 +99,8 @@ class FaultInjector:
     def _pause_coordinator(self) -> None:
         if self._world.host.process is not None and self.raging:
             self._pause(self._world.host.process)
+            if self._world.faults.standby:
+                self._world.later(PAUSE_S + self._world.random.random(), self._world.replace_silent_leader)
 
     def _pause(self, process: Process) -> None:
         if process.paused:

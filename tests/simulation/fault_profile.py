@@ -54,6 +54,8 @@ class FaultProfile:
     """Whether all drivers die during the faults. None is started until readers must be free without one."""
     driver_pauses: int = 0
     coordinator_pauses: int = 0
+    standby: bool = False
+    """Whether another coordinator leads when the leader is silent for too long."""
     takeovers: int = 0
     """How often a person starts a second driver beside the first."""
     cuts: int = 0
@@ -158,4 +160,5 @@ def draw(random: Random) -> FaultProfile:
         gone=random.random() < 0.1,
         torn=sometimes(0.15, 0.2),
         worn=sometimes(0.15, 0.5),
+        standby=random.random() < 0.5,
     )

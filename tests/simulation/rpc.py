@@ -13,34 +13,40 @@ import grpc
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler, Task
-from tests.simulation.serving import REFUSED, UNAVAILABLE, Context, Outcome, RpcFailure, outcome_of
+from tests.simulation.serving import MOVED, REFUSED, UNAVAILABLE, Context, Outcome, RpcFailure, outcome_of
 from tests.simulation.streams import Stream
 
-__all__ = ["Channel", "Server"]
+__all__ = ["Address", "Channel", "Server"]
 
 
 class Server(Protocol):
-    """Receives calls: the process that currently listens at the address."""
+    """A process that receives calls."""
 
     @property
-    def process(self) -> Process | None:
-        """None while no process listens."""
+    def process(self) -> Process: ...
 
     @property
-    def loop(self) -> VirtualLoop:
-        """The loop of that process."""
+    def loop(self) -> VirtualLoop: ...
 
     def method(self, path: str) -> Any:
         """The ``grpc.RpcMethodHandler`` of ``/package.Service/Method``."""
 
 
-class Channel:
-    """A ``grpc.Channel`` of one process to one address."""
+class Address(Protocol):
+    @property
+    def server(self) -> Server | None:
+        """What receives the next call; None while nothing listens."""
 
-    def __init__(self, clock: Scheduler, owner: Process, server: Server, link: Link, wires: Process) -> None:
+
+class Channel:
+    """A ``grpc.Channel`` of one process to one address, or to the coordinator that leads."""
+
+    def __init__(self, clock: Scheduler, owner: Process, address: Address, link: Link, wires: Process) -> None:
         self.clock = clock
         self.owner = owner
-        self.server = server
+        self.address = address
+        self.term = 0
+        """The highest term of an answer."""
         self.link = link
         self.wires = wires
         """The process that carries the messages."""
@@ -71,6 +77,11 @@ class Channel:
 
     def close(self) -> None:
         pass
+
+    def outdated(self, term: int) -> bool:
+        """True for an answer of an older term than an earlier answer's, as the real channel checks."""
+        self.term = max(self.term, term)
+        return 0 < term < self.term
 
 
 class _Call:
@@ -110,6 +121,11 @@ class _Call:
         if clock.random.random() < 0.7:
             clock.call(self._channel.wires, 0.05 * clock.random.random(), lambda: self._end(UNAVAILABLE))
 
+    def _answered(self, outcome: Outcome, term: int) -> None:
+        if self._outcome is None and self._channel.outdated(term):
+            outcome = MOVED
+        self._end(outcome)
+
     def _end(self, outcome: Outcome) -> None:
         if self._outcome is None:
             self._outcome = outcome
@@ -117,27 +133,27 @@ class _Call:
                 self._channel.clock.wake(self._caller)
 
     def _arrive(self) -> None:
-        process = self._channel.server.process
-        if process is None or not process.alive:
+        server = self._channel.address.server
+        if server is None or not server.process.alive:
             self._end(REFUSED)
         else:
-            self._channel.clock.call(process, 0.0, self._serve)
+            self._channel.clock.call(server.process, 0.0, lambda: self._serve(server))
 
-    def _serve(self) -> None:
-        server = self._channel.server
+    def _serve(self, server: Server) -> None:
 
         def unexpected(_data: bytes | None) -> None:
             raise AssertionError("a unary call writes nothing by itself")
 
         handler = server.method(self._path)
-        task = server.loop.inside(lambda: server.loop.create_task(handler.unary_unary(self._data, Context(unexpected))))
-        task.add_done_callback(self._served)
+        context = Context(unexpected)
+        task = server.loop.inside(lambda: server.loop.create_task(handler.unary_unary(self._data, context)))
+        task.add_done_callback(lambda task: self._served(task, context))
 
-    def _served(self, task: "asyncio.Task[bytes]") -> None:
+    def _served(self, task: "asyncio.Task[bytes]", context: Context) -> None:
         outcome = outcome_of(task)
         clock = self._channel.clock
         copies = self._channel.link.fate()
         if copies:
-            clock.call(self._channel.wires, copies[0], lambda: self._end(outcome))
+            clock.call(self._channel.wires, copies[0], lambda: self._answered(outcome, context.term))
         else:
             self._lost()

@@ -1,11 +1,13 @@
 """What a handler receives, and how its end reaches the client."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grpc
 
-__all__ = ["REFUSED", "UNAVAILABLE", "Context", "Outcome", "RpcFailure", "outcome_of"]
+from onceward.coordinator.wire.lead import TERM
+
+__all__ = ["MOVED", "REFUSED", "UNAVAILABLE", "Context", "Outcome", "RpcFailure", "outcome_of"]
 
 
 class RpcFailure(grpc.RpcError):
@@ -35,11 +37,17 @@ class Context:
 
     def __init__(self, send: Callable[[bytes | None], None]) -> None:
         self._send = send
+        self.term = 0
+        """Of the coordinator that answers."""
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         raise _AbortedError(code, details)
 
-    async def send_initial_metadata(self, _metadata: object) -> None:
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.term = int(dict(metadata)[TERM])
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.set_trailing_metadata(metadata)
         self._send(None)
 
     async def write(self, data: bytes) -> None:
@@ -50,6 +58,7 @@ Outcome = tuple[grpc.StatusCode, str, bytes | None]
 
 UNAVAILABLE: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection broken", None)
 REFUSED: Outcome = (grpc.StatusCode.UNAVAILABLE, "connection refused", None)
+MOVED: Outcome = (grpc.StatusCode.UNAVAILABLE, "the coordinator does not lead any more", None)
 
 
 def outcome_of(task: "asyncio.Task[bytes]") -> Outcome:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from tests.simulation.scheduler import Process, Task
-from tests.simulation.serving import REFUSED, UNAVAILABLE, Context, Outcome, RpcFailure, outcome_of
+from tests.simulation.serving import MOVED, REFUSED, UNAVAILABLE, Context, Outcome, RpcFailure, outcome_of
 
 if TYPE_CHECKING:
-    from tests.simulation.rpc import Channel
+    from tests.simulation.rpc import Channel, Server
 
 __all__ = ["Stream", "break_streams", "cut_streams"]
 
@@ -34,6 +34,7 @@ class Stream:
         self._broken = False
         self._served: Process | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._context: Context
         self._last_arrival = 0.0
         clock = channel.clock
         clock.require_alive()
@@ -96,13 +97,13 @@ class Stream:
             clock.call(self._channel.wires, delay, notice)
 
     def _arrive(self) -> None:
-        process = self._channel.server.process
-        if process is None or not process.alive:
+        server = self._channel.address.server
+        if server is None or not server.process.alive:
             self._finish(REFUSED)
         else:
-            self._served = process
-            process.local.setdefault(Stream, []).append(self)
-            self._channel.clock.call(process, 0.0, self._serve)
+            self._served = server.process
+            server.process.local.setdefault(Stream, []).append(self)
+            self._channel.clock.call(server.process, 0.0, lambda: self._serve(server))
 
     # -- the server's end
 
@@ -115,14 +116,12 @@ class Stream:
         if self._task is not None:
             self._task.cancel()
 
-    def _serve(self) -> None:
+    def _serve(self, server: "Server") -> None:
         if not self._channel.owner.alive or self._end is not None:
             return
-        server = self._channel.server
         handler = server.method(self._path)
-        self._task = server.loop.inside(
-            lambda: server.loop.create_task(handler.unary_stream(self._data, Context(self._send)))
-        )
+        context = self._context = Context(self._send)
+        self._task = server.loop.inside(lambda: server.loop.create_task(handler.unary_stream(self._data, context)))
         self._task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[Any]") -> None:
@@ -154,6 +153,8 @@ class Stream:
             self._wake()
 
     def _received(self, data: bytes) -> None:
+        if self._channel.outdated(self._context.term):
+            self._finish(MOVED)
         if not self._broken and self._end is None:
             self._messages.append(data)
             self._wake()

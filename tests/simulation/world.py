@@ -1,5 +1,6 @@
 """One world: all its parts, the faults that it must survive, and its end."""
 
+import math
 import random as chance
 import traceback
 from collections import Counter
@@ -8,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from onceward.coordinator.errors import HaltedError, OncewardError
+from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import PermitTakeover
@@ -16,6 +17,7 @@ from onceward.coordinator.protocol.facts import Fact, GenerationGranted, LossRec
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import COORDINATOR, CheckpointId, JobName
+from onceward.coordinator.store.postgres import PAUSE_S
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost, MemoryStore
@@ -62,6 +64,7 @@ class SimulatedWorld:
             self._coordinator_died,
             self.checker.answered,
             lambda process: self.brokers.committers(process),
+            pause_s=PAUSE_S if faults.standby else math.inf,
         )
         self.brokers = Brokers(self.clock, faults, self.checker, self.note)
         self.drivers: list[Process] = []
@@ -183,12 +186,22 @@ class SimulatedWorld:
     def _coordinator_died(self, process: Process) -> None:
         self.counts["kills"] += 1
         self.note(process.name, "dead")
-        self.later(self._pause_before_restart(), self._restart_coordinator)
+        if self.host.server is None:
+            self.later(self._pause_before_restart(), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
+        if self.host.server is not None:
+            return  # another one leads by now
         self.counts["restarts"] += 1
         process = self._adopt(self.host.start())
         self.note(process.name, "started")
+
+    def replace_silent_leader(self) -> None:
+        """Let a coordinator that stands by lead, if the leader was silent for too long."""
+        if self.host.server is not None and self.host.silent:
+            self.counts["elections"] += 1
+            process = self._adopt(self.host.start())
+            self.note(process.name, "leads")
 
     def permit_takeover(self) -> None:
         """Let a person permit the next driver to replace the live one."""
@@ -245,6 +258,11 @@ class SimulatedWorld:
         except HaltedError as error:
             self.note(process.name, f"halted: {error}")
             process.local["halted"] = True
+        except FencedError as error:
+            self.note(process.name, f"fenced: {error}")
+            durable = self.store.jobs[JOB]
+            if durable.generation == sink.generation and durable.driver is not None:
+                self.checker.fail(Invariant.I7, f"the driver of the current generation {sink.generation} is fenced")
         except OncewardError as error:
             self.note(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)

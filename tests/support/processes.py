@@ -114,14 +114,16 @@ class Processes:
         *,
         program: Sequence[str] = ONCEWARD,
         cluster: str | None = None,
+        store_url: str = "",
+        name: str = "coordinator",
     ) -> Process:
         """``cluster``: bootstrap servers; the coordinator ends transactions of dead drivers there."""
-        command = coordinator_command(address, f"sqlite:///{self.directory / 'coordinator.db'}", program)
+        command = coordinator_command(address, store_url or f"sqlite:///{self.directory / 'coordinator.db'}", program)
         if cluster is not None:
             clusters = self.directory / "clusters.toml"
             clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n")
             command += ["--clusters", str(clusters)]
-        return self.start("coordinator", command, environment)
+        return self.start(name, command, environment)
 
 
 class JobProcesses(Processes):

@@ -49,6 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",
+        "coordinator.wire.lead",
         "connections",
     ),
     "connections": ("coordinator.protocol",),

@@ -69,6 +69,10 @@ def test_a_torn_log_gives_one_of_the_states_that_were_written(tmp_path: Path) ->
     assert jobs[0].settled
 
 
+_A_TERM_BYTES = 3 * 4096 + 1024
+"""At most, in the log."""
+
+
 def test_a_killed_process_leaves_whole_transactions_only(place: Place) -> None:
     command = [sys.executable, "-c", _WRITES_ON, place.url]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -83,9 +87,10 @@ def test_a_killed_process_leaves_whole_transactions_only(place: Place) -> None:
     child.wait()
     child.stdout.close()
     log = None if place.is_postgres else Path(place.url.removeprefix("sqlite:///") + "-wal")
-    assert log is None or log.stat().st_size > 0
+    assert log is None or log.stat().st_size > _A_TERM_BYTES
     with closing(place.open()) as store:
-        assert log is None or log.stat().st_size == 0, "the log is forced into the file before anything is believed"
+        forced = "the log is forced into the file before anything is believed; then the term of this opening is in it"
+        assert log is None or log.stat().st_size <= _A_TERM_BYTES, forced
         (durable,) = store.load_jobs()
         history = store.history(JOB, 10)
     assert durable.completed is not None

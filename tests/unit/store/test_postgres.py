@@ -16,8 +16,10 @@ from sqlalchemy.exc import DBAPIError
 
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.protocol.values import CheckpointKind
+from onceward.coordinator.store import opening
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
+from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.postgres import PostgresDatabase
 from onceward.coordinator.store.schema import jobs
 from onceward.coordinator.store.store import Store
@@ -77,7 +79,8 @@ def test_a_lost_session_fails_the_store_whatever_finds_it_out(
 
 def test_no_second_session_is_ever_made(place: Place) -> None:
     """SQLAlchemy would make one by itself, which does not hold the lock."""
-    with closing(PostgresDatabase(place.url)) as database:
+    with closing(open_database(place.url)) as database:
+        assert isinstance(database, PostgresDatabase)
         with place.raw() as raw:
             raw.exec_driver_sql(f"SELECT pg_terminate_backend({database._session.info.backend_pid})")
         for _ in range(3):
@@ -89,7 +92,7 @@ def test_a_lock_that_is_left_within_the_wait_is_taken(
     store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session of a killed coordinator ends a moment after its process."""
-    monkeypatch.setattr(module, "_LOCK_WAIT_MS", 60_000)
+    monkeypatch.setattr(opening, "_LOCK_WAIT_S", 60.0)
     opened: list[Store] = []
     waiting = threading.Thread(target=lambda: opened.append(place.open()))
     waiting.start()
@@ -140,13 +143,13 @@ def test_all_problems_are_reported_together(place: Place, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("setting", ["local", "remote_write", "on", "remote_apply"])
 def test_a_running_store_keeps_the_synchronous_commit_that_was_checked(place: Place, setting: str) -> None:
     shown = "SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'"
-    with closing(PostgresDatabase(of(place, f"synchronous_commit={setting}"))) as database:
+    with closing(open_database(of(place, f"synchronous_commit={setting}"))) as database:
         assert tuple(database.connection.exec_driver_sql(shown).one()) == (setting, "session")
 
 
 def test_no_time_limit_of_the_role_ends_a_quiet_store(place: Place) -> None:
     limits = ("statement_timeout", "lock_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
-    with closing(PostgresDatabase(of(place, *(f"{limit}=77s" for limit in limits)))) as database:
+    with closing(open_database(of(place, *(f"{limit}=77s" for limit in limits)))) as database:
         found = {limit: database.connection.exec_driver_sql(f"SHOW {limit}").scalar() for limit in limits}
     assert found == dict.fromkeys(limits, "0")
 

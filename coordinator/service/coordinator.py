@@ -1,0 +1,96 @@
+"""A coordinator in its term: everything that works on one open store."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+
+import grpc
+
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.group_commit import GroupCommit
+from onceward.coordinator.service.job_summaries import JobSummaries
+from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.service.operators import operator_service
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.store import Store
+
+__all__ = ["Coordinator"]
+
+
+class Coordinator:
+    """Serves the jobs of a store from :meth:`start` to :meth:`stop`, or until the store fails or another one leads.
+
+    Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in.
+
+    :param committers: used to settle jobs without a driver.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        committers: Committers | None,
+        checkers: Checkers,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        observer: Observer | None = None,
+    ) -> None:
+        self._watchers = Watchers()
+        self._failed = asyncio.Event()
+        self.engine = Engine(
+            store, clock=clock, wall=wall, checkers=checkers, changed=self._changed, failed=self._failed.set
+        )
+        self._group_commit = GroupCommit(self.engine)
+        self._orphans: Orphans | None = None
+        if committers is not None:
+            self._orphans = Orphans(self.engine, self._group_commit, committers, wall=wall)
+        reports = Reports()
+        summaries = JobSummaries(self.engine, reports, self._orphans, wall=wall)
+        self.services: tuple[grpc.GenericRpcHandler, ...] = (
+            participant_service(self.engine, self._watchers, self._group_commit.handle, reports),
+            operator_service(self.engine, self._watchers, self._group_commit, summaries),
+        )
+        self._observer = self.engine.observer = observer
+        if observer is not None:
+            found = store.last_completed_by_job()
+            at = {job: last.at for job, last in found.items() if last.at is not None}
+            observer.attached(summaries, at, store.term.number)
+
+    def start(self) -> None:
+        self._group_commit.start()
+        if self._orphans is not None:
+            self._orphans.start()
+
+    async def confirm(self) -> None:
+        """Return when it is certain that no other coordinator leads. Raises StoreError."""
+        await self._group_commit.confirm()
+
+    async def failed(self) -> None:
+        """Return once the store has failed, or another coordinator leads; see ``engine.failure``."""
+        await self._failed.wait()
+
+    async def stop(self) -> None:
+        """End the streams and finish the calls that have arrived; later ones raise StoreError. Each decision is made
+        completely or not at all."""
+        if self._orphans is not None:
+            await self._orphans.stop()
+        self._watchers.stop()
+        await self._group_commit.stop()
+        if self._observer is not None:
+            self._observer.detached()
+        with contextlib.suppress(StoreError):  # the history may miss some entries
+            self.engine.tidy()
+
+    def _changed(self, job: JobName) -> None:
+        self._watchers.wake(job)
+        if self._orphans is not None:
+            self._orphans.changed(job)
+        self._group_commit.hurry()

@@ -1,0 +1,83 @@
+"""The term of a coordinator: the time in which it alone writes to a store.
+
+Opening a store begins a term, whose number is one higher than the last one's. Each writing transaction locks the record
+of the term until it commits: a coordinator whose term is over cannot write, and a new term cannot begin while an older
+one's write is under way.
+"""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from sqlalchemy import Connection, insert, select, update
+
+from onceward.coordinator.store.errors import PUT_BACK, LeadLostError, StoreDamagedError
+from onceward.coordinator.store.schema import checksum, meta, unsealed
+
+__all__ = ["Term", "begin_term", "current_term", "require_term"]
+
+_KEY = "term"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One coordinator's term."""
+
+    number: int
+    address: str
+    """Where clients reach the coordinator; empty if none can."""
+    holder: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Random: a number can come twice, after an old copy of the database was put back."""
+
+    @cached_property
+    def record(self) -> str:
+        """As it is stored."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        return f"term {self.number}" + (f" of {self.address}" if self.address else "")
+
+
+def begin_term(connection: Connection, address: str) -> Term:
+    """End the store's term and begin the next one, in the caller's transaction. Raises StoreDamagedError."""
+    last = _read(connection, write=True)
+    term = Term(number=last.number + 1 if last is not None else 1, address=address)
+    row = {"key": _KEY, "value": term.record}
+    row["checksum"] = checksum(meta, row)
+    connection.execute(insert(meta) if last is None else update(meta).where(meta.c.key == _KEY), row)
+    return term
+
+
+def require_term(connection: Connection, term: Term, *, lock: bool = True) -> None:
+    """Raise LeadLostError if another term has begun. With ``lock`` none begins before the caller's transaction ends."""
+    # every write pays for this: SQLAlchemy takes longer to build the statement than SQLite to run it
+    lockable = lock and connection.dialect.name != "sqlite"  # one process has the file
+    now = connection.exec_driver_sql(_LOCKED if lockable else _VALUE).scalar()
+    if now != term.record:
+        raise LeadLostError(
+            f"The store is in {_read(connection) or 'no term'}: this coordinator's {term} is over. Nothing of its last "
+            "write is in the store."
+        )
+
+
+def current_term(connection: Connection) -> Term | None:
+    """The term of the store; None before the first. Raises StoreDamagedError."""
+    return _read(connection)
+
+
+_SELECTED = select(meta.c.key, meta.c.value, meta.c.checksum).where(meta.c.key == _KEY)
+_VALUE = f"SELECT value FROM {meta.name} WHERE key = '{_KEY}'"
+_LOCKED = f"{_VALUE} FOR SHARE"
+
+
+def _read(connection: Connection, *, write: bool = False) -> Term | None:
+    row = connection.execute(_SELECTED.with_for_update() if write else _SELECTED).mappings().one_or_none()
+    if row is None:
+        return None
+    if unsealed(meta, row):
+        raise StoreDamagedError(
+            f"The store's record of its term is not what was written: its checksum differs. Nothing was changed or "
+            f"guessed. {PUT_BACK}"
+        )
+    return Term(**json.loads(row["value"]))

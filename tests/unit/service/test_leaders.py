@@ -1,0 +1,192 @@
+"""Several coordinators on one PostgreSQL: one leads, and another one replaces it, however it ends."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from onceward.coordinator.client.calls import open_channel
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.ops.health import run_health
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
+from onceward.coordinator.wire.lead import LEADER, LIVE, READY, TERM
+from tests.support.places import Place, postgres_place
+from tests.support.scripted import CoordinatorProcess, ScriptedDriver
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+_JOBS = 5
+
+
+class Pair:
+    """Two coordinators, and drivers that know both."""
+
+    def __init__(self, stack: ExitStack, directory: Path, place: Place) -> None:
+        self._stack = stack
+        self.place = place
+        self.processes = [self._started(directory / name) for name in ("a", "b")]
+        self.address = ",".join(process.address for process in self.processes)
+        self.drivers: list[ScriptedDriver] = []
+
+    def _started(self, directory: Path, port: int | None = None) -> CoordinatorProcess:
+        process = CoordinatorProcess(directory, port=port, store_url=self.place.url)
+        self._stack.callback(process.end)
+        process.wait_ready()
+        wait_until(lambda: run_health(process.address, READY) == 0, "it leads, or could")
+        return process
+
+    def again(self, process: CoordinatorProcess) -> None:
+        """Start a dead one again."""
+        self.processes[self.processes.index(process)] = self._started(process.directory, process.port)
+
+    def drive(self, count: int = _JOBS) -> None:
+        for number in range(count):
+            client = self._stack.enter_context(connect(self.address, patience="60s"))
+            driver = ScriptedDriver(client, JobName(f"job-{number}"))
+            self._stack.callback(driver.session.let_go)
+            self.drivers.append(driver)
+        self.wait_for_decisions()
+
+    def leader(self) -> CoordinatorProcess:
+        return next(process for process in self.processes if process.running and run_health(process.address) == 0)
+
+    def standby(self) -> CoordinatorProcess:
+        leader = self.leader()
+        return next(process for process in self.processes if process is not leader)
+
+    def wait_for_decisions(self, more: int = 3) -> float:
+        """Wait until each job has ``more`` decisions; return how long that took, in seconds."""
+        begun = time.monotonic()
+        counts = [len(driver.committed) for driver in self.drivers]
+        for driver, count in zip(self.drivers, counts, strict=True):
+            driver.wait_committed(count + more)
+        return time.monotonic() - begun
+
+    def term(self) -> int:
+        with self.place.raw() as raw:
+            found = "SELECT (value::json ->> 'number')::int FROM onceward_meta WHERE key = 'term'"
+            return int(raw.exec_driver_sql(found).scalar_one())
+
+    def require_one_history(self) -> None:
+        """Each job's decisions are complete and in order, and no driver was fenced by a change of the leader."""
+        for driver in self.drivers:
+            assert driver.errors.empty()
+            assert driver.session.generation == 1
+            assert driver.committed == sorted(set(driver.committed))
+        with OperatorClient(self.address) as operators:
+            assert {job.generation for job in operators.jobs()} == {1}
+
+
+def test_a_leader_that_cannot_confirm_its_lead_answers_nothing(
+    on: Callable[..., EmbeddedCoordinator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept, and the database may have ended its session: its memory says nothing about who leads."""
+    confirmed = threading.Event()
+
+    def confirm(_: Store) -> None:
+        if not confirmed.is_set():
+            raise LeadLostError("another one leads")
+
+    monkeypatch.setattr(Store, "leads_until", property(lambda _: math.inf if confirmed.is_set() else -math.inf))
+    monkeypatch.setattr(Store, "confirm", confirm)
+    with open_channel(on(tmp_path / "late").address) as channel:
+        late: Any = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
+        assert late.code() is grpc.StatusCode.UNAVAILABLE
+    confirmed.set()
+    with open_channel(on(tmp_path / "leader").address) as channel:
+        answer = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
+        assert answer.code() is grpc.StatusCode.OK
+        assert (TERM, "1") in [tuple(one) for one in answer.trailing_metadata()]
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgres: "LocalPostgres") -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(stack, tmp_path, postgres_place(postgres))
+
+
+def test_a_coordinator_that_stands_by_names_the_one_that_leads(pair: Pair) -> None:
+    leader, standby = pair.leader(), pair.standby()
+    wait_until(lambda: "stands by" in standby.log.read_text(), "it says that it stands by")
+    with open_channel(standby.address) as channel:
+        refused: Any = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        assert refused.details() == f"this coordinator stands by; {leader.address} leads"
+        assert (LEADER, leader.address) in [tuple(one) for one in refused.trailing_metadata()]
+    assert (run_health(standby.address), run_health(standby.address, READY)) == (1, 0)
+    assert run_health(standby.address, LIVE) == 0
+    assert pair.term() == 1
+
+
+def test_a_killed_leader_is_replaced_and_no_driver_is_fenced(pair: Pair) -> None:
+    pair.drive()
+    for _ in range(2):
+        leader, term = pair.leader(), pair.term()
+        leader.end()
+        print(f"killed: every job decides again after {pair.wait_for_decisions():.2f} s")
+        assert pair.term() == term + 1
+        pair.again(leader)
+    pair.require_one_history()
+
+
+def test_a_paused_leader_is_replaced_and_writes_nothing_when_it_wakes(pair: Pair) -> None:
+    pair.drive()
+    leader, term = pair.leader(), pair.term()
+    os.kill(leader.pid, signal.SIGSTOP)
+    try:
+        print(f"paused: every job decides again after {pair.wait_for_decisions():.2f} s")
+    finally:
+        os.kill(leader.pid, signal.SIGCONT)
+    assert pair.term() == term + 1
+    wait_until(lambda: "event=stands_by" in leader.log.read_text(), "the old leader stands by")
+    wait_until(lambda: run_health(leader.address, READY) == 0, "it could lead again")
+    pair.wait_for_decisions()
+    assert run_health(leader.address) == 1
+    assert pair.term() == term + 1
+    pair.require_one_history()
+
+
+def test_sigterm_hands_the_lead_over_before_the_process_ends(pair: Pair) -> None:
+    pair.drive()
+    leader, term = pair.leader(), pair.term()
+    os.kill(leader.pid, signal.SIGTERM)
+    print(f"terminated: every job decides again after {pair.wait_for_decisions():.2f} s")
+    wait_until(lambda: not leader.running, "it ends")
+    assert leader.exit_code == 0
+    assert pair.term() == term + 1
+    pair.require_one_history()
+
+
+def test_a_leader_whose_session_is_ended_stands_by_or_leads_again(pair: Pair) -> None:
+    pair.drive()
+    term = pair.term()
+    with pair.place.raw() as raw:
+        raw.exec_driver_sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+    pair.wait_for_decisions()
+    assert pair.term() == term + 1
+    assert all(process.running for process in pair.processes)
+    pair.require_one_history()
+
+
+def test_coordinators_wait_for_a_database_that_restarts(pair: Pair, postgres: "LocalPostgres") -> None:
+    pair.drive()
+    postgres.restart()
+    pair.wait_for_decisions()
+    assert all(process.running for process in pair.processes)
+    pair.require_one_history()

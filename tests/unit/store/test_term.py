@@ -1,0 +1,123 @@
+"""Terms: one coordinator writes at a time, and a late one writes nothing."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError
+from onceward.coordinator.store.opening import open_candidate, open_database
+from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.store.term import begin_term
+from tests.support.manual_time import ManualTime
+from tests.support.places import Place, postgres_place
+from tests.support.stored_jobs import JOB, StoredJob
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+
+def begin_another(place: Place) -> None:
+    with place.raw() as raw:
+        begin_term(raw, "b:2")
+
+
+@pytest.fixture
+def shared(postgres: "LocalPostgres") -> Place:
+    return postgres_place(postgres)
+
+
+def test_each_opening_begins_the_next_term(place: Place) -> None:
+    for number in (1, 2, 3):
+        with closing(place.open()) as store:
+            assert (store.term.number, store.term.address) == (number, "")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store, _job: store.prune([(JOB, 1)]),
+        lambda store, _job: store.confirm(),
+        lambda _store, job: job.checkpoints(1),
+    ],
+    ids=["a removal", "a confirmation", "a decision"],
+)
+def test_nothing_is_written_after_another_term_has_begun(shared: Place, write: Callable[..., Any]) -> None:
+    """The lock makes this impossible; this is what happens if it fails, for example after a hasty promotion."""
+    with closing(shared.open()) as store:
+        job = StoredJob(store)
+        job.open()
+        before = shared_rows(shared)
+        begin_another(shared)
+        with pytest.raises(
+            LeadLostError, match=r"in term 2 of b:2: this coordinator's term 1 is over\. Nothing of its last write"
+        ):
+            write(store, job)
+        with pytest.raises(LeadLostError):
+            store.load_jobs()
+    assert shared_rows(shared) == before
+
+
+def shared_rows(place: Place) -> list[Any]:
+    with place.raw() as raw:
+        tables = ("jobs", "checkpoints", "generations", "history")
+        return [raw.exec_driver_sql(f"SELECT * FROM {table} ORDER BY 1, 2").all() for table in tables]
+
+
+def test_a_new_term_waits_for_the_write_of_the_old_one(shared: Place) -> None:
+    with closing(shared.open()) as store:
+        with store._write_transaction():
+            next_term = threading.Thread(target=begin_another, args=(shared,))
+            next_term.start()
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FOR UPDATE'"
+            with shared.raw() as raw:
+                wait_until(lambda: raw.exec_driver_sql(waiting).first(), "the new term waits")
+            assert next_term.is_alive()
+        next_term.join()
+        with pytest.raises(LeadLostError):
+            store.confirm()
+
+
+def test_a_damaged_term_is_not_followed_by_a_guess(place: Place) -> None:
+    place.open().close()
+    place.change("UPDATE onceward_meta SET value = '{\"number\": 0}' WHERE key = 'term'")
+    with pytest.raises(StoreDamagedError, match="record term is not what was written"):
+        place.open()
+
+
+def test_a_leader_trusts_its_lead_from_its_last_contact_on(shared: Place) -> None:
+    time = ManualTime()
+    database = open_database(shared.url)
+    database.limit_silence()
+    with closing(Store(database, clock=time.monotonic)) as store:
+        assert store.can_move
+        assert store.leads_until == time.monotonic() + PAUSE_S
+        time.now += PAUSE_S / 2
+        assert store.confirm_at <= time.monotonic() < store.leads_until
+        store.confirm()
+        assert store.leads_until == time.monotonic() + PAUSE_S
+
+
+def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) -> None:
+    with closing(open_candidate(shared.url)) as candidate, closing(open_candidate(shared.url)) as other:
+        first = candidate.wait(60.0)
+        assert first is not None
+        store = Store.lead(first, address="a:1")
+        assert (other.wait(0.05), other.leader()) == (None, "a:1")
+        second = other.wait(60.0)  # the server ends the silent session
+        assert second is not None
+        with closing(Store.lead(second, address="b:2")) as successor:
+            assert (successor.term.number, successor.store_id) == (2, store.store_id)
+            with pytest.raises(Exception, match="nothing is built on it"):
+                store.confirm()
+        store.close()
+
+
+def test_a_store_in_a_file_cannot_move(tmp_path: Any) -> None:
+    with closing(Store.open(f"sqlite:///{tmp_path / 'store.db'}")) as store:
+        assert not store.can_move
+        assert store.leads_until == store.confirm_at == float("inf")
