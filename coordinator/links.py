@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 
 __all__ = ["Links", "Trouble"]
 
@@ -130,5 +130,4 @@ class Links:
 
     def _report(self, level: int, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
         since = (self._wall() - timedelta(seconds=now - entry.since)).astimezone().isoformat("T", "seconds")
-        shown = " ".join(f"{name}={value!r}" for name, value in facts.items())
-        _log.log(level, "event=%s link=%r since=%s %s", event, link, since, shown)
+        _log.log(level, "%s", log_fields({"event": event, "link": link, "since": since, **facts}))

@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Mapping
 
-__all__ = ["escape_logs", "log_fields", "logger", "printable"]
+__all__ = ["LogFields", "escape_logs", "log_fields", "logger", "printable"]
 
 _KEPT = "\n\t"
 _FORMATTER = logging.Formatter()
@@ -21,10 +21,20 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in _KEPT else _escaped(one) for one in text)
 
 
-def log_fields(values: Mapping[str, object]) -> str:
+class LogFields(str):
+    """The text of some fields, with their values, for formatters that do not show the text."""
+
+    __slots__ = ("values",)
+
+    values: Mapping[str, object]
+
+
+def log_fields(values: Mapping[str, object]) -> LogFields:
     """Return ``name=value name="another value"`` on one line. A value that could end its field is quoted and escaped,
     so no text can add a field."""
-    return " ".join(f"{name}={_field(str(value))}" for name, value in values.items())
+    text = LogFields(" ".join(f"{name}={_field(str(value))}" for name, value in values.items()))
+    text.values = values
+    return text
 
 
 def logger(name: str) -> logging.Logger:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
     from onceward.coordinator.client.tls import CoordinatorTls
+    from onceward.coordinator.metrics.endpoint import MetricsEndpoint
     from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
     from onceward.coordinator.pipeline.pipeline import Pipeline
     from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
@@ -30,6 +31,7 @@ __all__ = [
     "KafkaCluster",
     "KafkaSink",
     "KafkaSource",
+    "MetricsEndpoint",
     "Pipeline",
     "Restart",
     "Sink",
@@ -49,6 +51,7 @@ _HOMES = {
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",
+    "MetricsEndpoint": "coordinator.metrics.endpoint",
     "Pipeline": "coordinator.pipeline.pipeline",
     "Restart": "coordinator.pipeline.restarts",
     "Sink": "coordinator.pipeline.interfaces",

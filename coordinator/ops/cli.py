@@ -69,6 +69,11 @@ def serve(
         typer.Option("--insecure-listen-anywhere", help="Accept calls from other machines without authentication."),
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: Annotated[str, typer.Option(help="text, or json: one object per line.")] = "text",
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; port 0 for any free one."),
+    ] = None,
 ) -> None:
     """Run a coordinator for many jobs until SIGTERM or Ctrl-C."""
     from onceward.coordinator.ops.serve import run_serve, tls_of
@@ -83,6 +88,8 @@ def serve(
         reflection=reflection,
         anywhere=insecure_listen_anywhere,
         log_level=log_level,
+        log_format=log_format,
+        metrics=metrics,
     )
 
 

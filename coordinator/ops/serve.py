@@ -1,5 +1,6 @@
 """``onceward serve``."""
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops.json_logs import log_formatter
+from onceward.coordinator.ops.measuring import measure
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs
@@ -47,14 +50,17 @@ def run_serve(
     reflection: bool,
     anywhere: bool,
     log_level: str,
+    log_format: str = "text",
+    metrics: str | None = None,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
     place = parse_listen(listen, anywhere=anywhere or (tls is not None and tls.authenticates))
     level = _LEVELS.get(log_level.lower())
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
-    form = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
-    logging.basicConfig(level=level, stream=sys.stderr, format=form, force=True)
+    form = log_formatter(log_format)
+    logging.basicConfig(level=level, stream=sys.stderr, force=True)
+    logging.getLogger().handlers[0].setFormatter(form)
     escape_logs()
     known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
@@ -63,19 +69,23 @@ def run_serve(
     def announce(address: str, store: Store | None) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
+        if measured.url is not None:
+            print_result(f"metrics are at {measured.url}")
         which = "stands by" if store is None else store.store_id
         print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({which}){names}")
 
     if advertise:
         addresses_of(advertise)
-    serving = Serving(
-        listen=place,
-        advertise=advertise,
-        store_url=store_url,
-        store_password=_password(store_password),
-        options=ServerOptions(reflection=reflection, tls=tls, committers=committers),
-    )
-    serve(serving, announce)
+    with contextlib.ExitStack() as stack:
+        measured = measure(stack, metrics, tls, anywhere=anywhere)
+        serving = Serving(
+            listen=place,
+            advertise=advertise,
+            store_url=store_url,
+            store_password=_password(store_password),
+            options=ServerOptions(reflection=reflection, tls=tls, committers=committers, observer=measured.observer),
+        )
+        serve(serving, announce)
 
 
 def _password(reference: str | None) -> str | None:

@@ -136,6 +136,8 @@ class CheckpointWriter:
             transactions=len(committables),
             read=plan.records,
             written=records,
+            bytes=size,
+            lag=plan.lag,
             seconds=round(seconds, 3),
             steps={
                 "plan": round(planning, 6),

@@ -6,6 +6,7 @@
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from onceward.coordinator.printable import log_fields, logger
@@ -18,8 +19,10 @@ _log = logger("onceward.pipeline")
 class Journal:
     """Writes ``{"event": ..., "at": seconds since the epoch, "job": ..., ...}``."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, follow: Callable[[str, Mapping[str, Any]], None] | None = None) -> None:
+        """``follow``: called with each event and its facts, in the thread that reports it; must not raise."""
         self._job = job
+        self._follow = follow
         self._path = os.environ.get(EVENTS_VARIABLE)
         self.generation = 0
 
@@ -27,6 +30,8 @@ class Journal:
         """Record one transition. Facts are ids, counts and reasons; never records or secrets."""
         line = {"event": event, "job": self._job, "generation": self.generation, **facts}
         _log.info("%s", log_fields(line))
+        if self._follow is not None:
+            self._follow(event, line)
         if self._path:
             text = json.dumps({**line, "at": time.time()}) + "\n"
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -12,6 +12,7 @@ from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.observer import Observer
 
 __all__ = ["connect_to", "open_participants", "require_job"]
 
@@ -54,18 +55,20 @@ def connect_to(
     *,
     tls: CoordinatorTls | None = None,
     shared: bool = False,
+    observer: Observer | None = None,
 ) -> CoordinatorClient:
     """Connect to the coordinator at ``address``, or start one in this process; ``stack`` closes it.
 
     ``shared``: other jobs of this process may use the one in this process, too; each job must be there only once.
+    ``observer``: of the one in this process.
     """
     if address is None:
         from onceward.coordinator.service.embedded import EmbeddedCoordinator, shared_coordinator
 
         if shared:
-            embedded = stack.enter_context(shared_coordinator(state_dir))
+            embedded = stack.enter_context(shared_coordinator(state_dir, observer=observer))
         else:
-            embedded = EmbeddedCoordinator(state_dir)
+            embedded = EmbeddedCoordinator(state_dir, observer=observer)
             stack.callback(embedded.close)
         client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
     else:

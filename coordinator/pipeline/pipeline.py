@@ -9,12 +9,14 @@ from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
+from onceward.coordinator.metrics.endpoint import MetricsEndpoint, as_endpoint
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
@@ -53,6 +55,7 @@ class Pipeline:
         per_checkpoint_operations: bool = False,
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
+        metrics: str | MetricsEndpoint | None = None,
     ) -> None:
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
@@ -67,6 +70,7 @@ class Pipeline:
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
+        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :raises ConfigurationError: when an argument cannot be used.
         """
         self._job = require_job(job, coordinator)
@@ -91,8 +95,15 @@ class Pipeline:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
         self._state_dir = state_dir
+        self._metrics = as_endpoint(metrics)
+        self._measured = NOT_MEASURED
         self._stopping = StopFlag()
         self._running: Generations | None = None
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are served; None without ``metrics`` and while the job does not run."""
+        return self._measured.url
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -118,9 +129,11 @@ class Pipeline:
             else:
                 findings += check_submission(embedded=embedded)
             preflight.require_safe(self._job, findings)
+            self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
+            stack.callback(setattr, self, "_measured", NOT_MEASURED)
             client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
-            journal = Journal(self._job)
+            journal = Journal(self._job, self._measured.follow)
             tasks = self._tasks(stack, journal)
             if self._spark is not None:
                 tasks.start()
@@ -139,7 +152,8 @@ class Pipeline:
             return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        return connect_to(stack, self._address, self._state_dir, links, tls=self._tls)
+        observer = self._measured.observer
+        return connect_to(stack, self._address, self._state_dir, links, tls=self._tls, observer=observer)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(

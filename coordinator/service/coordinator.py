@@ -14,6 +14,7 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.job_summaries import JobSummaries
+from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
@@ -40,6 +41,7 @@ class Coordinator:
         checkers: Checkers,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
+        observer: Observer | None = None,
     ) -> None:
         self._watchers = Watchers()
         self._failed = asyncio.Event()
@@ -56,6 +58,11 @@ class Coordinator:
             participant_service(self.engine, self._watchers, self._group_commit.handle, reports),
             operator_service(self.engine, self._watchers, self._group_commit, summaries),
         )
+        self._observer = self.engine.observer = observer
+        if observer is not None:
+            found = store.last_completed_by_job()
+            at = {job: last.at for job, last in found.items() if last.at is not None}
+            observer.attached(summaries, at, store.term.number)
 
     def start(self) -> None:
         self._group_commit.start()
@@ -77,6 +84,8 @@ class Coordinator:
             await self._orphans.stop()
         self._watchers.stop()
         await self._group_commit.stop()
+        if self._observer is not None:
+            self._observer.detached()
         with contextlib.suppress(StoreError):  # the history may miss some entries
             self.engine.tidy()
 

@@ -5,11 +5,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from onceward.coordinator.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.store import Store
@@ -33,10 +35,11 @@ class EmbeddedCoordinator:
         *,
         options: ServerOptions | None = None,
         checkers: Checkers | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._places = StateDirectory(state_directory(state_dir))
         self._store = Store.open(self._places.store_url)
-        self._options = options
+        self._options = options if observer is None else replace(options or ServerOptions(), observer=observer)
         self._checkers = checkers
         self._ready = threading.Event()
         self._problem: BaseException | None = None
@@ -114,8 +117,11 @@ _shared: dict[Path, tuple[EmbeddedCoordinator, int]] = {}
 
 
 @contextlib.contextmanager
-def shared_coordinator(state_dir: str | os.PathLike[str] | None = None) -> Iterator[EmbeddedCoordinator]:
-    """Use the coordinator of a state directory together with other jobs of this process; the last user closes it.
+def shared_coordinator(
+    state_dir: str | os.PathLike[str] | None = None, *, observer: Observer | None = None
+) -> Iterator[EmbeddedCoordinator]:
+    """Use the coordinator of a state directory together with other jobs of this process; the last user closes it. Only
+    the first user's ``observer`` is called.
 
     Raises what the constructor of EmbeddedCoordinator raises.
     """
@@ -123,7 +129,7 @@ def shared_coordinator(state_dir: str | os.PathLike[str] | None = None) -> Itera
     with _sharing:
         coordinator, users = _shared.get(directory, (None, 0))
         if coordinator is None:
-            coordinator = EmbeddedCoordinator(directory)
+            coordinator = EmbeddedCoordinator(directory, observer=observer)
         _shared[directory] = coordinator, users + 1
     try:
         yield coordinator

@@ -9,7 +9,7 @@ from typing import TypeVar
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.listings import HistoryEntry
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
 from onceward.coordinator.protocol.durable import Durable
@@ -31,6 +31,7 @@ from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
+from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.store import Store
 
@@ -98,6 +99,8 @@ class Engine:
         self._changed = changed
         self._failed = failed
         self.clock = clock
+        self.observer: Observer | None = None
+        """Is called as facts and refusals pass."""
         self.failure: StoreError | None = None
         """Set when the store has failed. Nothing is answered then, because the state in memory cannot be trusted."""
         self._budget = Budget()
@@ -110,7 +113,8 @@ class Engine:
             self._deadlines.note(job, next_deadline(state))
             self._housekeeping.found(job)
             if state.durable.unreadable:
-                _log.error("job=%s event=unreadable detail=%r", job, state.durable.unreadable)
+                said = {"job": job, "event": "unreadable", "detail": state.durable.unreadable}
+                _log.error("%s", log_fields(said))
 
     @property
     def store_id(self) -> str:
@@ -165,7 +169,11 @@ class Engine:
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
+        observer = self.observer
+        began = 0.0 if observer is None else self.clock()
         self._store.apply(batch.steps, at=self._wall())
+        if observer is not None:
+            observer.committed(self.clock() - began)
         for _, after in points:
             kill_point(after)
 
@@ -183,8 +191,17 @@ class Engine:
             self._deadlines.note(job, next_deadline(self._latest.get(job, state)))
         for job, note in batch.refused:
             self._housekeeping.refused(job, note, self.clock())
+        if self.observer is not None:
+            self._show(batch, self.observer)
         for job in {**batch.states, **dict(batch.refused)}:
             self._changed(job)
+
+    def _show(self, batch: CommitBatch, observer: Observer) -> None:
+        now = self._wall()
+        for durable, facts in batch.steps:
+            observer.published(durable, facts, now)
+        for _, note in batch.refused:
+            observer.refused(note)
 
     def at_rest(self, job: JobName) -> bool:
         """True when no change of the job is worked out but unpublished."""
@@ -265,6 +282,10 @@ class Engine:
         """All known jobs."""
         return list(self._states)
 
+    def states(self) -> list[JobState]:
+        """The published states of all known jobs. May be called in any thread."""
+        return list(self._states.values())
+
     def ask(self, query: Callable[[Store], T]) -> T:
         """Run a query on the store. Raises StoreError. May run in any thread, like :meth:`keep`."""
         return query(self._store)
@@ -277,7 +298,7 @@ class Engine:
         """Record that the store failed: the state in memory cannot be trusted. On the engine's thread."""
         if self.failure is None:
             self.failure = error
-            _log.critical("event=store_failed detail=%r", str(error))
+            _log.critical("%s", log_fields({"event": "store_failed", "detail": error}))
             self._failed()
             for job in self._states:
                 self._changed(job)

@@ -36,6 +36,20 @@ class JobSummaries:
         self._wall = wall
         self._known_zero: datetime | None = None
 
+    def states(self) -> list[JobState]:
+        """The published states of all jobs. May be called in any thread."""
+        return self._engine.states()
+
+    def now(self) -> float:
+        """Monotonic seconds, on the clock of the states."""
+        return self._engine.clock()
+
+    def oldest(self, state: JobState) -> Age | None:
+        """The job's oldest pre-committed, unsettled transaction; None if none is known. May be called in any thread."""
+        durable = state.durable
+        report = self._reports.of(durable.job, durable.generation) if durable.driven else None
+        return self._oldest(state, report, self._engine.clock())
+
     def of(self, job: JobName, last: LastCompleted) -> JobSummary:
         """The summary of ``job``, whose newest completed checkpoint is ``last``. Raises UnknownJobError."""
         state, now = self._engine.state(job), self._engine.clock()

@@ -9,7 +9,7 @@ from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.links import Links
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol import orphans
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.durable import Durable
@@ -92,7 +92,7 @@ class Orphan:
                 await self._look_for_latecomers()
         except HOPELESS as error:
             self.doing = f"the coordinator leaves it as it is: {error}"
-            _log.error("job=%s event=orphan_left detail=%r", self.job, str(error))
+            _log.error("%s", log_fields({"job": self.job, "event": "orphan_left", "detail": error}))
 
     @property
     def _state(self) -> JobState:
@@ -241,5 +241,5 @@ class Orphan:
             why = repr(error)
         else:
             return None
-        _log.warning("job=%s event=orphan_waits detail=%r", self.job, why)
+        _log.warning("%s", log_fields({"job": self.job, "event": "orphan_waits", "detail": why}))
         return why

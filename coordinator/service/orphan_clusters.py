@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
 from onceward.coordinator.links import Links
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.values import (
@@ -117,8 +117,8 @@ class OrphanClusters:
         answers = await self._everywhere(lambda committer, kind, _: committer.sweep(self._job, keep=keep[kind]))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
-                said = (self._job, self._generation, len(swept), ",".join(swept))
-                _log.warning("job=%s generation=%s event=swept transactions=%d ids=%s", *said)
+                said = {"job": self._job, "generation": self._generation, "event": "swept"}
+                _log.warning("%s", log_fields({**said, "transactions": len(swept), "ids": ",".join(swept)}))
         _raise_first(answers)
 
     async def commit(

@@ -18,6 +18,8 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.intake import Intake
 from onceward.coordinator.service.leading import Gate
+from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.service.rejections import counted
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
@@ -48,6 +50,8 @@ class ServerOptions:
     tls: ServerTls | None = None
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
+    observer: Observer | None = None
+    """What measures the coordinator. It outlives each term, and serves the next one."""
 
 
 def _wall() -> datetime:
@@ -148,7 +152,12 @@ class CoordinatorServer:
 
     def _coordinator_of(self, store: Store) -> Coordinator:
         return Coordinator(
-            store, committers=self._options.committers, checkers=self._checkers, clock=self._clock, wall=self._wall
+            store,
+            committers=self._options.committers,
+            checkers=self._checkers,
+            clock=self._clock,
+            wall=self._wall,
+            observer=self._options.observer,
         )
 
     async def _lead(self, coordinator: Coordinator, store: Store) -> None:
@@ -189,7 +198,10 @@ class CoordinatorServer:
             ],
             maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        server.add_generic_rpc_handlers((Intake().bounded(self._gate),))
+        handler = Intake().bounded(self._gate)
+        if self._options.observer is not None:
+            handler = counted(handler, self._options.observer.rejected)
+        server.add_generic_rpc_handlers((handler,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

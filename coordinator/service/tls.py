@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 
 __all__ = ["ServerTls"]
 
@@ -35,7 +35,7 @@ class ServerTls:
     def check(self) -> None:
         """Raise ConfigurationError if a file cannot be used."""
         try:
-            self._check()
+            self.context()
         except OSError as error:  # also ssl.SSLError
             raise ConfigurationError(
                 f"TLS: {', '.join(map(str, self._files()))} cannot be used: {error}. Nothing was started. Each must be "
@@ -53,14 +53,15 @@ class ServerTls:
                 version = self._version()
                 if version == seen:
                     return None
-                self._check()
+                self.context()
                 configuration = self._configuration()
             except OSError as error:
                 # perhaps in the middle of a replacement; the next connection looks again
-                _log.warning("event=certificates_not_read detail=%r old ones stay in use", str(error))
+                detail = f"{error}; old ones stay in use"
+                _log.warning("%s", log_fields({"event": "certificates_not_read", "detail": detail}))
                 return None
             seen = version
-            _log.info("event=certificates_renewed certificate=%s", self.certificate)
+            _log.info("%s", log_fields({"event": "certificates_renewed", "certificate": self.certificate}))
             return configuration
 
         return grpc.dynamic_ssl_server_credentials(
@@ -77,11 +78,14 @@ class ServerTls:
             ("grpc.max_connection_age_grace_ms", 10_000),
         ]
 
-    def _check(self) -> None:
+    def context(self) -> ssl.SSLContext:
+        """The same files for the standard library. Raises OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key, password=_no_password)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pair = (self.key.read_bytes(), self.certificate.read_bytes())

@@ -4,7 +4,7 @@ import uuid
 
 from sqlalchemy import Connection, Table, insert, inspect, select
 
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.store import migrations
 from onceward.coordinator.store.database import Database
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreUnusableError
@@ -71,10 +71,9 @@ def _bring_up_to_date(database: Database, version: str) -> None:
         )
     if steps:
         migrations.migrate(database.connection, steps)
-        _log.warning(
-            "event=store_migrated from=%s to=%d detail='older versions of onceward cannot open it any more'",
-            version, SCHEMA_VERSION,
-        )  # fmt: skip
+        detail = "older versions of onceward cannot open it any more"
+        said = {"event": "store_migrated", "from": version, "to": SCHEMA_VERSION, "detail": detail}
+        _log.warning("%s", log_fields(said))
 
 
 def _name(table: Table) -> str:

@@ -20,7 +20,7 @@ from onceward.coordinator.listings import (
     LossReport,
     RecordedSettlement,
 )
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.durable import Durable, RestoreOrder
 from onceward.coordinator.protocol.facts import AbortReason
@@ -107,7 +107,7 @@ def _name(text: object) -> JobName | None:
     try:
         return JobName(str(text))
     except ValueError:
-        _log.error("event=damaged detail='a job has the name %r'", text)
+        _log.error("%s", log_fields({"event": "damaged", "detail": f"a job has the name {text!r}"}))
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from sqlalchemy import Connection, Table, bindparam, insert, select
 
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
@@ -347,7 +347,8 @@ class FactWriter:
         }
 
     def _set_aside(self, what: str, number: int) -> None:
-        _log.error("job=%s event=damaged detail='the record of %s %d is not what was written'", self._job, what, number)
+        detail = f"the record of {what} {number} is not what was written"
+        _log.error("%s", log_fields({"job": self._job, "event": "damaged", "detail": detail}))
 
     def _write_generation(
         self, generation: int, driver: str, granted_at: int, ended_at: int | None, detail: str

@@ -24,6 +24,7 @@ from onceward.coordinator.protocol.values import Author, Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address
+from tests.support.scraped import scrape
 from tests.support.stream_queries import expected, feed, records
 from tests.support.topics import Topics, abort_with_the_brokers_tool
 from tests.support.waiting import wait_until
@@ -100,6 +101,20 @@ def test_a_running_count_is_exact_over_several_lives_of_its_query(counting: Coun
     command = ["checkpoints", counting.job, "--state-dir", str(counting.directory / "state")]
     listed = CliRunner(env={"COLUMNS": "400"}).invoke(app, command).output
     assert [f"batch {number} of query" in listed for number in (0, 4, 5)] == [True, True, False]
+
+
+def test_a_query_serves_metrics_while_it_is_open(counting: Counting) -> None:
+    counting.feed(records(2))
+    with counting.open(metrics="127.0.0.1:0") as opened:
+        assert opened.await_termination(counting.start(opened)) is CloseReason.FINISHED
+        assert opened.metrics_url is not None
+        found = scrape(opened.metrics_url)
+    written = sum(counting.written().values())
+    assert found.value("onceward_driver_records_written_total", job_name=counting.job) == written
+    assert found.value("onceward_records_written_total", job_name=counting.job) == written
+    assert found.value("onceward_driver_checkpoints_settled_total", job_name=counting.job) >= opened.batches == 2
+    with pytest.raises(OSError, match="refused"):
+        scrape(opened.metrics_url)
 
 
 def test_the_state_of_a_query_is_listed_and_shown(counting: Counting) -> None:

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 BUILD = _ROOT / "build" / "mutation"
 _FOLDERS = ("connections", "coordinator", "sinks", "sources")
 _PACKAGE = "onceward"
-_BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "docs", "examples", "protos", "scripts")
+_BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "deploy", "docs", "examples", "protos", "scripts")
 _TYPES = ("--output=json", "--follow-imports=silent", f"--cache-dir={BUILD / 'mypy'}")
 _CALM = ("--no-warn-unreachable", "--no-warn-unused-ignores", "--no-warn-redundant-casts")
 """Code that a mutation makes superfluous is not a type error."""

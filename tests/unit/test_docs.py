@@ -17,18 +17,24 @@ from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.dev.commands import dev
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.metrics.coordinator import COORDINATOR_METRICS
+from onceward.coordinator.metrics.driver import DRIVER_METRICS
+from onceward.coordinator.metrics.places import MAX_JOBS, OTHERS
+from onceward.coordinator.metrics.registry import Described
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
 from onceward.coordinator.pipeline.streaming.sink import StreamSink
+from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.wire import limits
 from onceward.sources.kafka.driver.options import OPTIONS, Mode
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, READING = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING = (
     ROOT / name
     for name in (
         "README.md",
@@ -39,6 +45,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, READING 
         "docs/reference/exit-codes.md",
         "docs/reference/events.md",
         "docs/reference/limits.md",
+        "docs/reference/metrics.md",
         "docs/reference/reading.md",
     )
 )
@@ -54,6 +61,7 @@ CODE = (
     "compose",
     "connections",
     "coordinator",
+    "deploy",
     "examples",
     "onceward",
     "protos",
@@ -366,3 +374,27 @@ def test_no_file_names_what_is_only_here(what: str) -> None:
         f"{path.relative_to(ROOT)}: {match[0]}" for path in committed_files() for match in pattern.finditer(read(path))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(("heading", "described"), [("Coordinator", COORDINATOR_METRICS), ("Driver", DRIVER_METRICS)])
+def test_every_metric_is_described_as_the_code_describes_it(heading: str, described: tuple[Described, ...]) -> None:
+    shown = {name: (kind, labels, text) for name, (kind, labels, text) in rows(METRICS, heading).items()}
+    assert shown == {
+        metric.name: (metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.text)
+        for metric in described
+    }
+
+
+def test_the_values_of_labels_and_the_bound_of_jobs_are_those_of_the_code() -> None:
+    described = rows(METRICS, "Metrics")
+    assert re.findall(r"`(\w+)`", described["status"][0]) == [status.value for status in JobStatus]
+    reasons = re.search(r"^\| `reason` of an abort \| (.*) \|$", read(METRICS), flags=re.MULTILINE)
+    assert reasons is not None
+    assert re.findall(r"`(\w+)`", reasons[1]) == [reason.name.lower() for reason in AbortReason]
+    assert f"At most {MAX_JOBS} jobs" in described["job_name"][0]
+    assert OTHERS in described["job_name"][0]
+
+
+def test_every_alert_has_a_remedy() -> None:
+    alerts = re.findall(r"- alert: (\w+)", read(ROOT / "deploy" / "prometheus" / "alerts.yml"))
+    assert sorted(rows(ROOT / "docs" / "how-to" / "watch.md", "Alerts and dashboard")) == sorted(alerts)

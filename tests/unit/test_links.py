@@ -34,7 +34,7 @@ def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: Logg
     world.links.worked("cluster 'main'")
     lines = world.lines()
     since = BEGIN.astimezone().isoformat("T", "seconds")
-    first = f"event=link_down link=\"cluster 'main'\" since={since} waits='4 EndTxn' why='timed out'"
+    first = f'event=link_down link="cluster \'main\'" since={since} waits="4 EndTxn" why="timed out"'
     assert lines[:-1] == [first] * 4
     assert lines[-1] == f"event=link_up link=\"cluster 'main'\" since={since} lasted_s=31.0"
     assert world.links.troubles() == ()
@@ -63,7 +63,7 @@ def test_an_unused_link_is_forgotten_with_a_log_line(world: LoggedLinks) -> None
     world.links.failed("broker 3", "refused", waiting="x")
     world.now = FORGET_AFTER_S + 1
     assert world.links.troubles() == ()
-    assert "event=link_unused link='broker 3'" in world.lines()[-1]
+    assert 'event=link_unused link="broker 3"' in world.lines()[-1]
     world.links.worked("broker 3")
     assert len(world.lines()) == 2
 

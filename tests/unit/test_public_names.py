@@ -7,7 +7,7 @@ from onceward import KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.errors import ConfigurationError
 
 PUBLIC = (
-    *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource"),
+    *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
     *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
     *("load_clusters", "register"),
 )

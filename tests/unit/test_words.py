@@ -28,10 +28,10 @@ INSTEAD = {
     r"spill": "sort",
 }
 PLACES = (
-    *("coordinator", "connections", "sinks", "sources", "protos", "docs", "examples", "compose"),
+    *("coordinator", "connections", "sinks", "sources", "protos", "docs", "examples", "compose", "deploy"),
     *("tests", "benchmarks", "scripts"),
 )
-ENDINGS = (".md", ".proto", ".py", ".sh", ".toml", ".txt")
+ENDINGS = (".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yml")
 NEWLINE = "\n"
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 

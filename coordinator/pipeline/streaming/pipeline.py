@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.metrics.endpoint import MetricsEndpoint, as_endpoint
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.interfaces import Sink
@@ -60,6 +61,7 @@ class StreamingPipeline:
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
+        metrics: str | MetricsEndpoint | None = None,
     ) -> None:
         """Describe a query. Starts nothing and uses no network before :meth:`run`.
 
@@ -77,6 +79,7 @@ class StreamingPipeline:
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
         :param allow_different_state: as for :class:`StreamSink`.
+        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :raises ConfigurationError: when an argument cannot be used.
         """
         problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
@@ -102,8 +105,14 @@ class StreamingPipeline:
         self._state_dir = state_dir
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
+        self._metrics = as_endpoint(metrics)
         self._stopping = StopFlag()
         self._running: StreamSink | None = None
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are served; None without ``metrics`` and before the job runs."""
+        return self._running.metrics_url if self._running is not None else None
 
     def stop(self) -> None:
         """End the query after its running batch is settled; callable from any thread and from signal handlers."""
@@ -133,6 +142,7 @@ class StreamingPipeline:
                     state_dir=self._state_dir,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
+                    metrics=self._metrics,
                 )
             )
             self._running = sink

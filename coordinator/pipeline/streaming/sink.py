@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Self
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.metrics.endpoint import MetricsEndpoint, as_endpoint
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
@@ -72,6 +74,7 @@ class StreamSink:
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
+        metrics: str | MetricsEndpoint | None = None,
     ) -> None:
         """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
         not wait for the first batch, because readers of the output wait for it.
@@ -86,12 +89,15 @@ class StreamSink:
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
         :param allow_different_state: accept that a batch has other records when Spark runs it again to write its state,
             as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
+        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
         self._job = require_job(job, coordinator)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
+        self._metrics = as_endpoint(metrics)
+        self._measured = NOT_MEASURED
         self._handover = Handover()
         self._stopping = StopFlag()
         self._one_batch = threading.Lock()
@@ -143,7 +149,8 @@ class StreamSink:
         source = BatchSource(self._job, self._handover)
         links, progress = open_participants(stack, self._job, source, sink, settings)
         preflight.require_safe(self._job, preflight.examine(source, sink))
-        client = connect_to(stack, coordinator, state_dir, links, tls=tls, shared=True)
+        measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
+        client = connect_to(stack, coordinator, state_dir, links, tls=tls, shared=True, observer=measured.observer)
         self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
         committer = sink.committer()
         stack.callback(committer.close)
@@ -154,7 +161,7 @@ class StreamSink:
             committer=committer,
             tasks=self._tasks,
             settings=settings,
-            journal=Journal(self._job),
+            journal=Journal(self._job, measured.follow),
             progress=progress,
         )
         self._generations = Generations(members, client, restart, self._stopping, takeover=embedded)
@@ -289,6 +296,11 @@ class StreamSink:
         if ended is not None:
             return self._reason
         return CloseReason.STOPPED if self._stopping.is_set() else CloseReason.FINISHED
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are served; None without ``metrics``."""
+        return self._measured.url
 
     @property
     def ended(self) -> bool:

@@ -72,7 +72,7 @@ def test_packages_have_the_versions_that_were_tested() -> None:
 
 def test_the_coordinator_has_neither_spark_nor_java_and_the_job_has_both() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    for image, wanted in (("coordinator", "kafka,postgres"), ("job", "spark")):
+    for image, wanted in (("coordinator", "kafka,metrics,postgres"), ("job", "metrics,spark")):
         assert f"'.[{wanted}]'" in _packages(image)
         assert extras.keys() >= set(wanted.split(","))
     assert "spark" not in _packages("coordinator")

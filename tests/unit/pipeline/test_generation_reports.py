@@ -79,6 +79,8 @@ def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_w
             "transactions": 1,
             "read": 10,
             "written": 9,
+            "bytes": 90,
+            "lag": 0,
             "seconds": 2.679,
             "steps": {
                 "plan": 0.123457,

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from onceward.coordinator.wire.lead import LEADER, LIVE, READY, TERM
 from tests.support.places import Place, postgres_place
+from tests.support.scraped import Scraped, scrape
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 
@@ -45,7 +47,9 @@ class Pair:
         self.drivers: list[ScriptedDriver] = []
 
     def _started(self, directory: Path, port: int | None = None) -> CoordinatorProcess:
-        process = CoordinatorProcess(directory, port=port, store_url=self.place.url)
+        process = CoordinatorProcess(
+            directory, port=port, store_url=self.place.url, options=["--metrics", "127.0.0.1:0"]
+        )
         self._stack.callback(process.end)
         process.wait_ready()
         wait_until(lambda: run_health(process.address, READY) == 0, "it leads, or could")
@@ -190,3 +194,24 @@ def test_coordinators_wait_for_a_database_that_restarts(pair: Pair, postgres: "L
     pair.wait_for_decisions()
     assert all(process.running for process in pair.processes)
     pair.require_one_history()
+
+
+def metrics_of(process: CoordinatorProcess) -> Scraped:
+    wait_until(lambda: "metrics are at" in process.log.read_text(), "the address is announced")
+    return scrape(re.findall(r"metrics are at (\S+)", process.log.read_text())[-1])
+
+
+def test_metrics_show_who_leads_its_term_and_the_jobs_of_the_leader_alone(pair: Pair) -> None:
+    pair.drive()
+    leader, standby = pair.leader(), pair.standby()
+    first = metrics_of(leader)
+    assert (first.value("onceward_leader"), metrics_of(standby).value("onceward_leader")) == (1, 0)
+    assert first.value("onceward_term") == pair.term()
+    assert first.value("onceward_jobs", status="running") == len(pair.drivers)
+    assert metrics_of(standby).labels("onceward_job_status") == set()
+    leader.send(signal.SIGKILL)
+    pair.wait_for_decisions()
+    second = metrics_of(standby)
+    assert (second.value("onceward_leader"), second.value("onceward_term")) == (1, pair.term())
+    assert second.value("onceward_term") > first.value("onceward_term")
+    assert second.labels("onceward_job_status") == {f"job-{number}" for number in range(len(pair.drivers))}

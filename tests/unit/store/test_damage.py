@@ -402,7 +402,7 @@ def test_a_record_that_ends_after_it_was_damaged_is_named_in_the_log(
         job.end()
         assert "not what was written" in store.generations(JOB, 1)[0].detail
     for what in ("checkpoint 1", "generation 1"):
-        assert f"job=orders event=damaged detail='the record of {what} is not what was written'" in caplog.text
+        assert f'job=orders event=damaged detail="the record of {what} is not what was written"' in caplog.text
 
 
 def test_a_store_that_does_not_know_itself_is_refused(store: Store, place: Place) -> None:

@@ -1,0 +1,47 @@
+"""The metrics of ``onceward serve``."""
+
+import contextlib
+import gc
+from dataclasses import dataclass
+
+from onceward.coordinator.metrics.endpoint import Endpoint, require_installed
+from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.service.tls import ServerTls
+
+__all__ = ["Measured", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What observes the coordinator and where it is shown; None without metrics."""
+
+    observer: Observer | None = None
+    url: str | None = None
+
+
+def measure(stack: contextlib.ExitStack, listen: str | None, tls: ServerTls | None, *, anywhere: bool) -> Measured:
+    """Serve metrics until ``stack`` closes, with the coordinator's own TLS. Raises ConfigurationError.
+
+    :param anywhere: the user allows an address that other machines can reach, though clients are not authenticated.
+    """
+    if listen is None:
+        return Measured()
+    require_installed()
+    from onceward.coordinator.metrics.coordinator import CoordinatorMetrics
+    from onceward.coordinator.metrics.registry import Registry
+
+    files = {} if tls is None else {"tls-cert": tls.certificate, "client-ca": tls.client_ca}
+    metrics = CoordinatorMetrics(certificates={option: file for option, file in files.items() if file is not None})
+    registry = Registry()
+    registry.register(metrics)
+    endpoint = Endpoint(
+        listen,
+        registry,
+        anywhere=anywhere or (tls is not None and tls.authenticates),
+        tls=None if tls is None else tls.context,
+    )
+    stack.callback(endpoint.close)
+    # A scrape of many jobs makes Python look for garbage. Without this, it would look at all modules each time and hold
+    # the interpreter for tens of milliseconds.
+    gc.freeze()
+    return Measured(observer=metrics, url=endpoint.url)

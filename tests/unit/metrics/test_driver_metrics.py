@@ -1,0 +1,93 @@
+"""What a driver's metrics show of its journal."""
+
+import pytest
+
+from onceward.coordinator.links import Links
+from onceward.coordinator.metrics.driver import DRIVER_METRICS, DriverMetrics
+from onceward.coordinator.metrics.registry import Registry
+from onceward.coordinator.pipeline.journal import Journal
+from tests.support.scraped import Scraped
+
+
+class Driver:
+    """The journal of a job and its metrics."""
+
+    def __init__(self) -> None:
+        self.registry, self.links = Registry(), Links()
+        self.metrics = DriverMetrics("orders", self.registry, lambda: len(self.links.troubles()), wall=lambda: 12.5)
+        self.journal = Journal("orders", self.metrics.event)
+
+    def shown(self) -> Scraped:
+        return Scraped({family.name: family for family in self.registry.collect()})
+
+    def pre_commit(self, **more: object) -> None:
+        given = {"checkpoint": 7, "base": 6, "transactions": 2, "read": 100, "written": 90, "bytes": 4000, "lag": 25}
+        steps = {"plan": 0.25, "read": 0.5}
+        self.journal.log("pre-committed", **{**given, "seconds": 1.5, "steps": steps, **more})
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> None:
+    driver.journal.generation = 3
+    driver.pre_commit(lag=0)
+    driver.pre_commit()
+    driver.journal.log("settled", checkpoint=7, transactions=2, steps={"decide": 0.125, "settle": 2.0})
+    shown = driver.shown()
+    for name, value in {
+        "generation": 3,
+        "checkpoints_pre_committed_total": 2,
+        "checkpoints_settled_total": 1,
+        "checkpoints_aborted_total": 0,
+        "records_read_total": 200,
+        "records_written_total": 180,
+        "bytes_written_total": 8000,
+        "source_lag_offsets": 25,
+        "checkpoint_seconds_sum": 3.0,
+        "last_settled_timestamp_seconds": 12.5,
+    }.items():
+        assert shown.value(f"onceward_driver_{name}", job_name="orders") == value, name
+    for step, seconds in {"plan": 0.5, "read": 1.0, "decide": 0.125, "settle": 2.0}.items():
+        assert shown.value("onceward_driver_step_seconds_sum", step=step) == seconds
+
+
+def test_failures_losses_and_ends_are_counted(driver: Driver) -> None:
+    driver.journal.log("aborted", checkpoint=8, transactions=1, reason="secret")
+    driver.journal.log("lost", checkpoint=7, transactions=3, policy="replay")
+    driver.journal.log("replayed", checkpoint=7, slots=2, transactions=2, written=5, amendment=1, seconds=0.1)
+    driver.journal.log("failed", reason="secret")
+    driver.journal.log("closed", reason="stopped")
+    driver.links.failed("cluster 'secret'", "secret", waiting="secret")
+    shown = driver.shown()
+    assert shown.value("onceward_driver_checkpoints_aborted_total") == 1
+    assert shown.value("onceward_driver_transactions_lost_total") == 3
+    assert shown.value("onceward_driver_slots_replayed_total") == 2
+    assert shown.value("onceward_driver_generations_ended_total", end="failed") == 1
+    assert shown.value("onceward_driver_generations_ended_total", end="closed") == 1
+    assert shown.value("onceward_driver_broken_links") == 1
+    driver.links.worked("cluster 'secret'")
+    assert driver.shown().value("onceward_driver_broken_links") == 0
+    assert "secret" not in str(shown.samples)
+
+
+def test_a_query_has_records_and_no_offsets(driver: Driver) -> None:
+    driver.pre_commit(batch=4, read=1)
+    shown = driver.shown()
+    assert shown.value("onceward_driver_records_written_total") == 90
+    assert shown.value("onceward_driver_records_read_total") == 0
+
+
+def test_every_described_metric_is_collected_with_its_labels(driver: Driver) -> None:
+    driver.pre_commit()
+    driver.journal.log("closed", reason="stopped")
+    families = driver.shown().families
+    for described in DRIVER_METRICS:
+        family = families[described.name.removesuffix("_total")]
+        assert family.type == described.kind
+        assert family.samples, described.name
+        assert all(set(sample.labels) - {"le"} == set(described.labels) for sample in family.samples), described.name
+    ours = {name for name in families if name.startswith("onceward_")}
+    assert ours == {described.name.removesuffix("_total") for described in DRIVER_METRICS}
