@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.access import require_token, with_token
 from onceward.coordinator.client.tls import CoordinatorTls, diagnose, renewing
 from onceward.coordinator.errors import (
     CheckpointFailedError,
@@ -68,10 +69,15 @@ def require_address(address: str) -> None:
         )
 
 
-def open_channel(address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None) -> grpc.Channel:
-    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. Raises
-    ConfigurationError."""
+def open_channel(
+    address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None, token: str | None = None
+) -> grpc.Channel:
+    """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. ``token``
+    is a reference. Raises ConfigurationError."""
     require_address(address)
+    if token is not None:
+        require_token(token, address, tls)
+        return with_token(open_channel(address, keep_alive, tls), token)
     options = [
         # proxy settings in the environment are meant for the web
         ("grpc.enable_http_proxy", 0),
@@ -148,7 +154,7 @@ class Caller:
             except grpc.RpcError as error:
                 code, detail = error.code(), error.details() or ""
                 if code in REFUSALS:
-                    raise self._refused(code, detail, doing) from None
+                    raise self.refused(code, detail, doing) from None
                 if code is grpc.StatusCode.UNAVAILABLE and not self._reached:
                     self._require_encryption(doing)
             except MalformedError as error:
@@ -191,7 +197,7 @@ class Caller:
             "unknown; nothing is guessed, no pre-committed transaction is ended. Start the coordinator, then the job."
         )
 
-    def _refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
+    def refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
         return RefusedError(
             f"The coordinator at {self.address} refused {doing}: {code.name}: {detail}. Its state is unchanged."
         )
