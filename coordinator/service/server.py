@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.errors import ConfigurationError, StoreError
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.doors import CallsDoor, Entrance, HealthDoor, behind
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.intake import Intake
@@ -22,13 +23,21 @@ from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.peers import Guard
 from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES, MAX_STREAMS
+from onceward.coordinator.wire.limits import (
+    MAX_CALLS_OF_PEER,
+    MAX_CONCURRENT_RPCS,
+    MAX_MESSAGE_BYTES,
+    MAX_RESPONSE_BYTES,
+    MAX_STREAMS,
+)
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 
@@ -50,6 +59,7 @@ class ServerOptions:
     max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     tls: ServerTls | None = None
+    rights: RightsFile | None = None
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
 
@@ -148,19 +158,20 @@ class CoordinatorServer:
                 *self._options.keep_alive.server_arguments(),
                 *(self._options.tls.arguments() if self._options.tls is not None else ()),
             ],
-            maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
         summaries = JobSummaries(self.engine, self._reports, self._orphans, wall=wall)
+        guard = Guard(self._options.rights, refused=self.engine.refused)
         services = (
-            participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports),
-            operator_service(self.engine, self._watchers, self._group_commit, summaries),
+            participant_service(self.engine, self._watchers, self._group_commit.handle, self._reports, guard),
+            operator_service(self.engine, self._watchers, self._group_commit, summaries, guard),
         )
-        intake = Intake()
-        server.add_generic_rpc_handlers(tuple(intake.bounded(service) for service in services))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        intake, calls = Intake(), CallsDoor(guard, self._options.max_concurrent_rpcs, MAX_CALLS_OF_PEER)
+        server.add_generic_rpc_handlers(tuple(behind(calls, intake.bounded(service)) for service in services))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor()))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            servicer = reflection.aio.ReflectionServicer(names)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, Entrance(server, calls))
         return server
 
     def _changed(self, job: JobName) -> None:

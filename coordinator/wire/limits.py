@@ -2,9 +2,11 @@
 
 __all__ = [
     "MAX_BACK_WITHIN_S",
+    "MAX_CALLS_OF_PEER",
     "MAX_CHECKPOINT_BYTES",
     "MAX_CONCURRENT_RPCS",
     "MAX_DEPTH",
+    "MAX_HEALTH_CALLS",
     "MAX_HELD_BYTES",
     "MAX_LABEL",
     "MAX_LISTED",
@@ -12,6 +14,8 @@ __all__ = [
     "MAX_PARTICIPANTS",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
+    "MAX_RETAINED",
+    "MAX_SAVEPOINTS",
     "MAX_STREAMS",
     "MAX_TEXT",
     "MAX_TOKEN",
@@ -63,6 +67,18 @@ MAX_LISTED = 1000
 
 MAX_CONCURRENT_RPCS = 2000
 """Open calls of one coordinator, including instruction streams; more are rejected with RESOURCE_EXHAUSTED."""
+
+MAX_CALLS_OF_PEER = 500
+"""Open calls of one peer of a rights file, over all of its connections. A driver has about five."""
+
+MAX_HEALTH_CALLS = 100
+"""Open health checks, and as many streams of them; apart from the other calls."""
+
+MAX_RETAINED = 1000
+"""Completed checkpoints that a job may have kept."""
+
+MAX_SAVEPOINTS = 100
+"""Savepoints of one job, with those requested."""
 
 MAX_STREAMS = 100
 """Open calls of one connection; its further calls wait. A driver has about five."""

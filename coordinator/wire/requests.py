@@ -229,8 +229,8 @@ def forget_job(request: operators.ForgetJobRequest, now: float) -> events.Forget
     return events.ForgetJob(now=now, reason=as_reason(request.reason))
 
 
-def limit(number: int) -> int:
-    """Return the limit of a listing: 0 stands for the default."""
+def limit(number: int, otherwise: int = _LISTED) -> int:
+    """Return the limit of a listing: 0 stands for ``otherwise``."""
     if not 0 <= number <= MAX_LISTED:
         raise MalformedError(f"limit: {number} is not within 1 and {MAX_LISTED}")
-    return number or _LISTED
+    return number or otherwise
