@@ -526,14 +526,16 @@ def test_one_connection_cannot_take_all_calls(tmp_path: Any, on: Callable[..., E
 
     coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=MAX_STREAMS + 1))
     with open_channel(coordinator.address) as greedy, open_channel(coordinator.address) as other:
-        streams = [stream_of(greedy, "/grpc.health.v1.Health/Watch", b"", 60) for _ in range(MAX_STREAMS + 1)]
-        for stream in streams[:MAX_STREAMS]:
-            next(stream)
-        assert call(other, "/onceward.coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK
-        streams[0].cancel()
-        next(streams[MAX_STREAMS])  # it has waited for a place
-        for stream in streams:
-            stream.cancel()
+        assert call(greedy, LIST_JOBS, b"") is grpc.StatusCode.OK, "it is connected"
+        held = held_calls(greedy, MAX_STREAMS)
+        waiting: Any = greedy.unary_unary(LIST_JOBS)
+        late = waiting.future(b"", timeout=60)
+        assert call(other, LIST_JOBS, b"") is grpc.StatusCode.OK
+        assert not late.done()
+        held[0].cancel()
+        assert late.code() is grpc.StatusCode.OK, "it has waited for a place"
+        for one in held:
+            one.cancel()
 
 
 LONG = '{"a":"' + "x" * MAX_MESSAGE_BYTES + '"}'
