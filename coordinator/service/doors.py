@@ -7,14 +7,18 @@ nothing. Here every call is served as one with a stream of requests, which is th
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.peers import Guard, PeerRefusedError
+from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
 from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS
+from onceward.coordinator.wire.malformed import MalformedError, as_job
 
 __all__ = ["CallsDoor", "Door", "Entrance", "HealthDoor", "behind"]
 
@@ -22,6 +26,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _REQUEST_LIMIT_S = 5.0
 """How long the request of a health check may take."""
+_LOOK_S = 1.0
 
 
 class Door(Protocol):
@@ -31,6 +36,9 @@ class Door(Protocol):
     """How long a request may take to arrive; None for no limit."""
 
     def open(self, method: str, context: Context) -> AbstractContextManager[None]: ...
+
+    async def admit(self, method: str, context: Context) -> None:
+        """Look further at a call that is open. Raises PeerRefusedError."""
 
 
 class CallsDoor:
@@ -50,7 +58,7 @@ class CallsDoor:
 
     @contextmanager
     def open(self, method: str, context: Context) -> Iterator[None]:
-        peer = self._guard.identify(context, method, NEEDS[method]).name
+        peer = self._guard.identify(context, method).name
         if self._open >= self._most:
             raise _too_many(f"the coordinator has {self._open} open calls and takes no more now")
         if self._guard.distinguishes and self._of_peer[peer] >= self._most_of_peer:
@@ -64,6 +72,11 @@ class CallsDoor:
             self._of_peer[peer] -= 1
             if not self._of_peer[peer]:
                 del self._of_peer[peer]
+
+    async def admit(self, method: str, context: Context) -> None:
+        needs = NEEDS[method]
+        if not self._guard.has_any(needs):
+            raise self._guard.refuse(method, needs, await _job(context))
 
 
 class HealthDoor:
@@ -85,6 +98,9 @@ class HealthDoor:
         finally:
             self._open[method] -= 1
 
+    async def admit(self, method: str, context: Context) -> None:
+        pass
+
 
 def behind(door: Door, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
     """Return ``handler`` with ``door`` before all of its calls."""
@@ -101,7 +117,7 @@ class Entrance:
         self._server.add_generic_rpc_handlers(tuple(behind(self._door, handler) for handler in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, object]) -> None:
-        """The same methods once more, for servers that look them up by name; these would bypass the door."""
+        """Add nothing: these are the same methods, for a look-up that would bypass the door."""
 
 
 class _Behind(grpc.GenericRpcHandler):
@@ -124,6 +140,7 @@ class _Behind(grpc.GenericRpcHandler):
         async def call(requests: Any, context: Context) -> Any:
             try:
                 with door.open(method, context):
+                    await door.admit(method, context)
                     if found.request_streaming:
                         return await found.stream_unary(requests, context)
                     request = await _one(context, door.limit_s)
@@ -136,6 +153,7 @@ class _Behind(grpc.GenericRpcHandler):
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 with door.open(method, context):
+                    await door.admit(method, context)
                     async for response in found.stream_stream(requests, context):
                         yield response
                     return
@@ -148,6 +166,17 @@ class _Behind(grpc.GenericRpcHandler):
 
 def _too_many(what: str) -> PeerRefusedError:
     return PeerRefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{what}; retry")
+
+
+async def _job(context: Context) -> JobName | None:
+    """The job that a refused call would have been for, so that its history can say so; None if the beginning of the
+    request does not name it."""
+    with suppress(TimeoutError, DecodeError, MalformedError):
+        async with asyncio.timeout(_LOOK_S):
+            beginning: Any = await context.read()
+        if isinstance(beginning, bytes):
+            return as_job(DescribeJobRequest.FromString(beginning).job)
+    return None
 
 
 async def _one(context: Context, limit_s: float | None) -> Any:

@@ -78,7 +78,7 @@ class _Check:
             self.guard.require(self.name, self.needs, as_job(job))
 
     def read(self, request: Any) -> None:
-        """Check what only the whole request tells. Raises PeerRefusedError."""
+        """Check what only the whole request says. Raises PeerRefusedError."""
         if self.guard.distinguishes and not self.needs.across:
             self.guard.require(self.name, self.needs, as_job(request.job), self.needs.of(request))
 

@@ -76,21 +76,34 @@ class Guard:
         """True if peers have names."""
         return self._file is not None
 
-    def identify(self, context: "grpc.aio.ServicerContext[Any, Any]", method: str, needs: Needs) -> Peer:
-        """Return who calls, if it has one of the rights for some job. Raises PeerRefusedError."""
+    def identify(self, context: "grpc.aio.ServicerContext[Any, Any]", method: str) -> Peer:
+        """Return who calls. Raises PeerRefusedError for a peer that the file does not know."""
         if self._file is None:
             return EVERYBODY
         self._look()
         try:
             caller = self._caller(context)
-            if not any(map(caller.peer.may_somewhere, needs.rights)):
-                rights = " or ".join(needs.rights)
-                raise _lacks(f"{caller.peer.name} lacks the right {rights} for any job, which {method} needs")
         except PeerRefusedError as error:
-            self._log(error, method, context)
+            code, peer = error.code.name, context.peer()
+            self._lines.warn({"event": "refused", "method": method, "code": code, "peer": peer, "detail": error})
             raise
         self._calling.set(caller)
         return caller.peer
+
+    def has_any(self, needs: Needs) -> bool:
+        """True if the calling peer has one of the rights for some job."""
+        return self._file is None or any(map(self._current().peer.may_somewhere, needs.rights))
+
+    def refuse(self, method: str, needs: Needs, job: JobName | None) -> PeerRefusedError:
+        """Return the refusal of a call of a peer that has none of the rights for any job."""
+        what = f"{self._current().peer.name} lacks the right {' or '.join(needs.rights)}"
+        if job is None:
+            error = _lacks(f"{what} for any job, which {method} needs")
+            self._lines.warn({"event": "refused", "method": method, "code": error.code.name, "detail": error})
+        else:
+            error = _lacks(f"{what} for job {job}")
+            self._note(job, method, error)
+        return error
 
     def require(self, method: str, needs: Needs, job: JobName, right: Right | None = None) -> None:
         """Raise PeerRefusedError unless the calling peer has ``right`` for the job; without it, one of the rights that
@@ -105,7 +118,7 @@ class Guard:
             raise error
 
     def may_view(self) -> Callable[[str], bool] | None:
-        """Tell the jobs that the calling peer may view; None if it may view all."""
+        """Return what is true of the jobs that the calling peer may view; None if it may view all."""
         if self._file is None:
             return None
         peer = self._current().peer
@@ -156,7 +169,7 @@ class Guard:
     def _current(self) -> Caller:
         caller = self._calling.get(None)
         if caller is None:  # a service that is served without its door
-            raise PeerRefusedError(grpc.StatusCode.UNAUTHENTICATED, "nobody has looked who calls")
+            raise PeerRefusedError(grpc.StatusCode.UNAUTHENTICATED, "the peer was not identified")
         return caller
 
     def _note(self, job: JobName, method: str, error: PeerRefusedError) -> None:
@@ -170,10 +183,6 @@ class Guard:
             detail=str(error),
         )
         self._refused(job, note)
-
-    def _log(self, error: PeerRefusedError, method: str, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        line = {"event": "refused", "method": method, "code": error.code.name, "peer": context.peer(), "detail": error}
-        self._lines.warn(line)
 
 
 class _Lines:

@@ -153,8 +153,8 @@ class Rights:
 
 
 def digest_of(token: str) -> bytes:
-    """What a rights file has of a token. A fast hash is enough, because tokens are random and have 256 bits: nobody
-    finds one by trying."""
+    """What a rights file has of a token. A fast hash is enough, because tokens are random and have 256 bits: none
+    is found by trying."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -201,7 +201,7 @@ class _Table:
         elif unknown := sorted(table.keys() - set(KEYS)):
             self.problems.append(f"unknown: {', '.join(unknown)}; known are {', '.join(KEYS)}")
         elif not table.get("certificates") and not table.get("tokens"):
-            self.problems.append("has neither certificates nor tokens, so nobody is this peer")
+            self.problems.append("has neither certificates nor tokens, so no client is this peer")
 
     def jobs(self) -> Mapping[Right, tuple[_Jobs, ...]]:
         found = {right: tuple(self._patterns(right)) for right in Right}

@@ -16,10 +16,12 @@ __all__ = [
     "MAX_RESPONSE_BYTES",
     "MAX_RETAINED",
     "MAX_SAVEPOINTS",
+    "MAX_SLOTS",
     "MAX_STREAMS",
     "MAX_TEXT",
     "MAX_TOKEN",
     "MAX_TROUBLES",
+    "MAX_VALUES",
     "MAX_VERSION",
 ]
 
@@ -55,6 +57,13 @@ MAX_BACK_WITHIN_S = 86_400
 
 MAX_DEPTH = 32
 """Levels of a document's JSON."""
+
+MAX_VALUES = 4_000_000
+"""JSON values in all documents of one request. The longest ordinary request has fewer, because names and numbers take
+bytes. A request of that length made of empty lists would take seconds of all jobs' time, and much memory."""
+
+MAX_SLOTS = 200_000
+"""Slots that one request names. An acknowledgement has room for fewer."""
 
 MAX_VERSION = 2**31 - 1
 """Of a document."""

@@ -55,7 +55,7 @@ class PeerFiles:
         return CoordinatorTls(ca=self.ca)
 
     def issued_to(
-        self, name: str, *, uris: Sequence[str] = (), dns: Sequence[str] = (), common_name: str = "nobody"
+        self, name: str, *, uris: Sequence[str] = (), dns: Sequence[str] = (), common_name: str = "client"
     ) -> CoordinatorTls:
         """Return the files of a client whose certificate has these names."""
         key = ec.generate_private_key(ec.SECP256R1())

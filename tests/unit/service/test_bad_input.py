@@ -34,7 +34,7 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire import requests
+from onceward.coordinator.wire import limits, requests
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS
 from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE, positions, slots
@@ -563,6 +563,47 @@ def test_a_long_request_is_decoded_only_for_the_driver_of_its_job(
         answered = list(response.answers) if method == "Acknowledge" else [response.answer]
         assert [answer.verdict for answer in answered] == [pb.VERDICT_FENCED]
     assert decoded == []
+
+
+DENSE = "[]," * (limits.MAX_VALUES // 2)
+
+
+@pytest.mark.parametrize("place", ["one body", "many bodies", "shared"])
+@pytest.mark.parametrize("method", ["Acknowledge", "Amend"])
+def test_documents_of_very_many_values_are_refused_before_they_are_decoded(
+    unharmed: tuple[grpc.Channel, Running], monkeypatch: pytest.MonkeyPatch, method: str, place: str
+) -> None:
+    """Empty lists take three bytes on the wire, a hundred in memory, and time of all jobs."""
+    channel, running = unharmed
+    bodies = ['{"a":[' + DENSE + "[]]}"] if place == "one body" else ['{"a":[' + "[]," * 40_000 + "[]]}"] * 50
+    committables = [
+        pb.Committable(slot=slot, document=pb.Document(kind="test", version=1, body=body))
+        for slot, body in enumerate(bodies)
+    ]
+    decoded: list[object] = []
+    monkeypatch.setattr("onceward.coordinator.wire.documents._DECODER", decoded)
+    named: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "driver": "d1"}
+    if method == "Amend":
+        request: Any = pb.AmendRequest(**named, participant="sink", slots=[0], committables=committables)
+    else:
+        snapshot = pb.Snapshot(committables=committables)
+        if place == "shared":
+            snapshot = pb.Snapshot(shared_body=bodies[0], committables=committables[1:])
+        one = pb.Acknowledgement(participant="sink", snapshot=snapshot)
+        request = pb.AcknowledgeRequest(**named, acknowledgements=[one])
+    code, said = ask(channel, method, request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"JSON values, at most {limits.MAX_VALUES} are taken" in said
+    assert running.session.generation == 1
+
+
+def test_a_request_names_a_bounded_number_of_slots(unharmed: tuple[grpc.Channel, Running]) -> None:
+    many = range(limits.MAX_SLOTS + 1)
+    request = operators_pb2.ResolveSlotsRequest(
+        job=JOB, checkpoint=1, participant="sink", slots=many, ruling=operators_pb2.RULING_REPLAY, reason="a test"
+    )
+    code, said = ask(unharmed[0], "ResolveSlots", request)
+    assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "slots: 200001, must be at most 200000")
 
 
 def test_refusals_of_the_client_carry_the_exit_code_of_a_usage_error(people: OperatorClient) -> None:

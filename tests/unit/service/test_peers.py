@@ -244,6 +244,7 @@ def test_a_peer_that_may_only_view_can_change_nothing(world: World) -> None:
     world.serve()
     world.driver("x", X, QUIET)
     viewer, channel = world.people("viewer"), world.channel("viewer")
+    wait_until(lambda: viewer.jobs() and viewer.job(X).settled and viewer.job(X).last_completed, "nothing changes now")
     before = viewer.describe(X), viewer.checkpoints(X)
     for method, request in requests_to(X).items():
         code, said = ask(channel, method, request)
@@ -284,7 +285,7 @@ def test_only_a_peer_with_the_right_puts_its_word_in_the_place_of_a_guard(world:
     assert ask(operator, "StopJob", operators.StopJobRequest(job=X))[0] is grpc.StatusCode.OK
 
 
-def test_a_certificate_whose_names_are_not_in_the_file_is_nobody(world: World) -> None:
+def test_a_certificate_whose_names_are_not_in_the_file_proves_nothing(world: World) -> None:
     world.serve()
     strangers = {
         "in its CN only": world.files.issued_to("cn", common_name="y.example.org"),
@@ -458,7 +459,7 @@ def test_refusals_are_in_the_history_and_the_log_within_bounds(world: World, cap
         ask(channel, "StopJob", operators.StopJobRequest(job="absent"))
     entries = [one for one in world.people("viewer").history(X, 1000) if one.event == "StopJob"]
     assert sum(one.count for one in entries) == 200
-    assert len(entries) < 100
+    assert len(entries) < 30, "repeats are counted"
     assert {one.verdict for one in entries} == {Verdict.REFUSED}
     assert "y lacks the right operate" in entries[0].detail
     lines = [record for record in caplog.records if "event=refused method=StopJob" in record.getMessage()]
@@ -474,7 +475,7 @@ def test_a_right_that_is_taken_away_ends_what_it_allowed(world: World) -> None:
     viewer = world.people("viewer")
     wait_until(lambda: viewer.jobs() and not viewer.describe(X).connected, "the stream is ended")
     wait_until(lambda: not driver.errors.empty(), "the driver ends")
-    assert "PERMISSION_DENIED: x lacks the right drive" in str(driver.errors.get())
+    assert "PERMISSION_DENIED: x has lost the right drive for job orders-x" in str(driver.errors.get())
     world.files.grant(RIGHTS)
     client = connect(world.address, tls=world.tls("x"))
 
