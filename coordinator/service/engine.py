@@ -229,11 +229,14 @@ class Engine:
 
         return query
 
-    def refused(self, job: JobName, note: Note) -> None:
-        """Have the history show a call that was refused before it became an event. A job that is not known has none."""
-        if job in self._states:
-            self._housekeeping.refused(job, note, self.clock())
-            self._changed(job)
+    def refused(self, job: JobName, note: Note) -> bool:
+        """Have the history show a call that was refused before it became an event. False for a job that is not known:
+        it has none."""
+        if job not in self._states:
+            return False
+        self._housekeeping.refused(job, note, self.clock())
+        self._changed(job)
+        return True
 
     def next_deadline(self) -> float | None:
         """When :meth:`due` or :meth:`chores` next has something to do, on the monotonic clock."""

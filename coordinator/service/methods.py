@@ -79,8 +79,9 @@ class _Check:
 
     def read(self, request: Any) -> None:
         """Check what only the whole request says. Raises PeerRefusedError."""
-        if self.guard.distinguishes and not self.needs.across:
-            self.guard.require(self.name, self.needs, as_job(request.job), self.needs.of(request))
+        job = getattr(request, "job", "")
+        if self.guard.distinguishes and (job or not self.needs.across):
+            self.guard.require(self.name, self.needs, as_job(job), self.needs.of(request))
 
 
 def _unary(method: MethodDescriptor, function: Function, check: _Check) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -17,13 +18,16 @@ from onceward.coordinator.service.needs import Needs
 from onceward.coordinator.service.rights import EVERYBODY, Credentials, Peer, Right, digest_of
 from onceward.coordinator.service.rights_file import RightsFile
 
-__all__ = ["OPEN", "TOKEN_HEADER", "TOKEN_SCHEME", "Caller", "Guard", "PeerRefusedError"]
+__all__ = ["NOTED_PER_HOUR", "OPEN", "TOKEN_HEADER", "TOKEN_SCHEME", "Caller", "Guard", "PeerRefusedError"]
 
 _log = logger("onceward.rights")
 
 TOKEN_HEADER = "authorization"
 TOKEN_SCHEME = "Bearer "
 
+NOTED_PER_HOUR = 10
+"""Refusals that the history of one job takes. The history is finite: a peer without rights could push out of it what
+others have done."""
 _LINES_PER_S = 20
 _SHOWN = 200
 """Characters of a certificate's names in a message."""
@@ -58,11 +62,11 @@ class _Stream:
 class Guard:
     """Identifies peers and holds them to their rights. Without a file every peer may do everything.
 
-    :param refused: shows a refusal in the history of a job.
+    :param refused: shows a refusal in the history of a job; False if there is no such job.
     """
 
     def __init__(
-        self, file: RightsFile | None, refused: Callable[[JobName, Note], None] = lambda _job, _note: None
+        self, file: RightsFile | None, refused: Callable[[JobName, Note], bool] = lambda _job, _note: False
     ) -> None:
         self._file = file
         self._refused = refused
@@ -70,6 +74,8 @@ class Guard:
         self._streams: set[_Stream] = set()
         self._calling: ContextVar[Caller] = ContextVar("calling")
         self._lines = _Lines()
+        self._hour = 0
+        self._noted: Counter[JobName] = Counter()
 
     @property
     def distinguishes(self) -> bool:
@@ -182,7 +188,12 @@ class Guard:
             participant="",
             detail=str(error),
         )
-        self._refused(job, note)
+        hour = int(time.monotonic() / 3600)
+        if hour != self._hour:
+            self._hour = hour
+            self._noted.clear()
+        if self._noted.get(job, 0) < NOTED_PER_HOUR and self._refused(job, note):
+            self._noted[job] += 1
 
 
 class _Lines:
