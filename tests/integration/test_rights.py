@@ -8,7 +8,7 @@ import pytest
 from onceward import KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import RefusedError
+from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.token import make_token
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -69,6 +69,9 @@ def test_a_job_runs_with_its_token_which_is_found_nowhere(
             spark=spark,
         )
 
+    with pytest.raises(ConfigurationError, match="Use env:NAME or file:PATH") as raised:
+        pipeline(job, token)
+    assert token not in str(raised.value)
     try:
         process.wait_ready()
         reference = f"file:{secret}/token"
@@ -78,7 +81,9 @@ def test_a_job_runs_with_its_token_which_is_found_nowhere(
             pipeline(f"{job}-2", reference).run()
         ran = pipeline(job, reference)
         assert ran.run() is CloseReason.FINISHED
-        with OperatorClient(process.address, tls=files.client_tls(), token=reference) as people:
+        monkeypatch.setenv("ONCEWARD_TOKEN", reference)
+        monkeypatch.setenv("ONCEWARD_TLS_CA", str(files.ca))
+        with OperatorClient(process.address) as people:
             shown = repr((people.jobs(), people.history(JobName(job), 100), people.generations(JobName(job))))
             with pytest.raises(RefusedError, match=f"driver lacks the right operate for job {job}"):
                 people.stop(JobName(job))
