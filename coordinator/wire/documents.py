@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from onceward.coordinator.protocol.values import Document, JsonObject
 from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_VALUES, MAX_VERSION
+from onceward.coordinator.wire.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, MAX_VERSION
 from onceward.coordinator.wire.malformed import MalformedError, as_kind
 
 __all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire", "require_few_values"]
@@ -20,9 +20,16 @@ def document_to_wire(document: Document) -> pb.Document:
 def require_few_values(bodies: Iterable[str]) -> None:
     """Raise MalformedError for more values than are decoded for one request. Counts what separates values, without
     decoding; such characters inside of texts count, too."""
-    count = sum(1 + body.count(",") + body.count("[") + body.count("{") for body in bodies)
-    if count > MAX_VALUES:
-        raise MalformedError(f"documents: about {count} JSON values, at most {MAX_VALUES} are taken")
+    values = containers = 0
+    for body in bodies:
+        inside = body.count("[") + body.count("{")
+        containers += inside
+        values += inside + body.count(",") + 1
+    if values > MAX_VALUES or containers > MAX_CONTAINERS:
+        raise MalformedError(
+            f"documents: about {values} JSON values with {containers} objects and lists, at most {MAX_VALUES} with "
+            f"{MAX_CONTAINERS} are taken"
+        )
 
 
 def document_from_wire(message: pb.Document) -> Document:

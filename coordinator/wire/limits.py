@@ -5,6 +5,7 @@ __all__ = [
     "MAX_CALLS_OF_PEER",
     "MAX_CHECKPOINT_BYTES",
     "MAX_CONCURRENT_RPCS",
+    "MAX_CONTAINERS",
     "MAX_DEPTH",
     "MAX_HEALTH_CALLS",
     "MAX_HELD_BYTES",
@@ -60,7 +61,11 @@ MAX_DEPTH = 32
 
 MAX_VALUES = 4_000_000
 """JSON values in all documents of one request. The longest ordinary request has fewer, because names and numbers take
-bytes. A request of that length made of empty lists would take seconds of all jobs' time, and much memory."""
+bytes."""
+
+MAX_CONTAINERS = 1_000_000
+"""Objects and lists among them. The longest ordinary request has fewer. A request of that length made of empty lists
+would take half a minute of all jobs' time, and much memory."""
 
 MAX_SLOTS = 200_000
 """Slots that one request names. An acknowledgement has room for fewer."""

@@ -280,7 +280,7 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         "rows in one listing": f"{limits.MAX_LISTED}",
         peer: f"{limits.MAX_CALLS_OF_PEER}",
         "open health checks, and open streams of them": f"{limits.MAX_HEALTH_CALLS} each",
-        "JSON values in the documents of one request": f"{limits.MAX_VALUES}",
+        "JSON values in the documents of one request": f"{limits.MAX_VALUES}, of which {limits.MAX_CONTAINERS} ",
         "slots that one request names": f"{limits.MAX_SLOTS}",
         "savepoints of a job": f"{limits.MAX_SAVEPOINTS}",
         "num_retained": f"{limits.MAX_RETAINED}",
