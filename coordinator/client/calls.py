@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.access import require_token, with_token
 from onceward.coordinator.client.following import following
 from onceward.coordinator.client.tls import CoordinatorTls, diagnose, renewing
 from onceward.coordinator.errors import (
@@ -74,10 +75,16 @@ def addresses_of(address: str) -> list[str]:
     return addresses
 
 
-def open_channel(address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None) -> grpc.Channel:
+def open_channel(
+    address: str, keep_alive: KeepAlive | None = None, tls: CoordinatorTls | None = None, token: str | None = None
+) -> grpc.Channel:
     """Open a channel to ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``, lazily; the latter never uses TLS. To several
-    addresses, which commas separate, it follows the coordinator that leads. Raises ConfigurationError."""
+    addresses, which commas separate, it follows the coordinator that leads. ``token`` is a reference. Raises
+    ConfigurationError."""
     addresses = addresses_of(address)
+    if token is not None:
+        require_token(token, address, tls)
+        return with_token(open_channel(address, keep_alive, tls), token)
     if len(addresses) == 1:
         return _open_one(addresses[0], keep_alive, tls)
     return following(addresses, lambda one: _open_one(one, keep_alive, tls))
@@ -160,7 +167,7 @@ class Caller:
             except grpc.RpcError as error:
                 code, detail = error.code(), error.details() or ""
                 if code in REFUSALS:
-                    raise self._refused(code, detail, doing) from None
+                    raise self.refused(code, detail, doing) from None
                 if code is grpc.StatusCode.UNAVAILABLE and not self._reached:
                     self._require_encryption(doing)
             except MalformedError as error:
@@ -204,7 +211,7 @@ class Caller:
             "unknown; nothing is guessed, no pre-committed transaction is ended. Start the coordinator, then the job."
         )
 
-    def _refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
+    def refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
         return RefusedError(
             f"The coordinator at {self.address} refused {doing}: {code.name}: {detail}. Its state is unchanged."
         )

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Self
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.calls import Caller, open_channel
 from onceward.coordinator.client.pieces import in_pieces
 from onceward.coordinator.client.tls import CoordinatorTls
@@ -56,28 +57,36 @@ class OperatorClient:
 
     :param patience: how long to retry while the coordinator is unreachable.
     :param tls: for a coordinator with TLS; without it, what the environment names.
+    :param token: ``env:NAME`` or ``file:PATH``, likewise.
     """
 
-    def __init__(self, address: str, *, patience: Duration = "2s", tls: CoordinatorTls | None = None) -> None:
-        tls = tls or CoordinatorTls.from_environment()
-        channel = open_channel(address, tls=tls)
+    def __init__(
+        self, address: str, *, patience: Duration = "2s", tls: CoordinatorTls | None = None, token: str | None = None
+    ) -> None:
+        access = CoordinatorAccess(address=address, tls=tls, token=token).completed()
+        tls = access.tls
+        channel = open_channel(address, tls=tls, token=access.token)
         seconds = as_duration(patience).total_seconds()
         self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None, tls=tls)
         self._stub = OperatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:
-        """Return all jobs, by name."""
-        return self._caller.call(
-            self._stub.ListJobs,
-            pb.ListJobsRequest(),
-            lambda r: [job_summary_from_wire(job) for job in r.jobs],
-            doing="listing jobs",
-        )
+        """Return all jobs that the caller may view, by name."""
+        found: list[JobSummary] = []
+        more = True
+        while more:
+            request = pb.ListJobsRequest(after=found[-1].job if found else "")
+            page, more = self._caller.call(self._stub.ListJobs, request, _jobs, doing="listing jobs")
+            found += page
+        return found
 
     def store_id(self) -> str:
         """Return the id of the coordinator's store, as claims name it."""
         return self._caller.call(
-            self._stub.ListJobs, pb.ListJobsRequest(), lambda r: str(r.store_id), doing="asking for the store's id"
+            self._stub.ListJobs,
+            pb.ListJobsRequest(limit=1),
+            lambda r: str(r.store_id),
+            doing="asking for the store's id",
         )
 
     def describe(self, job: JobName) -> JobDescription:
@@ -318,6 +327,10 @@ def _answered(
     | pb.ResolveSlotsResponse,
 ) -> Answer:
     return answer_from_wire(response.answer)
+
+
+def _jobs(response: pb.ListJobsResponse) -> tuple[list[JobSummary], bool]:
+    return [job_summary_from_wire(job) for job in response.jobs], response.more
 
 
 def _requested(response: pb.TriggerCheckpointResponse) -> Answer:

@@ -70,6 +70,7 @@ def connect(
     keep_alive: KeepAlive | None = None,
     links: Links | None = None,
     tls: CoordinatorTls | None = None,
+    token: str | None = None,
 ) -> "CoordinatorClient":
     """Return a client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects on first use.
 
@@ -77,9 +78,10 @@ def connect(
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
     :param links: records that the coordinator does not answer.
     :param tls: for a coordinator with TLS. A socket (``unix:``) never uses it.
+    :param token: ``env:NAME`` or ``file:PATH``, for a coordinator that knows its peers by tokens.
     """
     seconds = as_duration(patience).total_seconds()
-    channel = open_channel(address, keep_alive, tls)
+    channel = open_channel(address, keep_alive, tls, token)
     return CoordinatorClient(Caller(channel, address, patience_s=seconds, broken=broken, links=links, tls=tls))
 
 

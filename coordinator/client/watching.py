@@ -116,6 +116,8 @@ class WatchThread:
             if not self._closed.is_set() and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 why = f"{code.name}: {error.details()}"
                 self._caller.links.failed(self._caller.link, why, waiting="instructions")
+            if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                raise self._caller.refused(code, error.details() or "", "watching for instructions") from None
             if code in REFUSALS:
                 raise CoordinatorLostError(
                     f"The coordinator at {self._caller.address} refuses to instruct job {self._request.job}: "

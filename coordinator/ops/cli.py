@@ -63,6 +63,10 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="Accept only clients with a certificate of these authorities, PEM."),
     ] = None,
+    rights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Which clients may do what to which jobs. Read again when it changes."),
+    ] = None,
     reflection: Annotated[bool, typer.Option("--reflection", help="Let tools list the services.")] = False,
     insecure_listen_anywhere: Annotated[
         bool,
@@ -85,6 +89,7 @@ def serve(
         store_password=store_password,
         clusters=clusters,
         tls=tls_of(tls_cert, tls_key, client_ca),
+        rights=rights,
         reflection=reflection,
         anywhere=insecure_listen_anywhere,
         log_level=log_level,
@@ -183,6 +188,14 @@ def archive_classes() -> None:
         print_result(str(write_archive()))
     except ImportError as error:
         raise _not_installed("Spark", error) from error
+
+
+@app.command()
+def token(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the token.")]) -> None:
+    """Make a token for a client of a coordinator with --rights, and print its line for the rights file."""
+    from onceward.coordinator.ops.token import make_token
+
+    make_token(file)
 
 
 @app.command()

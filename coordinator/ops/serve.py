@@ -12,9 +12,10 @@ from onceward.coordinator.ops.json_logs import log_formatter
 from onceward.coordinator.ops.measuring import measure
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
-from onceward.coordinator.printable import escape_logs
+from onceward.coordinator.printable import escape_logs, logger
 from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.listen import Listen, parse_listen
+from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
@@ -22,6 +23,8 @@ from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
 
 __all__ = ["run_serve"]
+
+_log = logger("onceward.service")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -39,6 +42,20 @@ def tls_of(certificate: Path | None, key: Path | None, client_ca: Path | None) -
     return tls
 
 
+def rights_of(file: Path | None, place: Listen, tls: ServerTls | None) -> RightsFile | None:
+    """Return the rights that hold; None if every client may do everything. Raises ConfigurationError."""
+    if file is None:
+        if not place.loopback:
+            _log.warning("event=no_rights detail='every client that is accepted may do everything; see --rights'")
+        return None
+    if tls is None and place.path is None:
+        raise ConfigurationError(
+            "--rights needs TLS (--tls-cert, --tls-key and, for certificates of the clients, --client-ca) or a socket "
+            "(--listen unix:PATH): in plain text no client can prove who it is. Nothing was started."
+        )
+    return RightsFile(file, certificates=tls is not None and tls.authenticates and place.path is None)
+
+
 def run_serve(
     *,
     listen: str,
@@ -47,6 +64,7 @@ def run_serve(
     store_password: str | None,
     clusters: Path | None,
     tls: ServerTls | None,
+    rights: Path | None,
     reflection: bool,
     anywhere: bool,
     log_level: str,
@@ -54,7 +72,8 @@ def run_serve(
     metrics: str | None = None,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
-    place = parse_listen(listen, anywhere=anywhere or (tls is not None and tls.authenticates))
+    authenticates = tls is not None and (tls.authenticates or rights is not None)
+    place = parse_listen(listen, anywhere=anywhere or authenticates)
     level = _LEVELS.get(log_level.lower())
     if level is None:
         raise ConfigurationError(f"{log_level!r} is no log level. Nothing was started. Use {', '.join(_LEVELS)}.")
@@ -62,13 +81,14 @@ def run_serve(
     logging.basicConfig(level=level, stream=sys.stderr, force=True)
     logging.getLogger().handlers[0].setFormatter(form)
     escape_logs()
+    held = rights_of(rights, place, tls)
     known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
 
     def announce(address: str, store: Store | None) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
-        how = "" if tls is None else " with TLS" if tls.authenticates else " with TLS, clients are not authenticated"
+        how = "" if tls is None else " with TLS" if authenticates else " with TLS, clients are not authenticated"
         if measured.url is not None:
             print_result(f"metrics are at {measured.url}")
         which = "stands by" if store is None else store.store_id
@@ -83,7 +103,9 @@ def run_serve(
             advertise=advertise,
             store_url=store_url,
             store_password=_password(store_password),
-            options=ServerOptions(reflection=reflection, tls=tls, committers=committers, observer=measured.observer),
+            options=ServerOptions(
+                reflection=reflection, tls=tls, rights=held, committers=committers, observer=measured.observer
+            ),
         )
         serve(serving, announce)
 

@@ -1,11 +1,10 @@
 """Open what a job needs on its driver: its participants, and the connection to its coordinator."""
 
 import contextlib
-import os
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
@@ -49,29 +48,28 @@ def open_participants(
 
 def connect_to(
     stack: contextlib.ExitStack,
-    address: str | None,
-    state_dir: str | os.PathLike[str] | None,
+    access: CoordinatorAccess,
     links: Links,
     *,
-    tls: CoordinatorTls | None = None,
     shared: bool = False,
     observer: Observer | None = None,
 ) -> CoordinatorClient:
-    """Connect to the coordinator at ``address``, or start one in this process; ``stack`` closes it.
+    """Connect to the coordinator, or start one in this process; ``stack`` closes it.
 
     ``shared``: other jobs of this process may use the one in this process, too; each job must be there only once.
     ``observer``: of the one in this process.
     """
-    if address is None:
+    if access.address is None:
         from onceward.coordinator.service.embedded import EmbeddedCoordinator, shared_coordinator
 
         if shared:
-            embedded = stack.enter_context(shared_coordinator(state_dir, observer=observer))
+            embedded = stack.enter_context(shared_coordinator(access.state_dir, observer=observer))
         else:
-            embedded = EmbeddedCoordinator(state_dir, observer=observer)
+            embedded = EmbeddedCoordinator(access.state_dir, observer=observer)
             stack.callback(embedded.close)
         client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
     else:
-        client = connect(address, links=links, tls=tls or CoordinatorTls.from_environment())
+        full = access.completed()
+        client = connect(access.address, links=links, tls=full.tls, token=full.token)
     stack.callback(client.close)
     return client

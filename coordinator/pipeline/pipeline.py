@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
@@ -50,6 +51,7 @@ class Pipeline:
         transform_batches: BatchesTransform | None = None,
         coordinator: str | None = None,
         tls: CoordinatorTls | None = None,
+        token: str | None = None,
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
@@ -66,6 +68,8 @@ class Pipeline:
             that reads and writes.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
         :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
+        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
+            ``ONCEWARD_TOKEN`` says.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
@@ -88,13 +92,11 @@ class Pipeline:
         self._sink = sink
         self._transform = transform
         self._transform_batches = transform_batches
-        self._address = coordinator
-        self._tls = tls
+        self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
         self._settings = settings or CheckpointSettings()
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
-        self._state_dir = state_dir
         self._metrics = as_endpoint(metrics)
         self._measured = NOT_MEASURED
         self._stopping = StopFlag()
@@ -123,7 +125,7 @@ class Pipeline:
             stack.callback(self._stopping.clear)
             links, progress = open_participants(stack, self._job, self._source, self._sink, self._settings)
             findings = preflight.examine(self._source, self._sink)
-            embedded = self._address is None
+            embedded = self._access.embedded
             if self._spark is not None:
                 findings += check_session(self._spark, embedded=embedded)
             else:
@@ -152,8 +154,7 @@ class Pipeline:
             return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        observer = self._measured.observer
-        return connect_to(stack, self._address, self._state_dir, links, tls=self._tls, observer=observer)
+        return connect_to(stack, self._access, links, observer=self._measured.observer)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(
@@ -163,7 +164,7 @@ class Pipeline:
             transform=self._transform,
             transform_batches=self._transform_batches,
             spark=self._spark,
-            embedded=self._address is None,
+            embedded=self._access.embedded,
             per_checkpoint_operations=self._per_checkpoint_operations,
             journal=journal,
         )
@@ -176,6 +177,6 @@ class Pipeline:
             client,
             self._restart,
             self._stopping,
-            takeover=self._address is None,  # the lock on the embedded coordinator's directory replaces the lease
+            takeover=self._access.embedded,  # the lock on the embedded coordinator's directory replaces the lease
         )
         return self._running.run()

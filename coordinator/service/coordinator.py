@@ -18,6 +18,7 @@ from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.operators import operator_service
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
+from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
@@ -41,6 +42,7 @@ class Coordinator:
         checkers: Checkers,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
+        guard: Guard = OPEN,
         observer: Observer | None = None,
     ) -> None:
         self._watchers = Watchers()
@@ -55,8 +57,8 @@ class Coordinator:
         reports = Reports()
         summaries = JobSummaries(self.engine, reports, self._orphans, wall=wall)
         self.services: tuple[grpc.GenericRpcHandler, ...] = (
-            participant_service(self.engine, self._watchers, self._group_commit.handle, reports),
-            operator_service(self.engine, self._watchers, self._group_commit, summaries),
+            participant_service(self.engine, self._watchers, self._group_commit.handle, reports, guard),
+            operator_service(self.engine, self._watchers, self._group_commit, summaries, guard),
         )
         self._observer = self.engine.observer = observer
         if observer is not None:

@@ -32,6 +32,7 @@ from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
 from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.service.quotas import quota_refusal
 from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.store import Store
 
@@ -145,6 +146,8 @@ class Engine:
             if not isinstance(event, OpenJob | PermitAdoption):  # a wiped store does not know the job
                 raise self._unknown(job)
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
+        if (refusal := quota_refusal(event)) is not None:
+            return refusal
         problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)
         if problem is not None:
             answer = Answer(verdict=Verdict.INVALID, detail=problem)
@@ -252,6 +255,15 @@ class Engine:
             return store.history(job, limit)
 
         return query
+
+    def refused(self, job: JobName, note: Note) -> bool:
+        """Have the history show a call that was refused before it became an event. False for a job that is not known:
+        it has none."""
+        if job not in self._states:
+            return False
+        self._housekeeping.refused(job, note, self.clock())
+        self._changed(job)
+        return True
 
     def next_deadline(self) -> float | None:
         """When :meth:`due` or :meth:`chores` next has something to do, on the monotonic clock."""

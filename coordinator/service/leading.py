@@ -1,6 +1,7 @@
 """The gate to the coordinator that leads, if this process has one. Only a coordinator that certainly leads answers, and
 each answer carries its term, so that clients can ignore a late one."""
 
+from collections.abc import Collection
 from typing import Any
 
 import grpc
@@ -16,11 +17,11 @@ __all__ = ["Gate"]
 class Gate(grpc.GenericRpcHandler):
     """Passes calls to a coordinator, or refuses them.
 
-    :param services: the names of the services that a coordinator has.
+    :param methods: ``/package.Service/Method`` of all that a coordinator has.
     """
 
-    def __init__(self, services: tuple[str, ...]) -> None:
-        self._prefixes = tuple(f"/{service}/" for service in services)
+    def __init__(self, methods: Collection[str]) -> None:
+        self._methods = frozenset(methods)
         self._coordinator: Coordinator | None = None
         self._term = ""
         self._reason = "the coordinator starts"
@@ -36,8 +37,8 @@ class Gate(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         coordinator = self._coordinator
         if coordinator is None:
-            known = handler_call_details.method.startswith(self._prefixes)
-            return grpc.stream_stream_rpc_method_handler(self._refuse) if known else None
+            known = handler_call_details.method in self._methods
+            return grpc.stream_unary_rpc_method_handler(self._refuse) if known else None
         for service in coordinator.services:
             found = service.service(handler_call_details)
             if found is not None:

@@ -62,8 +62,8 @@ def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
     if not listen.loopback and not anywhere:
         raise ConfigurationError(
             f"{text} can be reached from other machines, and clients need no certificate: anyone there could stop jobs "
-            "and decide checkpoints. Nothing was started. Pass --tls-cert, --tls-key and --client-ca, listen on "
-            "127.0.0.1, or pass --insecure-listen-anywhere if only trusted machines reach it."
+            "and decide checkpoints. Nothing was started. Pass --tls-cert, --tls-key and --client-ca or --rights, "
+            "listen on 127.0.0.1, or pass --insecure-listen-anywhere if only trusted machines reach it."
         )
     return listen
 

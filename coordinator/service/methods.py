@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf import message_factory
@@ -11,7 +12,10 @@ from google.protobuf.message import DecodeError, Message
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.service.engine import UnknownJobError
-from onceward.coordinator.wire.malformed import MalformedError
+from onceward.coordinator.service.needs import NEEDS, Needs
+from onceward.coordinator.service.peers import OPEN, Guard, PeerRefusedError
+from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
+from onceward.coordinator.wire.malformed import MalformedError, as_job
 
 __all__ = ["STORE_FAILED", "Function", "parse", "refusal_of", "service_handler"]
 
@@ -23,19 +27,26 @@ Function = Callable[[Any], Awaitable[Message]]
 Stream = Callable[[Any, "grpc.aio.ServicerContext[bytes, bytes]"], Any]
 """A coroutine function that writes serialized responses itself."""
 
+_JustTheJob = DescribeJobRequest
+"""Reads the job of any request without the rest: all have it in the same field."""
+
 
 def service_handler(
-    service: ServiceDescriptor, functions: Mapping[str, Function], streams: Mapping[str, Stream]
+    service: ServiceDescriptor,
+    functions: Mapping[str, Function],
+    streams: Mapping[str, Stream],
+    guard: Guard = OPEN,
 ) -> grpc.GenericRpcHandler:
-    """A handler for every method of ``service``. Raises KeyError when a method has no function of its snake_case
-    name."""
+    """A handler for every method of ``service``. Raises KeyError when a method has no function of its snake_case name,
+    or when it is not said which right it needs."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+        check = _Check(guard, method.name, NEEDS[method.name])
         if method.server_streaming:
-            handlers[method.name] = grpc.unary_stream_rpc_method_handler(_streaming(method, streams[name]))
+            handlers[method.name] = grpc.unary_stream_rpc_method_handler(_streaming(method, streams[name], check))
         else:
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, functions[name]))
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, functions[name], check))
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
@@ -47,11 +58,43 @@ def parse(method: MethodDescriptor, data: bytes) -> Message:
         raise MalformedError(f"not a {method.input_type.full_name} message: {error}") from None
 
 
-def _unary(method: MethodDescriptor, function: Function) -> Any:
+@dataclass(frozen=True)
+class _Check:
+    """Holds a call to the rights of its peer; who that is was found out before the request was read."""
+
+    guard: Guard
+    name: str
+    needs: Needs
+
+    def unread(self, data: bytes) -> None:
+        """Check the job before the rest is parsed. Raises PeerRefusedError, MalformedError."""
+        if not self.guard.distinguishes:
+            return
+        try:
+            job = _JustTheJob.FromString(data).job
+        except DecodeError:
+            raise MalformedError("not a message that names a job") from None
+        if job or not self.needs.across:
+            self.guard.require(self.name, self.needs, as_job(job))
+
+    def read(self, request: Any) -> None:
+        """Check what only the whole request says. Raises PeerRefusedError."""
+        job = getattr(request, "job", "")
+        if self.guard.distinguishes and (job or not self.needs.across):
+            self.guard.require(self.name, self.needs, as_job(job), self.needs.of(request))
+
+
+def _unary(method: MethodDescriptor, function: Function, check: _Check) -> Any:
+    async def answer(data: bytes) -> bytes:
+        check.unread(data)
+        request = parse(method, data)
+        check.read(request)
+        return (await function(request)).SerializeToString()
+
     async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         try:
-            return (await function(parse(method, data))).SerializeToString()
-        except (MalformedError, UnknownJobError, StoreError) as error:
+            return await answer(data)
+        except _REFUSALS as error:
             refusal = refusal_of(error)
         # An aborted call becomes a reference cycle: release its data now, not when the garbage collector runs.
         del data
@@ -61,17 +104,26 @@ def _unary(method: MethodDescriptor, function: Function) -> Any:
     return call
 
 
-def _streaming(method: MethodDescriptor, stream: Stream) -> Any:
+def _streaming(method: MethodDescriptor, stream: Stream, check: _Check) -> Any:
     async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         try:
-            await stream(parse(method, data), context)
-        except (MalformedError, UnknownJobError, StoreError) as error:
+            check.unread(data)
+            request: Any = parse(method, data)
+            check.read(request)
+            right = check.needs.of(request)
+            async with check.guard.as_long_as_permitted(check.name, right, request.job):
+                await stream(request, context)
+        except _REFUSALS as error:
             await context.abort(*refusal_of(error))
 
     return call
 
 
-def refusal_of(error: MalformedError | UnknownJobError | StoreError) -> tuple[grpc.StatusCode, str]:
+_Refusal: TypeAlias = MalformedError | UnknownJobError | StoreError | PeerRefusedError
+_REFUSALS = (MalformedError, UnknownJobError, StoreError, PeerRefusedError)
+
+
+def refusal_of(error: _Refusal) -> tuple[grpc.StatusCode, str]:
     """The status and the reason with which a call is aborted."""
     match error:
         case MalformedError():
@@ -80,3 +132,5 @@ def refusal_of(error: MalformedError | UnknownJobError | StoreError) -> tuple[gr
             return grpc.StatusCode.NOT_FOUND, str(error)
         case StoreError():
             return grpc.StatusCode.UNAVAILABLE, STORE_FAILED
+        case PeerRefusedError(code=code):
+            return code, str(error)

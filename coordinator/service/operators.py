@@ -1,16 +1,20 @@
 """The operators' service: listings and requests."""
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
 import grpc
 
-from onceward.coordinator.listings import JobDescription
+from onceward.coordinator.listings import JobDescription, LossReport
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.methods import Function, service_handler
+from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.skipping import Where, skip_of
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import NoSuchCheckpointError
@@ -20,6 +24,7 @@ from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1 import participants_pb2
 from onceward.coordinator.wire import requests
 from onceward.coordinator.wire.answers import answer_to_wire
+from onceward.coordinator.wire.limits import MAX_LISTED, MAX_SAVEPOINTS
 from onceward.coordinator.wire.listings import (
     checkpoint_description_to_wire,
     checkpoint_summary_to_wire,
@@ -34,12 +39,14 @@ from onceward.coordinator.wire.values import request_to_wire
 
 __all__ = ["operator_service"]
 
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
 
 def operator_service(
-    engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries
+    engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries, guard: Guard = OPEN
 ) -> grpc.GenericRpcHandler:
-    """Everything that an operator's tool can call."""
-    listings = _Listings(engine, group_commit, watchers, summaries)
+    """Everything that an operator's tool can call. ``guard`` holds peers to their rights."""
+    listings = _Listings(engine, group_commit, watchers, summaries, guard)
     operator_requests = _Requests(engine, group_commit)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,
@@ -62,22 +69,30 @@ def operator_service(
         "resolve_slots": operator_requests.resolve_slots,
         "skip_input": operator_requests.skip_input,
     }
-    return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {})
+    return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {}, guard)
 
 
 class _Listings:
     """The listings; they change nothing."""
 
-    def __init__(self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, summaries: JobSummaries) -> None:
+    def __init__(
+        self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, summaries: JobSummaries, guard: Guard
+    ) -> None:
         self._engine = engine
         self._read = group_commit.read
+        self._may_view = guard.may_view
         self._watchers = watchers
         self._summaries = summaries
 
-    async def list_jobs(self, _request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+    async def list_jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+        limit = requests.limit(request.limit, otherwise=MAX_LISTED)
+        shown = sorted(job for job in self._visible() if job > request.after)
+
         def show(found: dict[JobName, LastCompleted]) -> pb.ListJobsResponse:
-            jobs = [self._summaries.of(job, found.get(job, LastCompleted())) for job in sorted(self._engine.jobs())]
-            return pb.ListJobsResponse(jobs=map(job_summary_to_wire, jobs), store_id=self._engine.store_id)
+            jobs = [self._summaries.of(job, found.get(job, LastCompleted())) for job in shown[:limit]]
+            return pb.ListJobsResponse(
+                jobs=map(job_summary_to_wire, jobs), store_id=self._engine.store_id, more=len(shown) > limit
+            )
 
         return await self._read(Store.last_completed_by_job, show)
 
@@ -129,10 +144,17 @@ class _Listings:
 
     async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
         limit, job = requests.limit(request.limit), self._known(request.job) if request.job else None
-        return await self._read(
-            lambda store: store.losses(job, limit, acknowledged=request.acknowledged),
-            lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)),
-        )
+        jobs: list[JobName | None] = [job]
+        if job is None and self._may_view() is not None:
+            jobs = [*sorted(self._visible())]
+
+        def losses(store: Store) -> list[LossReport]:
+            found = [one for job in jobs for one in store.losses(job, limit, acknowledged=request.acknowledged)]
+            if len(jobs) > 1:  # in the order in which the store lists those of all jobs
+                found.sort(key=lambda one: one.recorded_at or _NEVER, reverse=True)
+            return found[:limit]
+
+        return await self._read(losses, lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)))
 
     async def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
         job, token = self._known(request.job), as_token(request.request, "request")
@@ -140,6 +162,11 @@ class _Listings:
             if known.id == token:
                 return pb.DescribeRequestResponse(request=request_to_wire(known))
         raise UnknownJobError(f"job {job} remembers no request {token}; only its last ones are kept")
+
+    def _visible(self) -> Iterator[JobName]:
+        """The jobs that the calling peer may view."""
+        may_view = self._may_view()
+        return (job for job in self._engine.jobs() if may_view is None or may_view(job))
 
     def _known(self, job: str) -> JobName:
         name = as_job(job)
@@ -163,10 +190,26 @@ class _Requests:
         return pb.ForgetJobResponse(answer=await self._handle(request.job, event))
 
     async def trigger_checkpoint(self, request: pb.TriggerCheckpointRequest) -> pb.TriggerCheckpointResponse:
-        event = requests.request_checkpoint(request, self._engine.clock())
-        answer = await self._group_commit.handle(as_job(request.job), event)
+        job, event = as_job(request.job), requests.request_checkpoint(request, self._engine.clock())
+        if event.kind is CheckpointKind.SAVEPOINT and (refusal := await self._full(job, event.request)):
+            return pb.TriggerCheckpointResponse(answer=_refused(refusal))
+        answer = await self._group_commit.handle(job, event)
         known = request_to_wire(answer.request) if answer.request is not None else None
         return pb.TriggerCheckpointResponse(answer=answer_to_wire(answer), request=known)
+
+    async def _full(self, job: JobName, request: RequestId) -> str:
+        """Why the job may have no further savepoint; empty if it may, or if the request is a repeated one."""
+        durable = self._engine.state(job).durable
+        if any(known.id == request for known in durable.requests):
+            return ""
+        kept = await self._group_commit.read(lambda store: store.savepoints(job), lambda found: found)
+        coming = sum(one.kind is CheckpointKind.SAVEPOINT for one in self._engine.state(job).durable.open_requests)
+        if kept + coming < MAX_SAVEPOINTS:
+            return ""
+        return (
+            f"job {job} has {kept} savepoints and {coming} that are not completed yet, at most {MAX_SAVEPOINTS} are "
+            f"kept: delete one first (onceward savepoint {job} --delete ID)"
+        )
 
     async def stop_job(self, request: pb.StopJobRequest) -> pb.StopJobResponse:
         answer = await self._handle(request.job, requests.stop_job(request, self._engine.clock()))

@@ -7,6 +7,7 @@ from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import Function, service_handler
+from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports, read_report
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.v1 import participants_pb2 as pb
@@ -18,11 +19,14 @@ from onceward.coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
-def participant_service(engine: Engine, watchers: Watchers, handle: Handle, reports: Reports) -> grpc.GenericRpcHandler:
+def participant_service(
+    engine: Engine, watchers: Watchers, handle: Handle, reports: Reports, guard: Guard = OPEN
+) -> grpc.GenericRpcHandler:
     """Everything that a driver can call.
 
     :param handle: passes an event to the engine.
     :param reports: keeps the drivers' reports.
+    :param guard: holds peers to their rights.
     """
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
@@ -88,4 +92,5 @@ def participant_service(engine: Engine, watchers: Watchers, handle: Handle, repo
         "renew": renew,
         "close_job": close_job,
     }
-    return service_handler(pb.DESCRIPTOR.services_by_name["ParticipantService"], functions, {"watch": watch})
+    service = pb.DESCRIPTOR.services_by_name["ParticipantService"]
+    return service_handler(service, functions, {"watch": watch}, guard)

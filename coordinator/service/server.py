@@ -9,31 +9,42 @@ from datetime import UTC, datetime
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.protocol.answers import Note
+from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.doors import CallsDoor, Entrance, HealthDoor, behind
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.intake import Intake
 from onceward.coordinator.service.leading import Gate
 from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.service.peers import Guard
 from onceward.coordinator.service.rejections import counted
+from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.lead import LIVE, READY
-from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS, MAX_MESSAGE_BYTES, MAX_RESPONSE_BYTES, MAX_STREAMS
+from onceward.coordinator.wire.limits import (
+    MAX_CALLS_OF_PEER,
+    MAX_CONCURRENT_RPCS,
+    MAX_MESSAGE_BYTES,
+    MAX_RESPONSE_BYTES,
+    MAX_STREAMS,
+)
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 
-_SERVICES = tuple(
-    service.full_name
-    for file in (participants_pb2, operators_pb2)
-    for service in file.DESCRIPTOR.services_by_name.values()
-)
+_DESCRIPTORS = [
+    service for file in (participants_pb2, operators_pb2) for service in file.DESCRIPTOR.services_by_name.values()
+]
+_SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
+_METHODS = [f"/{service.full_name}/{method.name}" for service in _DESCRIPTORS for method in service.methods]
 _GRACE_S = 1.0
 _SOON_S = 0.02
 _UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
@@ -48,6 +59,7 @@ class ServerOptions:
     max_concurrent_rpcs: int = MAX_CONCURRENT_RPCS
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     tls: ServerTls | None = None
+    rights: RightsFile | None = None
     committers: Committers | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
     observer: Observer | None = None
@@ -77,7 +89,8 @@ class CoordinatorServer:
         self._options = options or ServerOptions()
         self._checkers = checkers if checkers is not None else Checkers.installed()
         self._clock, self._wall = clock, wall
-        self._gate = Gate(_SERVICES)
+        self._gate = Gate(_METHODS)
+        self._guard = Guard(self._options.rights, refused=self._refused)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self._doubts: asyncio.Task[None] | None = None
@@ -157,8 +170,13 @@ class CoordinatorServer:
             checkers=self._checkers,
             clock=self._clock,
             wall=self._wall,
+            guard=self._guard,
             observer=self._options.observer,
         )
+
+    def _refused(self, job: JobName, note: Note) -> bool:
+        """Show a refusal in the history of a job, if this coordinator leads and knows it."""
+        return self.coordinator is not None and self.coordinator.engine.refused(job, note)
 
     async def _lead(self, coordinator: Coordinator, store: Store) -> None:
         coordinator.start()
@@ -196,16 +214,17 @@ class CoordinatorServer:
                 *self._options.keep_alive.server_arguments(),
                 *(self._options.tls.arguments() if self._options.tls is not None else ()),
             ],
-            maximum_concurrent_rpcs=self._options.max_concurrent_rpcs,
         )
-        handler = Intake().bounded(self._gate)
+        calls = CallsDoor(self._guard, self._options.max_concurrent_rpcs, MAX_CALLS_OF_PEER)
+        handler = behind(calls, Intake().bounded(self._gate))
         if self._options.observer is not None:
             handler = counted(handler, self._options.observer.rejected)
         server.add_generic_rpc_handlers((handler,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor()))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            servicer = reflection.aio.ReflectionServicer(names)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, Entrance(server, calls))
         return server
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import Connection, RowMapping, select, true
+from sqlalchemy import Connection, RowMapping, func, select, true
 
 from onceward.coordinator.listings import (
     CheckpointDescription,
@@ -63,6 +63,7 @@ __all__ = [
     "history_entries",
     "last_completed",
     "loss_reports",
+    "savepoint_count",
 ]
 
 _log = logger("onceward.store")
@@ -243,6 +244,16 @@ def checkpoint_summaries(connection: Connection, job: JobName, limit: int) -> li
     query = select(*_LISTED).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
     rows = connection.execute(query).mappings().all()
     return [_checkpoint(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]
+
+
+def savepoint_count(connection: Connection, job: JobName) -> int:
+    """How many savepoints the job has, without those that were aborted."""
+    query = select(func.count()).where(
+        checkpoints.c.job == job,
+        checkpoints.c.kind == CheckpointKind.SAVEPOINT.value,
+        checkpoints.c.state.in_(_DECIDED_FOR),
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def _snapshots(connection: Connection, job: JobName, checkpoint: CheckpointId) -> object:

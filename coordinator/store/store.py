@@ -35,6 +35,7 @@ from onceward.coordinator.store.reading import (
     history_entries,
     last_completed,
     loss_reports,
+    savepoint_count,
 )
 from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.term import Term, begin_term, require_term
@@ -182,6 +183,11 @@ class Store:
         """Checkpoints for listings, newest first."""
         with self._reading(f"listing checkpoints of job {job}") as connection:
             return checkpoint_summaries(connection, job, limit)
+
+    def savepoints(self, job: JobName) -> int:
+        """How many savepoints the job has."""
+        with self._reading(f"counting savepoints of job {job}") as connection:
+            return savepoint_count(connection, job)
 
     def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDescription | None:
         """Everything stored about one checkpoint; None when it left no row or is no longer retained."""

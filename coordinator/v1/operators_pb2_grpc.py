@@ -137,7 +137,7 @@ class OperatorServiceServicer:
     """
 
     def ListJobs(self, request, context):
-        """Lists all jobs, by name.
+        """Lists jobs, by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class OperatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
     ListJobs: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListJobsRequest, _operators_pb2.ListJobsResponse]
-    """Lists all jobs, by name."""
+    """Lists jobs, by name."""
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DescribeJobRequest, _operators_pb2.DescribeJobResponse]
     """Describes one job. NOT_FOUND when the coordinator does not know it."""
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ListCheckpointsRequest, _operators_pb2.ListCheckpointsResponse]
@@ -96,7 +96,7 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListJobs: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListJobsRequest, _operators_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists all jobs, by name."""
+    """Lists jobs, by name."""
     DescribeJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.DescribeJobRequest, _operators_pb2.DescribeJobResponse]  # type: ignore[assignment]
     """Describes one job. NOT_FOUND when the coordinator does not know it."""
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_operators_pb2.ListCheckpointsRequest, _operators_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
@@ -161,7 +161,7 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operators_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.ListJobsResponse, _abc.Awaitable[_operators_pb2.ListJobsResponse]]:
-        """Lists all jobs, by name."""
+        """Lists jobs, by name."""
 
     @_abc_1.abstractmethod
     def DescribeJob(

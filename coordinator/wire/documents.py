@@ -2,19 +2,34 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from onceward.coordinator.protocol.values import Document, JsonObject
 from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_VERSION
+from onceward.coordinator.wire.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, MAX_VERSION
 from onceward.coordinator.wire.malformed import MalformedError, as_kind
 
-__all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire"]
+__all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire", "require_few_values"]
 
 
 def document_to_wire(document: Document) -> pb.Document:
     return pb.Document(kind=document.kind, version=document.version, body=body_to_text(document.body))
+
+
+def require_few_values(bodies: Iterable[str]) -> None:
+    """Raise MalformedError for more values than are decoded for one request. Counts what separates values, without
+    decoding; such characters inside of texts count, too."""
+    values = containers = 0
+    for body in bodies:
+        inside = body.count("[") + body.count("{")
+        containers += inside
+        values += inside + body.count(",") + 1
+    if values > MAX_VALUES or containers > MAX_CONTAINERS:
+        raise MalformedError(
+            f"documents: about {values} JSON values with {containers} objects and lists, at most {MAX_VALUES} with "
+            f"{MAX_CONTAINERS} are taken"
+        )
 
 
 def document_from_wire(message: pb.Document) -> Document:

@@ -2,9 +2,12 @@
 
 __all__ = [
     "MAX_BACK_WITHIN_S",
+    "MAX_CALLS_OF_PEER",
     "MAX_CHECKPOINT_BYTES",
     "MAX_CONCURRENT_RPCS",
+    "MAX_CONTAINERS",
     "MAX_DEPTH",
+    "MAX_HEALTH_CALLS",
     "MAX_HELD_BYTES",
     "MAX_LABEL",
     "MAX_LISTED",
@@ -12,10 +15,14 @@ __all__ = [
     "MAX_PARTICIPANTS",
     "MAX_REQUEST_BYTES",
     "MAX_RESPONSE_BYTES",
+    "MAX_RETAINED",
+    "MAX_SAVEPOINTS",
+    "MAX_SLOTS",
     "MAX_STREAMS",
     "MAX_TEXT",
     "MAX_TOKEN",
     "MAX_TROUBLES",
+    "MAX_VALUES",
     "MAX_VERSION",
 ]
 
@@ -52,6 +59,17 @@ MAX_BACK_WITHIN_S = 86_400
 MAX_DEPTH = 32
 """Levels of a document's JSON."""
 
+MAX_VALUES = 4_000_000
+"""JSON values in all documents of one request. The longest ordinary request has fewer, because names and numbers take
+bytes."""
+
+MAX_CONTAINERS = 1_000_000
+"""Objects and lists among them. The longest ordinary request has fewer. A request of that length made of empty lists
+would take half a minute of all jobs' time, and much memory."""
+
+MAX_SLOTS = 200_000
+"""Slots that one request names. An acknowledgement has room for fewer."""
+
 MAX_VERSION = 2**31 - 1
 """Of a document."""
 
@@ -63,6 +81,18 @@ MAX_LISTED = 1000
 
 MAX_CONCURRENT_RPCS = 2000
 """Open calls of one coordinator, including instruction streams; more are rejected with RESOURCE_EXHAUSTED."""
+
+MAX_CALLS_OF_PEER = 500
+"""Open calls of one peer of a rights file, over all of its connections. A driver has about five."""
+
+MAX_HEALTH_CALLS = 2_000
+"""Open health checks, and as many streams of them; apart from the other calls."""
+
+MAX_RETAINED = 1000
+"""Completed checkpoints that a job may have kept."""
+
+MAX_SAVEPOINTS = 100
+"""Savepoints of one job, with those requested."""
 
 MAX_STREAMS = 100
 """Open calls of one connection; its further calls wait. A driver has about five."""

@@ -1,11 +1,13 @@
 """Decode requests of drivers and operators to the protocol's events. Raises MalformedError."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.values import RequestId
 from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire.documents import require_few_values
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, CLOSE_REASON, RULING
 from onceward.coordinator.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
 from onceward.coordinator.wire.malformed import (
@@ -89,6 +91,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
         raise MalformedError(f"acknowledgements: {len(request.acknowledgements)}, must be 1 to {MAX_PARTICIPANTS}")
     if not all(one.HasField("snapshot") for one in request.acknowledgements):
         raise MalformedError("snapshot: missing")
+    require_few_values(body for one in request.acknowledgements for body in _bodies(one.snapshot))
     good_for_s, driver = None, _driver(request.driver)
     if request.HasField("good_for_us"):
         good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
@@ -105,6 +108,12 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
         )
         for one in request.acknowledgements
     ]
+
+
+def _bodies(snapshot: pb.Snapshot) -> Iterator[str]:
+    yield snapshot.positions.body
+    yield snapshot.shared_body
+    yield from (one.document.body for one in snapshot.committables)
 
 
 def decline(request: pb.DeclineRequest, now: float) -> events.Decline:
@@ -131,6 +140,7 @@ def settle(request: pb.SettleRequest, now: float) -> events.Settle:
 
 
 def amend(request: pb.AmendRequest, now: float) -> events.Amend:
+    require_few_values(one.document.body for one in request.committables)
     return events.Amend(
         now=now,
         generation=as_generation(request.generation),
@@ -229,8 +239,8 @@ def forget_job(request: operators.ForgetJobRequest, now: float) -> events.Forget
     return events.ForgetJob(now=now, reason=as_reason(request.reason))
 
 
-def limit(number: int) -> int:
-    """Return the limit of a listing: 0 stands for the default."""
+def limit(number: int, otherwise: int = _LISTED) -> int:
+    """Return the limit of a listing: 0 stands for ``otherwise``."""
     if not 0 <= number <= MAX_LISTED:
         raise MalformedError(f"limit: {number} is not within 1 and {MAX_LISTED}")
-    return number or _LISTED
+    return number or otherwise

@@ -1,6 +1,6 @@
 """The protocol's values as messages. Decoding raises MalformedError that names the field and the problem."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, REQUEST_STATE, ROLE
+from onceward.coordinator.wire.limits import MAX_SLOTS
 from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
@@ -164,8 +165,10 @@ def committable_from_wire(message: pb.Committable, shared: JsonObject = MappingP
     return Committable(slot=as_count(message.slot, "slot"), document=document)
 
 
-def slots_from_wire(slots: Iterable[int]) -> frozenset[int]:
-    """Decode slots. Raises MalformedError also when there are none, and when one is named twice."""
+def slots_from_wire(slots: Collection[int]) -> frozenset[int]:
+    """Decode slots. Raises MalformedError also when there are none, too many, and when one is named twice."""
+    if len(slots) > MAX_SLOTS:
+        raise MalformedError(f"slots: {len(slots)}, must be at most {MAX_SLOTS}")
     listed = [as_count(slot, "slots") for slot in slots]
     if not listed or len(set(listed)) != len(listed):
         raise MalformedError("slots: name at least one, and each once")

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
@@ -30,11 +31,13 @@ from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.service.needs import NEEDS
+from onceward.coordinator.service.rights import KEYS, MAX_TOKENS, Credentials, Right, parse_rights
 from onceward.coordinator.wire import limits
 from onceward.sources.kafka.driver.options import OPTIONS, Mode
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING, RIGHTS = (
     ROOT / name
     for name in (
         "README.md",
@@ -47,6 +50,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS,
         "docs/reference/limits.md",
         "docs/reference/metrics.md",
         "docs/reference/reading.md",
+        "docs/reference/rights.md",
     )
 )
 PAGES = sorted(
@@ -272,6 +276,7 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
     described = {what: cells[0] for what, cells in rows(LIMITS, "Limits").items()}
     request = next(what for what in described if what.startswith("one request to the coordinator"))
     held = next(what for what in described if what.startswith("requests that a coordinator holds"))
+    peer = next(what for what in described if what.startswith("open calls of one peer"))
     for what, limit in {
         request: f"{limits.MAX_REQUEST_BYTES >> 20} MiB; {limits.MAX_CHECKPOINT_BYTES >> 20} MiB for all participants",
         held: f"{limits.MAX_HELD_BYTES >> 20} MiB",
@@ -281,11 +286,40 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         "text of a reason, a detail, evidence": f"{limits.MAX_TEXT} characters",
         "nesting of a document": f"{limits.MAX_DEPTH} levels",
         "rows in one listing": f"{limits.MAX_LISTED}",
+        peer: f"{limits.MAX_CALLS_OF_PEER}",
+        "open health checks, and open streams of them": f"{limits.MAX_HEALTH_CALLS} each",
+        "JSON values in the documents of one request": f"{limits.MAX_VALUES}, of which {limits.MAX_CONTAINERS} ",
+        "slots that one request names": f"{limits.MAX_SLOTS}",
+        "savepoints of a job": f"{limits.MAX_SAVEPOINTS}",
+        "num_retained": f"{limits.MAX_RETAINED}",
+        "tokens of a rights file": f"{MAX_TOKENS}",
         "operator requests that wait or run, per job": f"{MAX_QUEUED}",
         "a savepoint's name": f"{limits.MAX_LABEL} characters",
         "broken links that a driver reports": f"{limits.MAX_TROUBLES} with each renewal",
     }.items():
         assert described[what].startswith(limit), what
+
+
+def test_every_key_of_a_rights_file_is_described() -> None:
+    assert list(rows(RIGHTS, "Keys")) == list(KEYS)
+    assert set(rows(RIGHTS, "What each right permits")) == {"none", *Right}
+
+
+def test_the_rights_of_calls_are_those_of_the_code() -> None:
+    described = {call: re.findall(r"`(\w+)`", cells[0]) for call, cells in rows(RIGHTS, "Calls").items()}
+    assert {call: set(named) for call, named in described.items()} == {
+        call: set(needs.rights) for call, needs in NEEDS.items()
+    }
+
+
+def test_the_rights_file_of_the_page_can_be_used() -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", read(ROOT / "docs/how-to/rights.md"), flags=re.MULTILINE | re.DOTALL)
+    assert {key for table in tomllib.loads(text)["peers"].values() for key in table} == set(KEYS)
+    rights = parse_rights(text)
+    peer = rights.peer(Credentials(names=frozenset({"orders.example.org"})))
+    assert peer is not None
+    assert peer.may(Right.DRIVE, "orders-eur")
+    assert not peer.may(Right.DRIVE, "payments-eur")
 
 
 def test_exit_codes_are_all_there() -> None:

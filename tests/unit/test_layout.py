@@ -30,7 +30,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.v1",
         "coordinator.wire",
     ),
-    "coordinator/client": ("coordinator.listings", "coordinator.protocol", "coordinator.v1", "coordinator.wire"),
+    "coordinator/client": (
+        "connections.secrets",
+        "coordinator.listings",
+        "coordinator.protocol",
+        "coordinator.v1",
+        "coordinator.wire",
+    ),
     "coordinator/metrics": ("coordinator.protocol", "coordinator.service.listen", "coordinator.service.observer"),
     "coordinator/pipeline": (
         "coordinator.protocol",

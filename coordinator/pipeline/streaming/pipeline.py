@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.metrics.endpoint import MetricsEndpoint, as_endpoint
@@ -55,6 +56,7 @@ class StreamingPipeline:
         trigger: Mapping[str, Any] | None = None,
         coordinator: str | None = None,
         tls: CoordinatorTls | None = None,
+        token: str | None = None,
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         restart: Restart | None = None,
@@ -73,6 +75,8 @@ class StreamingPipeline:
             batch follows the last one at once.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
         :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
+        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
+            ``ONCEWARD_TOKEN`` says.
         :param settings: ``interval`` and ``min_pause`` have no effect: the trigger sets the pace.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
@@ -97,12 +101,10 @@ class StreamingPipeline:
         self._checkpoint_location = os.fspath(checkpoint_location)
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})
-        self._coordinator = coordinator
-        self._tls = tls
+        self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
         self._settings = settings
         self._spark = spark
         self._restart = restart or Restart()
-        self._state_dir = state_dir
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
@@ -135,11 +137,12 @@ class StreamingPipeline:
                     spark,
                     job=self._job,
                     sink=self._sink,
-                    coordinator=self._coordinator,
-                    tls=self._tls,
+                    coordinator=self._access.address,
+                    tls=self._access.tls,
+                    token=self._access.token,
                     settings=self._settings,
                     restart=self._restart,
-                    state_dir=self._state_dir,
+                    state_dir=self._access.state_dir,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     metrics=self._metrics,
@@ -152,7 +155,7 @@ class StreamingPipeline:
     def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
         if self._spark is not None:
             return self._spark
-        preflight.require_safe(self._job, check_submission(embedded=self._coordinator is None))
+        preflight.require_safe(self._job, check_submission(embedded=self._access.embedded))
         spark, made = make_session(self._job)
         if made:
             stack.callback(spark.stop)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
@@ -69,6 +70,7 @@ class StreamSink:
         sink: Sink,
         coordinator: str | None = None,
         tls: CoordinatorTls | None = None,
+        token: str | None = None,
         settings: CheckpointSettings | None = None,
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
@@ -83,6 +85,8 @@ class StreamSink:
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
         :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
         :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
+        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
+            ``ONCEWARD_TOKEN`` says.
         :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
@@ -94,6 +98,7 @@ class StreamSink:
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
         self._job = require_job(job, coordinator)
+        access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
@@ -113,11 +118,9 @@ class StreamSink:
                 stack,
                 spark,
                 sink,
-                coordinator,
-                tls,
-                replace(settings or CheckpointSettings(), interval=0, min_pause=0),
-                restart or Restart(),
-                state_dir,
+                access,
+                settings=replace(settings or CheckpointSettings(), interval=0, min_pause=0),
+                restart=restart or Restart(),
             )
             self._stack = stack.pop_all()
 
@@ -137,20 +140,18 @@ class StreamSink:
         stack: contextlib.ExitStack,
         spark: "SparkSession",
         sink: Sink,
-        coordinator: str | None,
-        tls: CoordinatorTls | None,
+        access: CoordinatorAccess,
+        *,
         settings: CheckpointSettings,
         restart: Restart,
-        state_dir: str | os.PathLike[str] | None,
     ) -> None:
-        embedded = coordinator is None
-        findings = check_session(spark, embedded=embedded)
+        findings = check_session(spark, embedded=access.embedded)
         preflight.require_safe(self._job, findings)
         source = BatchSource(self._job, self._handover)
         links, progress = open_participants(stack, self._job, source, sink, settings)
         preflight.require_safe(self._job, preflight.examine(source, sink))
-        measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
-        client = connect_to(stack, coordinator, state_dir, links, tls=tls, shared=True, observer=measured.observer)
+        measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
+        client = connect_to(stack, access, links, shared=True, observer=measured.observer)
         self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
         committer = sink.committer()
         stack.callback(committer.close)
@@ -164,7 +165,7 @@ class StreamSink:
             journal=Journal(self._job, measured.follow),
             progress=progress,
         )
-        self._generations = Generations(members, client, restart, self._stopping, takeover=embedded)
+        self._generations = Generations(members, client, restart, self._stopping, takeover=access.embedded)
         thread = threading.Thread(target=self._run, name=f"onceward-{self._job}", daemon=True)
         stack.callback(thread.join)
         stack.callback(self._generations.stop)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,14 @@ import pytest
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.ops.cli import main
+from onceward.coordinator.ops.serve import rights_of
 from onceward.coordinator.protocol.answers import Stop
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.rights import Credentials, digest_of, parse_rights
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots
 from tests.support.waiting import wait_until
 
@@ -238,6 +242,49 @@ def test_serve_takes_the_stores_password_only_by_reference(password: str, why: s
     assert refused.returncode == ExitCode.USAGE
     assert why in refused.stderr
     assert "hunter2" not in refused.stderr
+
+
+def test_a_token_is_written_for_its_peer_alone_and_its_hash_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    made = onceward("token", str(file))
+    token = file.read_text().strip()
+    assert made.returncode == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(token) >= 43, "256 random bits"
+    assert token not in made.stdout + made.stderr
+    rights = parse_rights(f"[peers.robot]\n{made.stdout}view = ['*']")
+    peer = rights.peer(Credentials(token=digest_of(token)))
+    assert peer is not None
+    assert peer.name == "robot"
+    again = onceward("token", str(file))
+    assert again.returncode == int(ExitCode.USAGE)
+    assert "No token was made" in again.stderr
+    assert file.read_text().strip() == token
+    other = onceward("token", str(tmp_path / "other"))
+    assert other.stdout != made.stdout
+
+
+def test_serve_refuses_rights_that_no_client_could_prove(tmp_path: Path) -> None:
+    file = tmp_path / "rights.toml"
+    file.write_text(f'[peers.a]\ntokens = ["sha256:{"0" * 64}"]\nview = ["*"]\n')
+    refused = onceward_process("serve", "--listen", "127.0.0.1:0", "--rights", str(file))
+    assert refused.returncode == int(ExitCode.USAGE)
+    assert "--rights needs TLS" in refused.stderr
+    file.write_text("[peers.a")
+    refused = onceward_process("serve", "--listen", f"unix:{tmp_path}/s/s.sock", "--rights", str(file))
+    assert refused.returncode == int(ExitCode.USAGE)
+    assert "it is not TOML" in refused.stderr
+    assert "Nothing was started" in refused.stderr
+
+
+def test_serve_warns_that_every_client_may_do_everything_where_others_reach_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for text, warned in (("127.0.0.1:1", False), (f"unix:{tmp_path}/s", False), ("0.0.0.0:1", True)):
+        caplog.clear()
+        assert rights_of(None, parse_listen(text, anywhere=True), None) is None
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * warned
+    assert "every client that is accepted may do everything" in caplog.text
 
 
 def test_serve_refuses_a_clusters_file_that_cannot_be_used(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ participants, floods, huge documents, unknown enum values."""
 
 import json
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -33,7 +34,7 @@ from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire import requests
+from onceward.coordinator.wire import limits, requests
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS
 from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE, positions, slots
@@ -489,6 +490,21 @@ def test_a_document_that_is_no_json_is_refused_before_it_is_sent(running: Runnin
             running.session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: snapshot})
 
 
+LIST_JOBS = "/onceward.coordinator.v1.OperatorService/ListJobs"
+
+
+def held_calls(channel: grpc.Channel, count: int, method: str = LIST_JOBS) -> list[Any]:
+    """Open calls whose request never comes."""
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(60)
+        yield b""
+
+    method_: Any = channel.stream_unary(method)
+    return [method_.future(nothing(), timeout=60) for _ in range(count)]
+
+
 def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
     tmp_path: Any, on: Callable[..., EmbeddedCoordinator]
 ) -> None:
@@ -496,18 +512,13 @@ def test_too_many_calls_at_once_are_refused_with_resource_exhausted(
 
     coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=20))
     with open_channel(coordinator.address) as channel:
-        method = "/grpc.health.v1.Health/Watch"
-        streams = [stream_of(channel, method, b"", 30) for _ in range(20)]
-        for stream in streams:
-            next(stream)
-        refused = stream_of(channel, method, b"", 30)
-        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        for stream in streams:
-            stream.cancel()
+        held = held_calls(channel, 20)
         wait_until(
-            lambda: call(channel, "/onceward.coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK,
-            "calls are taken again",
+            lambda: call(channel, LIST_JOBS, b"") is grpc.StatusCode.RESOURCE_EXHAUSTED, "no more calls are taken"
         )
+        for one in held:
+            one.cancel()
+        wait_until(lambda: call(channel, LIST_JOBS, b"") is grpc.StatusCode.OK, "calls are taken again")
 
 
 def test_one_connection_cannot_take_all_calls(tmp_path: Any, on: Callable[..., EmbeddedCoordinator]) -> None:
@@ -515,14 +526,16 @@ def test_one_connection_cannot_take_all_calls(tmp_path: Any, on: Callable[..., E
 
     coordinator = on(tmp_path / "small", options=ServerOptions(max_concurrent_rpcs=MAX_STREAMS + 1))
     with open_channel(coordinator.address) as greedy, open_channel(coordinator.address) as other:
-        streams = [stream_of(greedy, "/grpc.health.v1.Health/Watch", b"", 60) for _ in range(MAX_STREAMS + 1)]
-        for stream in streams[:MAX_STREAMS]:
-            next(stream)
-        assert call(other, "/onceward.coordinator.v1.OperatorService/ListJobs", b"") is grpc.StatusCode.OK
-        streams[0].cancel()
-        next(streams[MAX_STREAMS])  # it has waited for a place
-        for stream in streams:
-            stream.cancel()
+        assert call(greedy, LIST_JOBS, b"") is grpc.StatusCode.OK, "it is connected"
+        held = held_calls(greedy, MAX_STREAMS)
+        waiting: Any = greedy.unary_unary(LIST_JOBS)
+        late = waiting.future(b"", timeout=60)
+        assert call(other, LIST_JOBS, b"") is grpc.StatusCode.OK
+        assert not late.done()
+        held[0].cancel()
+        assert late.code() is grpc.StatusCode.OK, "it has waited for a place"
+        for one in held:
+            one.cancel()
 
 
 LONG = '{"a":"' + "x" * MAX_MESSAGE_BYTES + '"}'
@@ -550,6 +563,47 @@ def test_a_long_request_is_decoded_only_for_the_driver_of_its_job(
         answered = list(response.answers) if method == "Acknowledge" else [response.answer]
         assert [answer.verdict for answer in answered] == [pb.VERDICT_FENCED]
     assert decoded == []
+
+
+DENSE = {"lists": "[]," * limits.MAX_CONTAINERS, "numbers": "1," * limits.MAX_VALUES}
+
+
+@pytest.mark.parametrize("place", ["lists", "numbers", "many bodies", "shared"])
+@pytest.mark.parametrize("method", ["Acknowledge", "Amend"])
+def test_documents_of_very_many_values_are_refused_before_they_are_decoded(
+    unharmed: tuple[grpc.Channel, Running], monkeypatch: pytest.MonkeyPatch, method: str, place: str
+) -> None:
+    """Empty lists take three bytes on the wire, a hundred in memory, and time of all jobs."""
+    channel, running = unharmed
+    bodies = ['{"a":[' + DENSE[place] + "0]}"] if place in DENSE else ['{"a":[' + "[]," * 40_000 + "[]]}"] * 50
+    committables = [
+        pb.Committable(slot=slot, document=pb.Document(kind="test", version=1, body=body))
+        for slot, body in enumerate(bodies)
+    ]
+    decoded: list[object] = []
+    monkeypatch.setattr("onceward.coordinator.wire.documents._DECODER", decoded)
+    named: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "driver": "d1"}
+    if method == "Amend":
+        request: Any = pb.AmendRequest(**named, participant="sink", slots=[0], committables=committables)
+    else:
+        snapshot = pb.Snapshot(committables=committables)
+        if place == "shared":
+            snapshot = pb.Snapshot(shared_body=bodies[0], committables=committables[1:])
+        one = pb.Acknowledgement(participant="sink", snapshot=snapshot)
+        request = pb.AcknowledgeRequest(**named, acknowledgements=[one])
+    code, said = ask(channel, method, request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"at most {limits.MAX_VALUES} with {limits.MAX_CONTAINERS} are taken" in said
+    assert running.session.generation == 1
+
+
+def test_a_request_names_a_bounded_number_of_slots(unharmed: tuple[grpc.Channel, Running]) -> None:
+    many = range(limits.MAX_SLOTS + 1)
+    request = operators_pb2.ResolveSlotsRequest(
+        job=JOB, checkpoint=1, participant="sink", slots=many, ruling=operators_pb2.RULING_REPLAY, reason="a test"
+    )
+    code, said = ask(unharmed[0], "ResolveSlots", request)
+    assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "slots: 200001, must be at most 200000")
 
 
 def test_refusals_of_the_client_carry_the_exit_code_of_a_usage_error(people: OperatorClient) -> None:

@@ -7,6 +7,8 @@ from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
 from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_text
+from onceward.coordinator.wire.documents import require_few_values
+from onceward.coordinator.wire.limits import MAX_REQUEST_BYTES
 from onceward.coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
@@ -69,3 +71,8 @@ def test_a_shuffle_of_a_thousand_slots_and_ranges_is_acknowledged_and_given_to_t
     again = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d2", takeover=True)
     assert again.grant.completed is not None
     assert again.grant.completed.snapshots[SINK.name] == snapshot
+
+
+def test_the_longest_ordinary_request_has_fewer_values_than_are_refused() -> None:
+    shortest = '{"topic":"o","partition":1,"start":1,"end":2},'
+    require_few_values(["[" + shortest * (MAX_REQUEST_BYTES // len(shortest)) + "]"])

@@ -1,0 +1,192 @@
+"""Where calls come in: looks at a call before its request is read. Who makes it, and are too many open?
+
+gRPC reads the request of a unary call before it runs the handler, so a peer could hold any number of calls by sending
+nothing. Here every call is served as one with a stream of requests, which is the same on the wire.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.needs import NEEDS
+from onceward.coordinator.service.peers import Guard, PeerRefusedError
+from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
+from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS
+from onceward.coordinator.wire.malformed import MalformedError, as_job
+
+__all__ = ["CallsDoor", "Door", "Entrance", "HealthDoor", "behind"]
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_REQUEST_LIMIT_S = 5.0
+"""How long the request of a health check may take."""
+_LOOK_S = 1.0
+
+
+class Door(Protocol):
+    """Lets a call in, or raises PeerRefusedError."""
+
+    limit_s: float | None
+    """How long a request may take to arrive; None for no limit."""
+
+    def open(self, method: str, context: Context) -> AbstractContextManager[None]: ...
+
+    async def admit(self, method: str, context: Context) -> None:
+        """Look further at a call that is open. Raises PeerRefusedError."""
+
+
+class CallsDoor:
+    """For the calls of drivers, operators and their tools.
+
+    :param most: open calls.
+    :param most_of_peer: open calls of one peer, if peers are distinguished.
+    """
+
+    limit_s: float | None = None
+
+    def __init__(self, guard: Guard, most: int, most_of_peer: int) -> None:
+        self._guard = guard
+        self._most, self._most_of_peer = most, most_of_peer
+        self._open = 0
+        self._of_peer: Counter[str] = Counter()
+
+    @contextmanager
+    def open(self, method: str, context: Context) -> Iterator[None]:
+        peer = self._guard.identify(context, method).name
+        if self._open >= self._most:
+            raise _too_many(f"the coordinator has {self._open} open calls and takes no more now")
+        if self._guard.distinguishes and self._of_peer[peer] >= self._most_of_peer:
+            raise _too_many(f"{peer} has {self._of_peer[peer]} open calls, and may have no more")
+        self._open += 1
+        self._of_peer[peer] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._of_peer[peer] -= 1
+            if not self._of_peer[peer]:
+                del self._of_peer[peer]
+
+    async def admit(self, method: str, context: Context) -> None:
+        needs = NEEDS[method]
+        if not self._guard.has_any(needs):
+            raise self._guard.refuse(method, needs, await _job(context))
+
+
+class HealthDoor:
+    """For health checks, by anybody. They take no place of other calls, and their streams none of single checks."""
+
+    limit_s: float | None = _REQUEST_LIMIT_S
+    most = MAX_HEALTH_CALLS
+    """Of each method. A client that knows several coordinators holds a stream to each."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def open(self, method: str, context: Context) -> Iterator[None]:
+        if self._open[method] >= self.most:
+            raise _too_many(f"the coordinator has {self.most} open health checks and takes no more now")
+        self._open[method] += 1
+        try:
+            yield
+        finally:
+            self._open[method] -= 1
+
+    async def admit(self, method: str, context: Context) -> None:
+        pass
+
+
+def behind(door: Door, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+    """Return ``handler`` with ``door`` before all of its calls."""
+    return _Behind(door, handler)
+
+
+class Entrance:
+    """What the generated functions that add a service take for a server: puts ``door`` before the service."""
+
+    def __init__(self, server: grpc.aio.Server, door: Door) -> None:
+        self._server, self._door = server, door
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(tuple(behind(self._door, handler) for handler in handlers))
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, object]) -> None:
+        """Add nothing: these are the same methods, for a look-up that would bypass the door."""
+
+
+class _Behind(grpc.GenericRpcHandler):
+    def __init__(self, door: Door, handler: grpc.GenericRpcHandler) -> None:
+        self._door, self._handler = door, handler
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        found: Any = self._handler.service(handler_call_details)
+        if found is None:
+            return None
+        method = str(handler_call_details.method).rpartition("/")[2]
+        streaming = found.response_streaming
+        made: Any = grpc.stream_stream_rpc_method_handler if streaming else grpc.stream_unary_rpc_method_handler
+        call = self._call(method, found)
+        return made(call, found.request_deserializer, found.response_serializer)  # type: ignore[no-any-return]
+
+    def _call(self, method: str, found: Any) -> Any:
+        door = self._door
+
+        async def call(requests: Any, context: Context) -> Any:
+            try:
+                with door.open(method, context):
+                    await door.admit(method, context)
+                    if found.request_streaming:
+                        return await found.stream_unary(requests, context)
+                    request = await _one(context, door.limit_s)
+                    return await (found.unary_stream or found.unary_unary)(request, context)
+            except PeerRefusedError as error:
+                refusal = error.code, str(error)
+            await context.abort(*refusal)
+            raise AssertionError("abort raises")
+
+        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                with door.open(method, context):
+                    await door.admit(method, context)
+                    async for response in found.stream_stream(requests, context):
+                        yield response
+                    return
+            except PeerRefusedError as error:
+                refusal = error.code, str(error)
+            await context.abort(*refusal)
+
+        return stream if found.request_streaming and found.response_streaming else call
+
+
+def _too_many(what: str) -> PeerRefusedError:
+    return PeerRefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{what}; retry")
+
+
+async def _job(context: Context) -> JobName | None:
+    """The job that a refused call would have been for, so that its history can say so; None if the beginning of the
+    request does not name it."""
+    with suppress(TimeoutError, DecodeError, MalformedError):
+        async with asyncio.timeout(_LOOK_S):
+            beginning: Any = await context.read()
+        if isinstance(beginning, bytes):
+            return as_job(DescribeJobRequest.FromString(beginning).job)
+    return None
+
+
+async def _one(context: Context, limit_s: float | None) -> Any:
+    """Read the only request of a call."""
+    try:
+        async with asyncio.timeout(limit_s):
+            request: Any = await context.read()
+    except TimeoutError:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request came within {limit_s:g} s")
+    if request is grpc.aio.EOF:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call has one request, and this one has none")
+    return request

@@ -1,0 +1,18 @@
+"""What a job may have the store keep. Savepoints have their quota where they are requested."""
+
+from onceward.coordinator.protocol.answers import Answer, Verdict
+from onceward.coordinator.protocol.events import Event, OpenJob
+from onceward.coordinator.wire.limits import MAX_RETAINED
+
+__all__ = ["quota_refusal"]
+
+
+def quota_refusal(event: Event) -> Answer | None:
+    """The answer to an event that wants more than its job may have; None for all others."""
+    if not isinstance(event, OpenJob) or event.settings.num_retained <= MAX_RETAINED:
+        return None
+    detail = (
+        f"num_retained: {event.settings.num_retained} checkpoints, and a coordinator keeps at most {MAX_RETAINED} of a "
+        "job. Nothing was opened. Lower it, and keep older ones as savepoints"
+    )
+    return Answer(verdict=Verdict.REFUSED, detail=detail)
