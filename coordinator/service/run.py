@@ -34,6 +34,8 @@ _log = logger("onceward.service")
 _LINK = "store"
 _LOOK_S = 0.5
 """How often a process that stands by looks who leads. It notices at once that the lead is free."""
+_FIRST_LOOK_S = 0.05
+"""Then the process announces that it stands by."""
 _STEADY_S = 10.0
 """A lead that lasted longer resets the pause before the next try."""
 
@@ -147,21 +149,24 @@ class _Process:
                 raise failure
 
     async def _stand_by(self, candidate: Candidate | None) -> Store | None:
-        """Wait for the lead; return None when the process is to stop. Before the process has announced itself, raises
-        what keeps it from leading."""
+        """Wait for the lead; return None when the process is to stop. Raises what keeps it from ever leading."""
         try:
             while not self._stopping.is_set():
+                trusted = False
                 try:
                     if candidate is None:
                         candidate = await asyncio.to_thread(self._candidate)
                     await self._server.ready(True)
-                    database = await asyncio.to_thread(candidate.wait, _LOOK_S)
+                    # a session that breaks here was fit to lead
+                    trusted = candidate.waits
+                    database = await asyncio.to_thread(candidate.wait, _FIRST_LOOK_S if self._announce else _LOOK_S)
                     if database is not None:
+                        trusted = False
                         address = self._serving.advertise or self._address
                         return await asyncio.to_thread(partial(Store.lead, database, address=address))
                     await self._show_leader(await asyncio.to_thread(candidate.leader))
                 except StoreError as error:
-                    if self._announce is not None or isinstance(error, StoreDamagedError):
+                    if (self._announce is not None and not trusted) or isinstance(error, StoreDamagedError):
                         raise
                     if candidate is not None:
                         candidate.close()

@@ -66,6 +66,9 @@ class Database(ABC):
 class Candidate(ABC):
     """A process that would lead on a database."""
 
+    waits: bool
+    """Whether it can wait for the lead; otherwise :meth:`wait` raises StoreUnusableError at once."""
+
     @abstractmethod
     def wait(self, seconds: float) -> Database | None:
         """Return the database with its lock; None if another process still holds it after ``seconds``.

@@ -90,6 +90,8 @@ class PostgresCandidate(Candidate):
     """A session that waits for the lock of a schema. Raises StoreUnusableError (unreachable, or not fit to keep
     decisions)."""
 
+    waits = True
+
     def __init__(self, url: str, password: str | None = None) -> None:
         self._url = url
         self._leads = False

@@ -93,6 +93,8 @@ class SqliteDatabase(Database):
 class SqliteCandidate(Candidate):
     """Opens the file at once, or raises StoreUnusableError: a file has no standby."""
 
+    waits = False
+
     def __init__(self, file: Path) -> None:
         self._file = file
 
