@@ -145,7 +145,7 @@ class _Process:
                 return
             candidate = None
             failure = await self._lead(store)
-            if failure is not None and not store.can_move:
+            if failure is not None and (isinstance(failure, StoreDamagedError) or not store.can_move):
                 raise failure
 
     async def _stand_by(self, candidate: Candidate | None) -> Store | None:
@@ -191,20 +191,9 @@ class _Process:
 
     async def _lead(self, store: Store) -> StoreError | None:
         """Lead until the process is to stop, or until the store fails: then return the failure."""
+        begun = time.monotonic()
         try:
-            await self._server.lead(store)
-            _log.info("event=leads store=%s term=%d address=%s", store.store_id, store.term.number, store.term.address)
-            self._announce_once(store)
-            begun = time.monotonic()
-            stopping, failed = asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._server.failed())
-            try:
-                await asyncio.wait((stopping, failed), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
-                failed.cancel()
-            failure = self._server.engine.failure
-            why = "this coordinator stops" if failure is None else "this coordinator has lost its store"
-            await self._server.stand_by(why)
+            failure = await self._lead_until_failure(store)
         finally:
             await asyncio.to_thread(store.close)
         if failure is not None and store.can_move:
@@ -212,6 +201,25 @@ class _Process:
             if time.monotonic() - begun > _STEADY_S:
                 self._backoff.reset()
             await self._pause()
+        return failure
+
+    async def _lead_until_failure(self, store: Store) -> StoreError | None:
+        try:
+            await self._server.lead(store)
+        except StoreError as error:  # its jobs cannot be read
+            return error
+        _log.info("event=leads store=%s term=%d address=%s", store.store_id, store.term.number, store.term.address)
+        self._announce_once(store)
+        stopping, failed = asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._server.failed())
+        try:
+            await asyncio.wait((stopping, failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            failed.cancel()
+        failure = self._server.engine.failure
+        await self._server.stand_by(
+            "this coordinator stops" if failure is None else "this coordinator has lost its store"
+        )
         return failure
 
     def _announce_once(self, store: Store | None) -> None:
