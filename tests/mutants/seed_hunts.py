@@ -52,6 +52,7 @@ def clear(**faults: Any) -> tuple[tuple[str, Any], ...]:
         "absence": 0.0,
         "gone": False,
         "torn": 0.0,
+        "standby": False,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts moves"
     fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)

@@ -36,7 +36,7 @@ class FaultInjector:
             (faults.coordinator_kills, self._kill_coordinator),
             (faults.driver_kills, self._kill_driver),
             (faults.driver_pauses, self._pause_driver),
-            (faults.coordinator_pauses, self._pause_coordinator),
+            (faults.coordinator_pauses * (3 if faults.standby else 1), self._pause_coordinator),
             (faults.takeovers, self._take_over),
             (faults.cuts, self._cut),
             (faults.kafka_cuts, self._cut_kafka),

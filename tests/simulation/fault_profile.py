@@ -108,9 +108,11 @@ def draw(random: Random) -> FaultProfile:
     undisturbed = not hijacks and not kafka.duplicate and not kafka.slow
     short = random.random() < 0.2
     version = random.choice((1, 2))
+    totals = (random.randint(4, 10), random.randint(0, 10))
+    limit = random.randint(1, 4)
     return FaultProfile(
-        totals=(random.randint(4, 10), random.randint(0, 10)),
-        limit=random.randint(1, 4),
+        totals=totals,
+        limit=limit,
         fault_time=random.choice((3.0, 6.0, 10.0)),
         interval=random.choice((0.0, 0.2, 0.5)),
         timeout=random.choice((1.0, 5.0, 20.0)),
@@ -140,7 +142,7 @@ def draw(random: Random) -> FaultProfile:
         coordinator_kills=times(0.3, 3),
         driver_kills=times(0.3, 3),
         driver_pauses=times(0.2, 2),
-        coordinator_pauses=times(0.3, 3),
+        coordinator_pauses=times(0.15, 2),
         takeovers=times(0.2, 2),
         cuts=times(0.2, 2),
         kafka_cuts=times(0.2, 2),
@@ -160,5 +162,5 @@ def draw(random: Random) -> FaultProfile:
         gone=random.random() < 0.1,
         torn=sometimes(0.15, 0.2),
         worn=sometimes(0.15, 0.5),
-        standby=random.random() < 0.5,
+        standby=limit % 2 == 0,
     )
