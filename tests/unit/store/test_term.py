@@ -74,8 +74,12 @@ def test_a_new_term_waits_for_the_write_of_the_old_one(shared: Place) -> None:
             next_term = threading.Thread(target=begin_another, args=(shared,))
             next_term.start()
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FOR UPDATE'"
-            with shared.raw() as raw:
-                wait_until(lambda: raw.exec_driver_sql(waiting).first(), "the new term waits")
+
+            def waits() -> bool:
+                with shared.raw() as raw:  # a transaction sees the sessions as they were at its first look
+                    return raw.exec_driver_sql(waiting).first() is not None
+
+            wait_until(waits, "the new term waits")
             assert next_term.is_alive()
         next_term.join()
         with pytest.raises(LeadLostError):
