@@ -88,7 +88,7 @@ MAX_CALLS_OF_PEER = 500
 MAX_HEALTH_CALLS = 2_000
 """Open health checks, and as many streams of them; apart from the other calls."""
 
-MAX_RETAINED = 1000
+MAX_RETAINED = 10_000
 """Completed checkpoints that a job may have kept."""
 
 MAX_SAVEPOINTS = 100

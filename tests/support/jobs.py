@@ -29,7 +29,7 @@ _QUICK = {
     "stream_grace": "200ms",
     "orphan_grace": "60s",
     "tolerable_failed_checkpoints": 1000,
-    "num_retained": 100_000,
+    "num_retained": 10_000,
 }
 
 

@@ -14,7 +14,7 @@ from tests.support.topics import open_transactions_hold_back
 
 __all__ = ["StreamJob"]
 
-_SETTINGS = {"lease": "5s", "tolerable_failed_checkpoints": 1000, "num_retained": 100_000}
+_SETTINGS = {"lease": "5s", "tolerable_failed_checkpoints": 1000, "num_retained": 10_000}
 _SHOWN = 5
 """Keys in a reason."""
 
