@@ -122,11 +122,11 @@ def test_a_driver_and_its_coordinator_show_the_true_numbers(topics: Topics, job:
 
 def test_a_driver_shows_its_embedded_coordinator_too(topics: Topics, job: str, tmp_path: Path) -> None:
     running = Job(topics, job, state_dir=tmp_path / "state")
-    address = f"unix:{StateDirectory(tmp_path / 'state').socket()}"
-    with running.running(), OperatorClient(address) as people:
+    with running.running():
         assert_the_drivers_numbers(running)
-        wait_until(lambda: people.job(JobName(job)).settled, "everything is settled")
-        assert_the_coordinators_numbers(running.scraped(), running, people)
+        with OperatorClient(StateDirectory(tmp_path / "state").published()) as people:
+            wait_until(lambda: people.job(JobName(job)).settled, "everything is settled")
+            assert_the_coordinators_numbers(running.scraped(), running, people)
 
 
 def test_an_address_that_is_taken_ends_the_start_before_the_job_is_opened(
