@@ -75,7 +75,6 @@ class CheckpointRunner:
         self._positions[checkpoint] = source.positions
         self._answers[checkpoint] = answers
         self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)
-        self._settler.prepare(checkpoint)
         self._send(checkpoint)
 
     def abort(self, abort: Abort) -> None:

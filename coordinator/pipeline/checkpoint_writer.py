@@ -109,6 +109,7 @@ class CheckpointWriter:
         """Run the plan's Spark job and pre-commit what it wrote. ``planning``: seconds that the plan took."""
         m = self._m
         m.progress.began(checkpoint)
+        self._settler.prepare(checkpoint)
         began = m.runtime.monotonic()
         try:
             votes = m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=plan)

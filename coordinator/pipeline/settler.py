@@ -122,10 +122,9 @@ class Settler:
             self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
 
     def prepare(self, checkpoint: CheckpointId) -> None:
-        """Prepare the claim of ``checkpoint``, which is about to be acknowledged, while the decision is made."""
+        """Prepare the claim of ``checkpoint`` while its Spark job runs: it counts only if the checkpoint completes."""
         with self._lock:
-            work = self._work.get(checkpoint)
-            if work is not None and work.committables and not self._closing:
+            if not self._closing:
                 claim = self._claim(checkpoint)
                 self._worker.submit(lambda: self._safely(checkpoint, lambda: self._sink.prepare_claim(claim)))
 

@@ -77,7 +77,7 @@ WORN = SeedHunt(
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
-FATES = OutcomeCases(most=600)
+FATES = OutcomeCases(most=1500)
 NEW_STORES = Rivals(name="two new stores", copy=False)
 COPIES = Rivals(name="a copy of the store beside it", copy=True)
 TWINS = Rivals(name="two copies of one store", copy=True, together=True, every=4, chances=200)
@@ -246,7 +246,11 @@ IDS = (
         name="a sweep includes the ids of other jobs",
         hurts="it aborts their transactions",
         breaks=both(
-            within(Transactions.open_ids, Field(TransactionalId, lambda identifier: identifier.job), always(ANYTHING)),
+            within(
+                Transactions.listing_open_ids,
+                Field(TransactionalId, lambda identifier: identifier.job),
+                always(ANYTHING),
+            ),
             wrapped(identifiers.job_pattern, lambda job_pattern, job: re.escape(job) + ".*"),
         ),
         hunt=NEIGHBOURS,
@@ -347,8 +351,9 @@ def _aborts_unanswered(
     *,
     commit: bool,
     located: Mapping[str, Located] | None = None,
+    highest: Code | None = None,
 ) -> dict[str, Code]:
-    codes = self.end(transactions, commit=commit, located=located)
+    codes = self.end(transactions, commit=commit, located=located, highest=highest)
     unanswered = [one for one in transactions if outcomes.classify(codes[one.id]) is EndAnswer.AGAIN]
     if unanswered:
         self.end(unanswered, commit=False)

@@ -1,6 +1,6 @@
 """Bugs of replays: a lost record is written twice, not at all, or too late."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
@@ -10,7 +10,7 @@ from onceward.coordinator.protocol import checkpoints, core, settling
 from onceward.coordinator.protocol.answers import Ready
 from onceward.coordinator.protocol.events import Settle
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import CheckpointId, OnLost, Outcome, Settlement
+from onceward.coordinator.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration
@@ -48,6 +48,17 @@ def _abandons_after_replay(
 ) -> None:
     if self._settler.lost <= self._settler.settled:
         abandon(self, checkpoint, reason)
+
+
+def _aborts_what_replaces(
+    amend: Callable[..., None],
+    settler: Settler,
+    checkpoint: CheckpointId,
+    slots: frozenset[int],
+    written: Sequence[Committable],
+) -> None:
+    amend(settler, checkpoint, slots, written)
+    settler._committer.abort(settler.author, written)
 
 
 REPLAYS = (
@@ -100,9 +111,7 @@ REPLAYS = (
     Mutant(
         name="the driver aborts replayed transactions before the coordinator has answered the amendment",
         hurts="the amendment is durable, and its transactions are aborted",
-        breaks=wrapped(
-            Settler.amend, lambda amend, self, checkpoint, slots, written: self._committer.abort(self.author, written)
-        ),
+        breaks=wrapped(Settler.amend, _aborts_what_replaces),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2),
     ),

@@ -392,6 +392,9 @@ class Brokers:
         self.note("kafka", f"the consumer group {name} is deleted")
         if TransactionalId.parse(name) is None:
             self.checker.claimed = MAX_ID  # without the claim there is no protection until it is written again
+            self._claiming = {
+                key: claim for key, claim in self._claiming.items() if key[0] != name
+            }  # nor by one staged
         for node in self.cluster.alive:
             self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
         self._arm()

@@ -118,10 +118,18 @@ def test_a_claim_that_was_prepared_for_an_aborted_checkpoint_is_never_written(be
     ours.prepare(through(3))
     assert ours.renew(through(3))
     assert claim_at(bench) == through(3)
+
+
+@pytest.mark.parametrize("renewed", [4, 5])
+def test_a_claim_that_was_prepared_a_minute_ago_is_written(bench: Bench, renewed: int) -> None:
+    """As when a Spark job takes longer than the timeout of the claim's transaction."""
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.wait(0.1)
     ours.prepare(through(4))
-    bench.wait(60)  # its transaction times out
-    assert ours.renew(through(5))
-    assert claim_at(bench) == through(5)
+    bench.wait(60)
+    assert ours.renew(through(renewed))
+    assert claim_at(bench) == through(renewed)
 
 
 @pytest.mark.parametrize("late", [EndTxnRequest, TxnOffsetCommitRequest])

@@ -13,7 +13,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "batch_limit",
     "broker_settings",
     "create_topic",
+    "describing_topics",
     "settings",
     "topic_facts",
 ]
@@ -62,10 +63,15 @@ class TopicFacts:
 
 def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
     """Return existence, size and permissions of topics. Creates nothing. Raises ControlPlaneError."""
+    return control.run(describing_topics(control, names))[0]
+
+
+def describing_topics(control: ControlPlane, names: Collection[str]) -> Waves[dict[str, TopicFacts]]:
+    """See :func:`topic_facts`."""
     if not names:
         return {}
     topic = MetadataRequest.MetadataRequestTopic
-    answer: MetadataResponse = control.ask(
+    answer: MetadataResponse = yield from control.asking(
         MetadataRequest(
             topics=[topic(name=name) for name in sorted(set(names))],
             allow_auto_topic_creation=False,

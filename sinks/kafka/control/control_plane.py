@@ -1,9 +1,10 @@
 """The control plane: requests about transactions and groups, each sent to the broker that coordinates it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar, overload
 
 from kafka.errors import KafkaError
 from kafka.protocol.metadata import (
@@ -26,7 +27,15 @@ __all__ = [
     "Located",
     "NoAnswer",
     "Request",
+    "Waves",
 ]
+
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+
+Waves: TypeAlias = Generator[Sequence[tuple[int | None, Request]], list[Any], T1]
+"""An operation that yields requests with their nodes, gets their answers in order, and returns its result."""
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 """Topic in which transaction coordinators keep their state; the leader of a partition coordinates its ids."""
@@ -50,9 +59,46 @@ class Located:
 class ControlPlane(BrokerRequests):
     """Requests to the brokers of the sink's cluster."""
 
+    @overload
+    def run(self, one: Waves[T1], /) -> tuple[T1]: ...
+    @overload
+    def run(self, one: Waves[T1], two: Waves[T2], /) -> tuple[T1, T2]: ...
+    @overload
+    def run(self, one: Waves[T1], two: Waves[T2], three: Waves[T3], /) -> tuple[T1, T2, T3]: ...
+    def run(self, *operations: Waves[Any]) -> tuple[Any, ...]:
+        """Run independent operations together: the n-th requests of all are sent at once. An error of one ends all."""
+        results: list[Any] = [None] * len(operations)
+        answers: list[list[Any] | None] = [None] * len(operations)
+        running = dict(enumerate(operations))
+        while True:
+            asked: dict[int, Sequence[tuple[int | None, Request]]] = {}
+            for number, operation in list(running.items()):
+                try:
+                    asked[number] = operation.send(answers[number])  # type: ignore[arg-type]  # None starts it
+                except StopIteration as ended:
+                    results[number] = ended.value
+                    del running[number]
+            if not asked:
+                break
+            wave = iter(self.send_all([request for requests in asked.values() for request in requests]))
+            for number, requests in asked.items():
+                answers[number] = list(islice(wave, len(requests)))
+        return tuple(results)
+
+    def asking(self, request: Request) -> Waves[Any]:
+        """Ask any broker. Raises ControlPlaneError without an answer."""
+        (answer,) = yield [(None, request)]
+        if isinstance(answer, NoAnswer):
+            raise self.unanswered(type(request).__name__.removesuffix("Request"), answer.why)
+        return answer
+
     def transaction_version(self) -> int:
         """Return the cluster's finalized feature ``transaction.version``, 0 if the feature does not exist."""
-        answer: ApiVersionsResponse = self.ask(
+        return self.run(self.reading_transaction_version())[0]
+
+    def reading_transaction_version(self) -> Waves[int]:
+        """See :meth:`transaction_version`."""
+        answer: ApiVersionsResponse = yield from self.asking(
             ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=3)
         )
         for feature in answer.finalized_features or ():
@@ -68,12 +114,12 @@ class ControlPlane(BrokerRequests):
             raise self.unanswered("ApiVersions", f"cannot connect: {error}") from error
         return int(connected.broker_version_data.api_version(request()))
 
-    def coordinators(self) -> "tuple[int, ...] | None":
+    def finding_coordinators(self) -> Waves[tuple[int, ...] | None]:
         """Return the brokers that together know every transaction, or None if one is missing: a partition of the
         coordinators' log has no leader, as after a broker failure. Raises ControlPlaneError."""
         log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
         request = MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12)
-        answer: MetadataResponse = self.ask(request)
+        answer: MetadataResponse = yield from self.asking(request)
         nodes = {int(broker.node_id) for broker in answer.brokers}
         # No partition is reported if describing the topic is not allowed, or if no transaction was ever begun.
         leaders = {int(partition.leader_id) for topic in answer.topics for partition in topic.partitions}
@@ -87,11 +133,16 @@ class ControlPlane(BrokerRequests):
 
     def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
         """Look up the coordinators of ``keys``. Never cached: coordinators move when brokers fail."""
+        return self.run(self.locating(kind, keys))[0]
+
+    def locating(self, kind: CoordinatorKind, keys: Iterable[str]) -> Waves[dict[str, Located]]:
+        """See :meth:`locate`."""
         unique = sorted(set(keys))
         if not unique:
             return {}
         request = FindCoordinatorRequest(key_type=int(kind), coordinator_keys=unique, min_version=4)
-        answer: FindCoordinatorResponse | NoAnswer = self.send_all([(None, request)])[0]
+        answer: FindCoordinatorResponse | NoAnswer
+        (answer,) = yield [(None, request)]
         if isinstance(answer, NoAnswer):
             return {key: Located(code=ErrorCode.NETWORK_EXCEPTION) for key in unique}
         found = {

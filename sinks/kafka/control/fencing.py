@@ -12,7 +12,7 @@ from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import Code, Listed, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -75,16 +75,22 @@ def _is_over(transaction: Transaction, view: TransactionView) -> bool:
 
 
 def list_open(
-    control: ControlPlane, job: str, clock: Clock, *, states: Collection[State] = (State.ONGOING,)
+    control: ControlPlane,
+    job: str,
+    clock: Clock,
+    *,
+    states: Collection[State] = (State.ONGOING,),
+    first: Listed | None = None,
 ) -> list[TransactionalId]:
     """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker does not answer for
-    30 s: an incomplete list would leave transactions open unnoticed."""
+    30 s: an incomplete list would leave transactions open unnoticed. ``first``: an answer that was just received."""
     transactions = Transactions(control)
     found: list[TransactionalId] = []
 
     def attempt(left: Collection[str]) -> dict[str, Code]:
-        nonlocal found
-        found, failed = transactions.open_ids(job, states=states)
+        nonlocal found, first
+        found, failed = first or transactions.open_ids(job, states=states)
+        first = None
         return {name: failed[0] for name in left if failed}
 
     _until_done(attempt, [job], clock, "list the open transactions of")

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Parts", "read_parts"]
+__all__ = ["Parts", "reading_parts"]
 
 _REFUSED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
@@ -45,19 +45,19 @@ class Parts:
         return not self.gone and not self.unknown
 
 
-def read_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> dict[int, Parts]:
+def reading_parts(control: ControlPlane, handles: Collection[KafkaCommittable]) -> Waves[dict[int, Parts]]:
     """Return the parts of each transaction, by slot. Changes nothing."""
     try:
-        topics = topic_facts(control, {name for handle in handles for name in handle.topics})
+        topics = yield from describing_topics(control, {name for handle in handles for name in handle.topics})
     except ControlPlaneError:
         return {handle.slot: Parts(unknown=True) for handle in handles}
-    held = _held(control, topics, handles)
+    held = yield from _held(topics, handles)
     return {handle.slot: _parts(handle, topics, held) for handle in handles}
 
 
 def _held(
-    control: ControlPlane, topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
-) -> dict[PartitionId, _Held | None]:
+    topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
+) -> Waves[dict[PartitionId, _Held | None]]:
     """Return what each partition holds; None if describing is not allowed, no entry if the leader did not answer."""
     producers = {handle.transaction.producer_id for handle in handles}
     asked: dict[int, dict[str, set[int]]] = {}
@@ -68,17 +68,15 @@ def _held(
                 if leader >= 0:
                     asked.setdefault(leader, {}).setdefault(name, set()).add(number)
     topic = DescribeProducersRequest.TopicRequest
-    answers: list[DescribeProducersResponse | NoAnswer] = control.send_all(
-        [
-            (
-                leader,
-                DescribeProducersRequest(
-                    topics=[topic(name=name, partition_indexes=sorted(found)) for name, found in sorted(named.items())]
-                ),
-            )
-            for leader, named in asked.items()
-        ]
-    )
+    answers: list[DescribeProducersResponse | NoAnswer] = yield [
+        (
+            leader,
+            DescribeProducersRequest(
+                topics=[topic(name=name, partition_indexes=sorted(found)) for name, found in sorted(named.items())]
+            ),
+        )
+        for leader, named in asked.items()
+    ]
     held: dict[PartitionId, _Held | None] = {}
     for named, answer in zip(asked.values(), answers, strict=True):
         if isinstance(answer, NoAnswer):

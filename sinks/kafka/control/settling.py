@@ -14,7 +14,7 @@ from onceward.coordinator.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
 from onceward.sinks.kafka.control.markers import read_endings
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
@@ -29,7 +29,7 @@ from onceward.sinks.kafka.control.outcomes import (
     judge_torn,
     needs_log,
 )
-from onceward.sinks.kafka.control.parts import Parts, read_parts
+from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import read_receipts
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
@@ -69,11 +69,16 @@ class Settling:
                 self._settle(slot, Outcome.IN_DOUBT, evidence)
             doubtful: set[int] = set()
             for control, handles in reached.found:
-                parts = read_parts(control, handles)
+                transactions = Transactions(control)
+                parts, located, highest = control.run(
+                    reading_parts(control, handles),
+                    transactions.locating(handle.transaction.id for handle in handles),
+                    transactions.finding_highest_end_txn(handle.transaction for handle in handles),
+                )
                 torn = self._torn(control, handles, parts)
                 # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
                 ready = [one for one in handles if one.slot not in torn and not parts[one.slot].unknown]
-                asked = self._ask(control, ready, parts)
+                asked = self._ask(control, ready, parts, located, highest)
                 self._look(control, asked)
                 doubtful |= torn | asked.keys()
             if not self._pending or self._give_up():
@@ -113,12 +118,16 @@ class Settling:
         return torn
 
     def _ask(
-        self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]
+        self,
+        control: ControlPlane,
+        handles: Sequence[KafkaCommittable],
+        parts: Mapping[int, Parts],
+        located: Mapping[str, Located],
+        highest: Code,
     ) -> dict[int, Code]:
         """Send one EndTxn each. Settles complete commits; returns the answers that prove too little."""
         transactions = Transactions(control)
         by_id = {handle.transaction.id: handle for handle in handles}
-        located = transactions.locate(by_id)
         ordered = [handle.transaction for handle in sorted(handles, key=lambda handle: handle.slot)]
         doubtful: dict[int, Code] = {}
         sent = 0
@@ -126,8 +135,9 @@ class Settling:
             # Send the first one alone if a test wants to stop the process between two ends.
             alone = not sent and self._first and armed(KillPoint.DRIVER_BETWEEN_END_TXN)
             wave = ordered[sent : sent + (1 if alone else IN_FLIGHT)]
+            known = None if sent else highest  # it may change while many waves are sent
             sent += len(wave)
-            for name, code in transactions.end(wave, commit=True, located=located).items():
+            for name, code in transactions.end(wave, commit=True, located=located, highest=known).items():
                 handle = by_id[name]
                 match classify(code):
                     case EndAnswer.DONE if parts[handle.slot].whole:

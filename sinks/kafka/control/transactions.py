@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from typing import TypeAlias
 
 from kafka.protocol.admin import (
     DescribeTransactionsRequest,
@@ -18,12 +19,13 @@ from kafka.protocol.admin import (
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerIdRequest, InitProducerIdResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
 
 __all__ = [
     "Code",
+    "Listed",
     "State",
     "Transaction",
     "TransactionView",
@@ -33,6 +35,9 @@ __all__ = [
 
 Code = int | NoAnswer
 """An error code of the protocol, or no answer."""
+
+Listed: TypeAlias = tuple[list[TransactionalId], list[Code]]
+"""Ids that the brokers list, and the codes of brokers that did not answer: if there are any, ids may be missing."""
 
 _FENCE_TIMEOUT_MS = 60_000
 """Timeout for a transaction that is never begun: InitProducerId requires one below the broker's cap."""
@@ -101,16 +106,29 @@ class Transactions:
 
     def locate(self, ids: Collection[str]) -> dict[str, Located]:
         """Return the coordinators of ``ids``, for several calls in immediate succession."""
-        return self._control.locate(CoordinatorKind.TRANSACTION, ids)
+        return self._control.run(self.locating(ids))[0]
+
+    def locating(self, ids: Iterable[str]) -> Waves[dict[str, Located]]:
+        """See :meth:`locate`."""
+        return self._control.locating(CoordinatorKind.TRANSACTION, ids)
 
     def end(
-        self, transactions: Sequence[Transaction], *, commit: bool, located: Mapping[str, Located] | None = None
+        self,
+        transactions: Sequence[Transaction],
+        *,
+        commit: bool,
+        located: Mapping[str, Located] | None = None,
+        highest: Code | None = None,
     ) -> dict[str, Code]:
-        """Commit or abort each, once. Returns codes by transactional id; NoAnswer: it may or may not have happened."""
-        try:
-            highest = self._highest_end_txn(transactions)
-        except ControlPlaneError as error:
-            return {transaction.id: NoAnswer(why=str(error)) for transaction in transactions}
+        """Commit or abort each, once. Returns codes by transactional id; NoAnswer: it may or may not have happened.
+
+        ``highest``: what :meth:`finding_highest_end_txn` returned a moment ago.
+        """
+        if highest is None:
+            (highest,) = self._control.run(self.finding_highest_end_txn(transactions))
+        assert highest is not None
+        if isinstance(highest, NoAnswer):
+            return {transaction.id: highest for transaction in transactions}
         requests = {
             transaction.id: EndTxnRequest(
                 transactional_id=transaction.id,
@@ -143,7 +161,15 @@ class Transactions:
         self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
     ) -> dict[str, TransactionView]:
         """Return what the coordinators report about ``ids``: one request per coordinator."""
-        places = self.locate(ids) if located is None else located
+        return self._control.run(self.describing(ids, located=located))[0]
+
+    def describing(
+        self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
+    ) -> Waves[dict[str, TransactionView]]:
+        """See :meth:`describe`."""
+        places = located
+        if places is None:
+            places = yield from self.locating(ids)
         views = {
             name: TransactionView(id=name, code=places[name].code)
             for name in ids
@@ -154,7 +180,7 @@ class Transactions:
             if name not in views:
                 by_node.setdefault(places[name].node, []).append(name)
         requests = [(node, DescribeTransactionsRequest(transactional_ids=names)) for node, names in by_node.items()]
-        answers: list[DescribeTransactionsResponse | NoAnswer] = self._control.send_all(requests)
+        answers: list[DescribeTransactionsResponse | NoAnswer] = yield requests
         for names, answer in zip(by_node.values(), answers, strict=True):
             if isinstance(answer, NoAnswer):
                 views.update({name: TransactionView(id=name, code=answer) for name in names})
@@ -164,18 +190,20 @@ class Transactions:
             name: views.get(name, TransactionView(id=name, code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)) for name in ids
         }
 
-    def open_ids(
-        self, job: str, *, states: Collection[State] = (State.ONGOING,)
-    ) -> tuple[list[TransactionalId], list[Code]]:
+    def open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Listed:
         """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that did not
         answer, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
 
         Transactions that are being ended (PrepareCommit, PrepareAbort) are left to finish, and listed only if `states`
         names their state.
         """
+        return self._control.run(self.listing_open_ids(job, states=states))[0]
+
+    def listing_open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Waves[Listed]:
+        """See :meth:`open_ids`."""
         try:
             pattern = job_pattern(job) if self._lists_by_pattern() else None
-            nodes = self._control.coordinators()
+            nodes = yield from self._control.finding_coordinators()
         except ControlPlaneClosedError:
             raise
         except ControlPlaneError as error:
@@ -186,9 +214,7 @@ class Transactions:
         request = partial(
             ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
         )
-        answers: list[ListTransactionsResponse | NoAnswer] = self._control.send_all(
-            [(node, request()) for node in nodes]
-        )
+        answers: list[ListTransactionsResponse | NoAnswer] = yield [(node, request()) for node in nodes]
         found: set[str] = set()
         failed: list[Code] = []
         for answer in answers:
@@ -201,7 +227,7 @@ class Transactions:
         # The pattern only saves work: the parsed id decides which are ours.
         return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
 
-    def _highest_end_txn(self, transactions: Sequence[Transaction]) -> int:
+    def finding_highest_end_txn(self, transactions: Iterable[Transaction]) -> Waves[int | NoAnswer]:
         """Return the highest version of EndTxn that the cluster can complete.
 
         A cluster that went back to transaction.version 0 cannot store the result of version 5: it answers 35 and leaves
@@ -209,7 +235,11 @@ class Transactions:
         already ended it, version 4 is refused, and the coordinator or the log shows how it ended."""
         if all(transaction.version < 5 for transaction in transactions):
             return 4
-        return 5 if self._control.transaction_version() > 0 else 4
+        try:
+            version = yield from self._control.reading_transaction_version()
+        except ControlPlaneError as error:
+            return NoAnswer(why=str(error))
+        return 5 if version > 0 else 4
 
     def _lists_by_pattern(self) -> bool:
         return self._control.highest_version(ListTransactionsRequest) >= 2

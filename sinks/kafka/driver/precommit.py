@@ -9,18 +9,18 @@ from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.pipeline.interfaces import Origin
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import Author, CheckpointId, Generation, JobName, ParticipantName
-from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import Listed, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.documents import require_own
 from onceward.sinks.kafka.errors import PreCommitError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["Owner", "abort_losers", "make_committables", "require_same_topics"]
+__all__ = ["FirstAnswers", "Owner", "abort_losers", "ask_brokers", "make_committables", "require_same_topics"]
 
 _PATIENCE_S = 10.0
 _OFFSETS_TOPIC = "__consumer_offsets"
@@ -47,6 +47,26 @@ class Owner:
         return Author(job=self.job, participant=self.sink, generations=only)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstAnswers:
+    """What the brokers answer to the requests of a pre-commit that were sent together."""
+
+    views: Mapping[str, TransactionView]
+    listed: Listed
+    topics: Mapping[str, TopicFacts]
+
+
+def ask_brokers(control: ControlPlane, owner: Owner, votes: Sequence[Vote], topics: Collection[str]) -> FirstAnswers:
+    """Ask for the votes' transactions, the open transactions of the job and the topics. Raises ControlPlaneError."""
+    transactions = Transactions(control)
+    views, listed, facts = control.run(
+        transactions.describing([str(vote.body["id"]) for vote in votes if vote.body]),
+        transactions.listing_open_ids(owner.job),
+        describing_topics(control, topics),
+    )
+    return FirstAnswers(views=views, listed=listed, topics=facts)
+
+
 def make_committables(
     control: ControlPlane,
     owner: Owner,
@@ -55,11 +75,13 @@ def make_committables(
     origins: Sequence[Origin],
     clock: Clock,
     before: Callable[[str], tuple[int, int] | None] = lambda _suffix: None,
+    first: Mapping[str, TransactionView] | None = None,
 ) -> tuple[KafkaCommittable, ...]:
     """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError.
 
     ``before``: id suffix -> (producer id, epoch) of the id's last settled transaction. A coordinator that still shows
-    that one is outdated: each transaction has a higher epoch, or another producer id.
+    that one is outdated: each transaction has a higher epoch, or another producer id. ``first``: the first answers;
+    what they leave open is asked again.
     """
     with_transaction = [vote for vote in votes if vote.body]
     by_id = {str(vote.body["id"]): vote for vote in with_transaction}
@@ -71,7 +93,7 @@ def make_committables(
     for name, vote in by_id.items():
         _require_own_id(name, vote, owner, checkpoint)
     moment = clock.now()
-    views = _described(Transactions(control), by_id, checkpoint, clock, before)
+    views = _described(Transactions(control), by_id, checkpoint, clock, before, first)
     return tuple(
         KafkaCommittable(
             slot=vote.slot,
@@ -130,13 +152,15 @@ def _described(
     checkpoint: CheckpointId,
     clock: Clock,
     before: Callable[[str], tuple[int, int] | None],
+    first: Mapping[str, TransactionView] | None,
 ) -> dict[str, TransactionView]:
     earlier = {name: before(one.suffix) for name in votes if (one := TransactionalId.parse(name)) is not None}
     known: dict[str, TransactionView] = {}
     deadline = clock.monotonic() + _PATIENCE_S
     backoff = broker_backoff()
     while left := [name for name in votes if name not in known]:
-        views = transactions.describe(left)
+        views = first or transactions.describe(left)
+        first = None
         outdated = {name for name, view in views.items() if (view.producer_id, view.epoch) == earlier.get(name)}
         for name, view in views.items():
             if name in outdated:
@@ -183,17 +207,16 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
     )
 
 
-def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
+def require_same_topics(cluster_name: str, now: Mapping[str, TopicFacts], ids: Mapping[str, str]) -> None:
     """Check that topics still have their ``ids`` (topic -> id).
 
     Raises HaltedError if an id differs: the topic was deleted and recreated, and the job's earlier output is gone.
-    Raises PreCommitError if a topic does not exist, ControlPlaneError.
+    Raises PreCommitError if a topic does not exist.
     """
-    now = topic_facts(control, ids)
     for name, known in ids.items():
         if now[name].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise PreCommitError(
-                f"Sink topic {name} is not on cluster {control.cluster.name!r} any more. Nothing of the checkpoint "
+                f"Sink topic {name} is not on cluster {cluster_name!r} any more. Nothing of the checkpoint "
                 "becomes visible; its records are written again. Find out who deleted it: what this job had "
                 "written is gone."
             )
@@ -206,12 +229,14 @@ def require_same_topics(control: ControlPlane, ids: Mapping[str, str]) -> None:
             )
 
 
-def abort_losers(control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock) -> list[str]:
+def abort_losers(
+    control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock, first: Listed | None = None
+) -> list[str]:
     """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
 
     Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
     """
-    found = list_open(control, owner.job, clock)
+    found = list_open(control, owner.job, clock, first=first)
     refuse_newer(owner.job, owner.generation, found)
     losers = [str(identifier) for identifier in found if str(identifier) not in keep]
     fence_ids(control, losers, clock)

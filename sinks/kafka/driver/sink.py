@@ -32,7 +32,13 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, 
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, replays
-from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables, require_same_topics
+from onceward.sinks.kafka.driver.precommit import (
+    Owner,
+    abort_losers,
+    ask_brokers,
+    make_committables,
+    require_same_topics,
+)
 from onceward.sinks.kafka.driver.reuse import ReusableIds
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.writer import COMMITTED_OPTION, KafkaSlotWriter
@@ -215,11 +221,14 @@ class KafkaSink(Sink):
         if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
-        handles = make_committables(control, owner, checkpoint, votes, origins, self._clock, before=self._ids.pair)
+        first = ask_brokers(control, owner, votes, self._topic_ids)
+        handles = make_committables(
+            control, owner, checkpoint, votes, origins, self._clock, before=self._ids.pair, first=first.views
+        )
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
-        abort_losers(control, owner, keep, self._clock)
-        require_same_topics(control, self._topic_ids)
+        abort_losers(control, owner, keep, self._clock, first=first.listed)
+        require_same_topics(control.cluster.name, first.topics, self._topic_ids)
         self._ids.written(checkpoint)
         return tuple(handle.to_committable() for handle in handles)
 

@@ -74,6 +74,16 @@ def the_group_is_deleted_while_a_receipt_is_pending(stage: Stage) -> None:
     stage.look(out)
 
 
+def the_group_is_deleted_while_its_second_receipt_is_pending(stage: Stage) -> None:
+    stage.writer().receipt(7, "first")
+    stage.end(stage.ids(), commit=True)
+    second = stage.writer().receipt(8, "second").ids
+    stage.delete_group()
+    stage.receipt()
+    stage.end(second, commit=True)
+    stage.receipt()
+
+
 def the_group_is_deleted_after_the_commit(stage: Stage) -> None:
     out = stage.topic()
     ours = stage.writer().write(out, b"a").receipt(7, "token").ids
@@ -150,6 +160,7 @@ ID_AND_GROUP_SCRIPTS: tuple[Callable[[Stage], None], ...] = (
     init_with_the_producer_before_the_last_one,
     timeouts_at_init,
     the_group_is_deleted_while_a_receipt_is_pending,
+    the_group_is_deleted_while_its_second_receipt_is_pending,
     the_group_is_deleted_after_the_commit,
     the_group_is_deleted_after_the_abort,
     a_receipt_without_records,

@@ -309,11 +309,8 @@ def test_a_driver_that_has_closed_begins_nothing() -> None:
     assert driver.queue.calls == []
 
 
-def test_a_claim_is_prepared_only_for_checkpoints_with_commits() -> None:
+def test_a_claim_is_prepared_before_anything_is_known_of_its_checkpoint() -> None:
     driver = Driver()
-    driver.settler.expect(FIVE, slots(0), None)
-    driver.settler.expect(SIX, (), None)
-    for checkpoint in (FIVE, SIX, CheckpointId(7)):
-        driver.settler.prepare(checkpoint)
+    driver.settler.prepare(FIVE)
     driver.queue.work()
     assert driver.said == ["claim 5 prepared"]

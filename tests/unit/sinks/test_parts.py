@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import NoAnswer
-from onceward.sinks.kafka.control.parts import Parts, read_parts
+from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.transactions import Transaction
 from tests.support.kafka_model import Settings
 from tests.support.kafka_model.bench import OUT, Bench
@@ -43,8 +43,13 @@ def written(bench: Bench, *, records: int = 3, topic_id: str = "") -> KafkaCommi
     )
 
 
+def read_parts(bench: Bench, *handles: KafkaCommittable) -> dict[int, Parts]:
+    (parts,) = bench.control.run(reading_parts(bench.control, handles))
+    return parts
+
+
 def parts_of(bench: Bench, handle: KafkaCommittable) -> Parts:
-    return read_parts(bench.control, [handle])[0]
+    return read_parts(bench, handle)[0]
 
 
 def test_parts_that_are_open_and_add_up_are_whole(bench: Bench) -> None:
@@ -159,7 +164,7 @@ def test_a_leader_without_an_answer_hides_no_other(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(bench.control, "send_all", refusing)
     last = replace(handle, topics={"out": TopicRecords(records=1, partitions=(1,))})
-    assert read_parts(bench.control, [handle, replace(last, slot=1)]) == {0: Parts(unknown=code is None), 1: Parts()}
+    assert read_parts(bench, handle, replace(last, slot=1)) == {0: Parts(unknown=code is None), 1: Parts()}
 
 
 def test_a_forbidden_topic_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +192,7 @@ def test_the_parts_of_several_transactions_are_distinguished(bench: Bench) -> No
         topics={"out": TopicRecords(records=2, partitions=(0,))},
     )
     later = replace(first, slot=2, transaction=replace(first.transaction, epoch=first.transaction.epoch + 1))
-    assert read_parts(bench.control, [first, second, later]) == {
+    assert read_parts(bench, first, second, later) == {
         0: Parts(),
         1: Parts(gone=("1 of 2 records of out are there",)),
         2: Parts(

@@ -15,7 +15,7 @@ from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
-from onceward.sinks.kafka.control.brokers import TopicFacts
+from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
@@ -322,14 +322,18 @@ def test_a_loser_whose_abort_is_not_confirmed_fails_the_pre_commit(bench: Bench)
 
 
 def test_an_unchanged_or_unknown_topic_id_is_accepted(bench: Bench) -> None:
-    require_same_topics(bench.control, {"out": OUT_ID})
-    require_same_topics(bench.control, {"out": ""})
-    require_same_topics(bench.control, {})
+    require_same_topics("main", topic_facts(bench.control, {"out": OUT_ID}), {"out": OUT_ID})
+    require_same_topics("main", topic_facts(bench.control, {"out": ""}), {"out": ""})
+    require_same_topics("main", topic_facts(bench.control, {}), {})
 
 
 def test_a_recreated_topic_halts_and_a_missing_one_fails_the_checkpoint(bench: Bench) -> None:
     with pytest.raises(HaltedError, match=f"its id was the former one's and is {OUT_ID}"):
-        require_same_topics(bench.control, {"onceward": "", "out": "the former one's"})
+        require_same_topics(
+            "main",
+            topic_facts(bench.control, {"onceward": "", "out": "the former one's"}),
+            {"onceward": "", "out": "the former one's"},
+        )
     bench.cluster.delete_topic("out")
     with pytest.raises(PreCommitError, match="Sink topic out is not on cluster"):
-        require_same_topics(bench.control, {"out": OUT_ID})
+        require_same_topics("main", topic_facts(bench.control, {"out": OUT_ID}), {"out": OUT_ID})
