@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import grpc
 
 from onceward.connections.secrets import Secret, reference_problem, resolve
+from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 
@@ -73,32 +74,18 @@ def with_token(channel: grpc.Channel, reference: str) -> grpc.Channel:
     return cast(grpc.Channel, _WithToken(channel, reference))
 
 
-class _WithToken:
+class _WithToken(StubChannel):
     def __init__(self, channel: grpc.Channel, reference: str) -> None:
         self._channel = channel
         self._reference = reference
         self._token = _read(reference)
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return self._proving(self._channel.unary_unary(method, *arguments, **options))
-
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return self._proving(self._channel.unary_stream(method, *arguments, **options))
-
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return self._proving(self._channel.stream_unary(method, *arguments, **options))
+    def method(self, kind: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        call: Callable[..., Any] = getattr(self._channel, kind)(*arguments, **options)
+        return lambda *request, **given: call(*request, **given, metadata=(self._proof(),))
 
     def close(self) -> None:
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _proving(self, call: Any) -> Callable[..., Any]:
-        return lambda *request, **given: call(*request, **given, metadata=(self._proof(),))
 
     def _proof(self) -> tuple[str, str]:
         with suppress(ConfigurationError):  # perhaps in the middle of its replacement

@@ -8,12 +8,13 @@ the new one.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.backoff import Backoff
+from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import logger
 from onceward.coordinator.wire.lead import TERM
@@ -21,6 +22,9 @@ from onceward.coordinator.wire.lead import TERM
 __all__ = ["following"]
 
 _log = logger("onceward.client")
+
+_Method: TypeAlias = Callable[[grpc.Channel], Any]
+"""Finds a method on a channel."""
 
 _FIND_S = 1.0
 """How long a call waits for a leader before it fails as UNAVAILABLE; then it is retried."""
@@ -70,7 +74,7 @@ class _Leader:
             self._channel.close()
 
 
-class _Following:
+class _Following(StubChannel):
     def __init__(self, addresses: Sequence[str], open_one: Callable[[str], grpc.Channel]) -> None:
         self._addresses = tuple(addresses)
         self._open = open_one
@@ -87,19 +91,11 @@ class _Following:
                 target=self._watch, args=(address, channel), name=f"onceward-health-{address}", daemon=True
             ).start()
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return lambda *call, **given: self._call("unary_unary", method, arguments, options, call, given)
-
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        return lambda *call, **given: self._call("stream_unary", method, arguments, options, call, given)
-
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        def call(*call: Any, **given: Any) -> _Stream:
-            leader, channel = self._find()
-            stream = channel.unary_stream(method, *arguments, **options)(*call, **given)
-            return _Stream(stream, lambda metadata: self._require(leader, metadata), lambda: self._doubt(leader))
-
-        return call
+    def method(self, kind: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        call = self._stream if kind == "unary_stream" else self._answer
+        return lambda *request, **given: call(
+            lambda channel: getattr(channel, kind)(*arguments, **options), request, given
+        )
 
     def close(self) -> None:
         with self._changed:
@@ -109,24 +105,10 @@ class _Following:
         for channel in (*self._watched, *(() if leader is None else (leader,))):
             channel.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _call(
-        self,
-        kind: str,
-        method: str,
-        arguments: tuple[Any, ...],
-        options: Mapping[str, Any],
-        call: tuple[Any, ...],
-        given: Mapping[str, Any],
-    ) -> Any:
+    def _answer(self, method: _Method, request: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
         leader, channel = self._find()
         try:
-            answer, done = getattr(channel, kind)(method, *arguments, **options).with_call(*call, **given)
+            answer, done = method(channel).with_call(*request, **given)
         except grpc.RpcError:
             self._doubt(leader)
             raise
@@ -134,6 +116,11 @@ class _Following:
             raise self._moved(leader) from None
         self._require(leader, done.trailing_metadata())
         return answer
+
+    def _stream(self, method: _Method, request: tuple[Any, ...], given: Mapping[str, Any]) -> "_Stream":
+        leader, channel = self._find()
+        stream = method(channel)(*request, **given)
+        return _Stream(stream, lambda metadata: self._require(leader, metadata), lambda: self._doubt(leader))
 
     def _find(self) -> tuple[_Leader, grpc.Channel]:
         """Return the leader. Raises ValueError if this channel is closed, UNAVAILABLE if there is none for a while."""

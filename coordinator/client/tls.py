@@ -14,7 +14,9 @@ from typing import Any, Self, cast
 
 import grpc
 
+from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.wire.pem import no_password, version_of
 
 __all__ = ["CoordinatorTls", "diagnose", "renewing"]
 
@@ -53,7 +55,7 @@ class CoordinatorTls:
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key, password=_no_password)
+                context.load_cert_chain(self.certificate, self.key, password=no_password)
         except OSError as error:  # also ssl.SSLError
             names = ", ".join(str(file) for file in self._files())
             raise ConfigurationError(
@@ -72,7 +74,7 @@ class CoordinatorTls:
 
     def version(self) -> object:
         """Changes when a file is replaced."""
-        return [(state.st_ino, state.st_mtime_ns) for state in map(os.stat, self._files())]
+        return version_of(self._files())
 
     def _files(self) -> list[str | os.PathLike[str]]:
         return [file for file in (self.ca, self.certificate, self.key) if file is not None]
@@ -137,7 +139,7 @@ def renewing(open_channel: Callable[[], grpc.Channel], version: Callable[[], obj
     return cast(grpc.Channel, _Renewing(open_channel, version))
 
 
-class _Renewing:
+class _Renewing(StubChannel):
     def __init__(self, open_channel: Callable[[], grpc.Channel], version: Callable[[], object]) -> None:
         self._open, self._version = open_channel, version
         self._lock = Lock()
@@ -145,26 +147,14 @@ class _Renewing:
         self._old: grpc.Channel | None = None
         """Has the calls that were in progress at the last replacement."""
 
-    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> "_Method":
-        return _Method(lambda: self._current().unary_unary(method, *arguments, **options))
-
-    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> "_Method":
-        return _Method(lambda: self._current().unary_stream(method, *arguments, **options))
-
-    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> "_Method":
-        return _Method(lambda: self._current().stream_unary(method, *arguments, **options))
+    def method(self, kind: str, *arguments: Any, **options: Any) -> "_Method":
+        return _Method(lambda: getattr(self._current(), kind)(*arguments, **options))
 
     def close(self) -> None:
         with self._lock:
             for channel in (self._old, self._channel):
                 if channel is not None:
                     channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _current(self) -> grpc.Channel:
         with self._lock:
@@ -191,8 +181,3 @@ class _Method:
 
     def with_call(self, *call: Any, **given: Any) -> Any:
         return self._now().with_call(*call, **given)
-
-
-def _no_password() -> str:
-    """Otherwise OpenSSL would ask at the terminal."""
-    raise OSError("the key has a password")

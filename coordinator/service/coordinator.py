@@ -45,6 +45,7 @@ class Coordinator:
         guard: Guard = OPEN,
         observer: Observer | None = None,
     ) -> None:
+        self.store = store
         self._watchers = Watchers()
         self._failed = asyncio.Event()
         self.engine = Engine(

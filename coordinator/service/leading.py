@@ -27,8 +27,8 @@ class Gate(grpc.GenericRpcHandler):
         self._reason = "the coordinator starts"
         self._leader = ""
 
-    def open(self, coordinator: Coordinator, term: int) -> None:
-        self._coordinator, self._term = coordinator, str(term)
+    def open(self, coordinator: Coordinator) -> None:
+        self._coordinator, self._term = coordinator, str(coordinator.store.term.number)
 
     def close(self, reason: str, leader: str = "") -> None:
         """Refuse calls. ``leader``: the address of the coordinator that leads, if known."""

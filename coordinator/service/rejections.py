@@ -28,6 +28,7 @@ class _Counted(grpc.GenericRpcHandler):
             ("unary_unary", grpc.unary_unary_rpc_method_handler),
             ("stream_unary", grpc.stream_unary_rpc_method_handler),
             ("unary_stream", grpc.unary_stream_rpc_method_handler),
+            ("stream_stream", grpc.stream_stream_rpc_method_handler),
         ):
             if (function := getattr(found, kind)) is not None:
                 return make(self._watched(name, function), found.request_deserializer, found.response_serializer)

@@ -104,6 +104,10 @@ def _free(path: Path) -> None:
     path.unlink()
 
 
+class _BrokenSessionError(StoreError):
+    """A session that was fit to lead was lost."""
+
+
 class _Process:
     """Stands by and leads in turn."""
 
@@ -122,7 +126,7 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         listen = self._serving.listen
-        candidate = open_candidate(self._serving.store_url, self._serving.store_password)
+        candidate = self._candidate()
         try:
             if listen.path is not None:
                 _free(listen.path)
@@ -150,37 +154,44 @@ class _Process:
 
     async def _stand_by(self, candidate: Candidate | None) -> Store | None:
         """Wait for the lead; return None when the process is to stop. Raises what keeps it from ever leading."""
-        try:
-            while not self._stopping.is_set():
-                trusted = False
-                try:
-                    if candidate is None:
-                        candidate = await asyncio.to_thread(self._candidate)
-                    await self._server.ready(True)
-                    # a session that breaks here was fit to lead
-                    trusted = candidate.waits
-                    database = await asyncio.to_thread(candidate.wait, _FIRST_LOOK_S if self._announce else _LOOK_S)
-                    if database is not None:
-                        trusted = False
-                        address = self._serving.advertise or self._address
-                        return await asyncio.to_thread(partial(Store.lead, database, address=address))
+        while not self._stopping.is_set():
+            try:
+                if candidate is None:
+                    candidate = await asyncio.to_thread(self._candidate)
+                with closing(candidate):
+                    return await self._wait(candidate)
+            except StoreError as error:
+                fit = isinstance(error, _BrokenSessionError)
+                if (self._announce is not None and not fit) or isinstance(error, StoreDamagedError):
+                    raise
+                await self._wait_for_the_store(error)
+            candidate = None
+        return None
+
+    async def _wait(self, candidate: Candidate) -> Store | None:
+        """Wait until this process leads, or is to stop."""
+        await self._server.ready(True)
+        database = None
+        while database is None and not self._stopping.is_set():
+            try:
+                database = await asyncio.to_thread(candidate.wait, _FIRST_LOOK_S if self._announce else _LOOK_S)
+                if database is None:
                     await self._show_leader(await asyncio.to_thread(candidate.leader))
-                except StoreError as error:
-                    if (self._announce is not None and not trusted) or isinstance(error, StoreDamagedError):
-                        raise
-                    if candidate is not None:
-                        candidate.close()
-                        candidate = None
-                    await self._server.ready(False)
-                    await self._server.stand_by("this coordinator cannot use its store")
-                    self._links.failed(_LINK, error, waiting="the lead")
-                    await self._pause()
-                else:
-                    self._links.worked(_LINK)
+            except StoreError as error:
+                if candidate.waits:
+                    raise _BrokenSessionError(str(error)) from error
+                raise
+            self._links.worked(_LINK)
+        if database is None:
             return None
-        finally:
-            if candidate is not None:
-                candidate.close()
+        address = self._serving.advertise or self._address
+        return await asyncio.to_thread(partial(Store.lead, database, address=address))
+
+    async def _wait_for_the_store(self, error: StoreError) -> None:
+        await self._server.ready(False)
+        await self._server.stand_by("this coordinator cannot use its store")
+        self._links.failed(_LINK, error, waiting="the lead")
+        await self._pause()
 
     def _candidate(self) -> Candidate:
         return open_candidate(self._serving.store_url, self._serving.store_password)

@@ -94,7 +94,6 @@ class CoordinatorServer:
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self._doubts: asyncio.Task[None] | None = None
-        self._first = store
         self.coordinator = None if store is None else self._coordinator_of(store)
         """The one that leads."""
 
@@ -125,14 +124,14 @@ class CoordinatorServer:
         await self._serving(False)
         await self._server.start()
         await self._health.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
-        if self._first is not None and self.coordinator is not None:
-            await self._lead(self.coordinator, self._first)
+        if self.coordinator is not None:
+            await self._lead(self.coordinator)
         return ports
 
     async def lead(self, store: Store) -> None:
         """Serve the jobs of the store. Raises StoreError when it cannot be read."""
         self.coordinator = self._coordinator_of(store)
-        await self._lead(self.coordinator, store)
+        await self._lead(self.coordinator)
 
     async def stand_by(self, reason: str, leader: str = "") -> None:
         """Refuse calls with the reason, and stop serving jobs. The store can be closed afterwards.
@@ -178,12 +177,12 @@ class CoordinatorServer:
         """Show a refusal in the history of a job, if this coordinator leads and knows it."""
         return self.coordinator is not None and self.coordinator.engine.refused(job, note)
 
-    async def _lead(self, coordinator: Coordinator, store: Store) -> None:
+    async def _lead(self, coordinator: Coordinator) -> None:
         coordinator.start()
-        self._gate.open(coordinator, store.term.number)
+        self._gate.open(coordinator)
         await self.ready(True)
         await self._serving(True)
-        self._doubts = asyncio.create_task(self._show_doubts(store))
+        self._doubts = asyncio.create_task(self._show_doubts(coordinator.store))
 
     async def _show_doubts(self, store: Store) -> None:
         """Serve, as far as clients see, only while no other coordinator can lead."""

@@ -1,6 +1,5 @@
 """TLS of the coordinator: its certificate, and the authorities whose clients it accepts."""
 
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ import grpc
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import log_fields, logger
+from onceward.coordinator.wire.pem import no_password, version_of
 
 __all__ = ["ServerTls"]
 
@@ -81,7 +81,7 @@ class ServerTls:
     def context(self) -> ssl.SSLContext:
         """The same files for the standard library. Raises OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        context.load_cert_chain(self.certificate, self.key, password=no_password)
         if self.client_ca is not None:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -93,12 +93,7 @@ class ServerTls:
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
     def _version(self) -> object:
-        return [(state.st_ino, state.st_mtime_ns) for state in map(os.stat, self._files())]
+        return version_of(self._files())
 
     def _files(self) -> list[Path]:
         return [file for file in (self.certificate, self.key, self.client_ca) if file is not None]
-
-
-def _no_password() -> str:
-    """Otherwise OpenSSL would ask at the terminal."""
-    raise OSError("the key has a password")

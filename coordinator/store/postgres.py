@@ -5,7 +5,6 @@ that is stopped or cut off.
 """
 
 import contextlib
-import json
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,6 +21,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.store.database import Candidate, Database, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta
+from onceward.coordinator.store.term import TERM_RECORD, Term
 
 __all__ = ["OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
 
@@ -76,7 +76,6 @@ _HOLDER: LiteralString = """
     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s AND objid = %s AND granted
 """
-_TERM: LiteralString = "SELECT value FROM onceward_meta WHERE key = 'term'"
 _MISSING_RIGHTS: LiteralString = """
     SELECT needed || ' on ' || name FROM unnest(%s::text[]) AS name,
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
@@ -128,8 +127,8 @@ class PostgresCandidate(Candidate):
         with self._unusable("read"):
             if self._session.execute("SELECT to_regclass(%s)", (meta.name,)).fetchone() == (None,):
                 return ""
-            found = self._session.execute(_TERM).fetchone()
-        return str(json.loads(found[0])["address"]) if found is not None else ""
+            found = self._session.execute(TERM_RECORD).fetchone()
+        return Term.of(found[0]).address if found is not None else ""
 
     def holder(self) -> str:
         """For messages: the process that holds the lock."""

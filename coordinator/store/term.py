@@ -9,15 +9,18 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import LiteralString, Self
 
 from sqlalchemy import Connection, insert, select, update
 
 from onceward.coordinator.store.errors import PUT_BACK, LeadLostError, StoreDamagedError
 from onceward.coordinator.store.schema import checksum, meta, unsealed
 
-__all__ = ["Term", "begin_term", "current_term", "require_term"]
+__all__ = ["TERM_RECORD", "Term", "begin_term", "require_term"]
 
 _KEY = "term"
+TERM_RECORD: LiteralString = f"SELECT value FROM onceward_meta WHERE key = '{_KEY}'"
+"""Selects :attr:`Term.record`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,10 @@ class Term:
     """Where clients reach the coordinator; empty if none can."""
     holder: str = field(default_factory=lambda: secrets.token_hex(16))
     """Random: a number can come twice, after an old copy of the database was put back."""
+
+    @classmethod
+    def of(cls, record: str) -> Self:
+        return cls(**json.loads(record))
 
     @cached_property
     def record(self) -> str:
@@ -53,7 +60,7 @@ def require_term(connection: Connection, term: Term, *, lock: bool = True) -> No
     """Raise LeadLostError if another term has begun. With ``lock`` none begins before the caller's transaction ends."""
     # every write pays for this: SQLAlchemy takes longer to build the statement than SQLite to run it
     lockable = lock and connection.dialect.name != "sqlite"  # one process has the file
-    now = connection.exec_driver_sql(_LOCKED if lockable else _VALUE).scalar()
+    now = connection.exec_driver_sql(_LOCKED if lockable else TERM_RECORD).scalar()
     if now != term.record:
         raise LeadLostError(
             f"The store is in {_read(connection) or 'no term'}: this coordinator's {term} is over. Nothing of its last "
@@ -61,14 +68,8 @@ def require_term(connection: Connection, term: Term, *, lock: bool = True) -> No
         )
 
 
-def current_term(connection: Connection) -> Term | None:
-    """The term of the store; None before the first. Raises StoreDamagedError."""
-    return _read(connection)
-
-
 _SELECTED = select(meta.c.key, meta.c.value, meta.c.checksum).where(meta.c.key == _KEY)
-_VALUE = f"SELECT value FROM {meta.name} WHERE key = '{_KEY}'"
-_LOCKED = f"{_VALUE} FOR SHARE"
+_LOCKED = f"{TERM_RECORD} FOR SHARE"
 
 
 def _read(connection: Connection, *, write: bool = False) -> Term | None:
@@ -80,4 +81,4 @@ def _read(connection: Connection, *, write: bool = False) -> Term | None:
             f"The store's record of its term is not what was written: its checksum differs. Nothing was changed or "
             f"guessed. {PUT_BACK}"
         )
-    return Term(**json.loads(row["value"]))
+    return Term.of(row["value"])

@@ -32,6 +32,7 @@ from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.store import Store
+from onceward.coordinator.store.term import Term
 from onceward.sinks.kafka.documents import KIND, check_committable
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
@@ -109,7 +110,7 @@ class _Connection:
         self._begun = now()
         self.store_id = store.store_id
         store.term += 1
-        self.term = store.term
+        self.term = Term(number=store.term, address="")
 
     @property
     def leads_until(self) -> float:
@@ -137,7 +138,7 @@ class _Connection:
     def _contact(self) -> None:
         if not self._process.alive:
             raise GreenletExit
-        if self.term != self._store.term:
+        if self.term.number != self._store.term:
             raise LeadLostError("another coordinator leads")
         self._begun = self._now()
 
@@ -182,7 +183,7 @@ class _Life:
         self.process = process
         self.loop = VirtualLoop(clock, process, host.disk)
         self.watchers = Watchers()
-        self.connection = _Connection(host.store, process, host.now, host.pause_s)
+        self.store = self.connection = _Connection(host.store, process, host.now, host.pause_s)
         self.engine = _HeardEngine(
             lambda generation, event, answer: host.heard(self, generation, event, answer),
             cast(Store, self.connection),
@@ -196,7 +197,7 @@ class _Life:
         self.services = (participant_service(self.engine, self.watchers, self.group_commit.handle, Reports()),)
         self.confirm = self.group_commit.confirm
         self._gate = Gate(())
-        self._gate.open(cast(Coordinator, self), self.connection.term)
+        self._gate.open(cast(Coordinator, self))
         self._methods: dict[str, Any] = {}
         committers = host.committers(process)
         self._orphans = self.loop.inside(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
@@ -40,6 +41,8 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1.participants_pb2 import WatchRequest
+from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scraped import Scraped
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 
@@ -345,6 +348,14 @@ def test_refusals_are_counted_by_verdict_and_by_status(
         found = collected(metrics)
     assert found.value("onceward_refusals_total", call="DescribeJob", reason="not_found") == 1
     assert found.value("onceward_refusals_total", call="Decline", reason="fenced") >= 1
+
+
+def test_refused_streams_of_instructions_are_counted(
+    observed: EmbeddedCoordinator, metrics: CoordinatorMetrics
+) -> None:
+    with grpc.insecure_channel(observed.address) as channel, pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+        next(ParticipantServiceStub(channel).Watch(WatchRequest(job="unknown", generation=1, driver="secret")))
+    assert collected(metrics).value("onceward_refusals_total", call="Watch", reason="not_found") == 1
 
 
 def test_a_scrape_reads_no_store(

@@ -570,7 +570,7 @@ def test_one_peer_cannot_take_all_calls(world: World, monkeypatch: pytest.Monkey
 
 
 def _code(call: Any) -> grpc.StatusCode:
-    code: grpc.StatusCode = call.future(b"", timeout=30).code()
+    code: grpc.StatusCode = call.future(b"", timeout=60, wait_for_ready=True).code()
     return code
 
 
@@ -578,11 +578,11 @@ def held_calls(channel: grpc.Channel, count: int, path: str = METHODS["ListJobs"
     """Open calls whose request never comes."""
 
     def nothing() -> Iterator[bytes]:
-        time.sleep(60)
+        time.sleep(600)
         yield b""
 
     method: Any = channel.stream_unary(path)
-    return [method.future(nothing(), timeout=60) for _ in range(count)]
+    return [method.future(nothing(), timeout=600, wait_for_ready=True) for _ in range(count)]
 
 
 @pytest.mark.parametrize("kind", ["streams", "checks without a request"])
