@@ -137,7 +137,7 @@ def test_the_coordinator_serves_the_others_and_answers_its_own_check(name: str) 
     assert not listen.loopback
     assert str(given["clusters"]) in topology(name).config_files(coordinator)
     (check,) = [line for line in onceward_lines(coordinator) if line[0] == "health"]
-    assert parsed(check) == ("health", {"coordinator": None, "ready": False})
+    assert parsed(check) == ("health", {"coordinator": None, "ready": False, "live": False})
     assert coordinator.environment["ONCEWARD_COORDINATOR"] == f"127.0.0.1:{listen.port}"
 
 
