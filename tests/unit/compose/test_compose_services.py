@@ -237,7 +237,7 @@ def test_ports_are_open_to_this_machine_only(service: Service) -> None:
     for port in service.entry.get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
         assert int(port.rpartition(":")[2]) in topology(service.topology).listening(service)
-    assert "ports" not in service.entry or service.name == "spark-master", "neither TLS nor passwords yet"
+    assert "ports" not in service.entry or service.name == "spark-master", "a page of Spark only"
 
 
 @EACH
