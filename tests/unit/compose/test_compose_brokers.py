@@ -204,6 +204,8 @@ def test_sparks_settings_fit_the_services(name: str) -> None:
     for service in (job, master):
         settings = place.spark(service)
         assert settings["spark.authenticate"] == settings["spark.network.crypto.enabled"] == "true"
+    # the secret itself is in no setting
+    assert conf["spark.authenticate.secret"] == "env:_SPARK_AUTH_SECRET"
     workers = [service for service in place.services.values() if service.name.startswith("spark-worker-")]
     assert int(conf["spark.cores.max"]) == sum(int(worker.option("cores")[0]) for worker in workers)
     for worker in workers:
@@ -213,4 +215,7 @@ def test_sparks_settings_fit_the_services(name: str) -> None:
         assert worker.image == job.image, "driver and executors need the same Python and the same packages"
         assert worker.command[-1] == conf["spark.master"]
         assert place.spark(worker) == place.spark(master)
+        assert worker.entrypoint == master.entrypoint == job.entrypoint
+    read = re.findall(r"_SPARK_AUTH_SECRET=\$\(cat (\S+)/secret\)", job.entrypoint[2])
+    assert read == [job.mounts["spark-secret"][0]]
     assert master.option("host") == [master.name]
