@@ -204,12 +204,15 @@ def health(
     ready: Annotated[
         bool, typer.Option("--ready", help="Also 0 for a coordinator that stands by and could lead.")
     ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also 0 for a coordinator that cannot use its store: its process answers.")
+    ] = False,
 ) -> None:
     """Check whether a coordinator accepts calls, for supervisors and containers: exit code 0 or 1."""
     from onceward.coordinator.ops.health import run_health
-    from onceward.coordinator.wire.lead import READY
+    from onceward.coordinator.wire.lead import LIVE, READY
 
-    raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN, READY if ready else ""))
+    raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN, LIVE if live else READY if ready else ""))
 
 
 def _add_plugged_in() -> None:

@@ -6,18 +6,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.tls import CoordinatorTls, diagnose
 from onceward.coordinator.ops.prompts import print_result, say
+from onceward.coordinator.wire.lead import LIVE, READY
 
 __all__ = ["run_health"]
 
 _TIMEOUT_S = 4.0
 """Shorter than the usual timeout of a container engine's check."""
+_MEANS = {"": "serves", READY: "leads, or could lead", LIVE: "lives"}
+_LACKS = {"": "it starts, stands by or stops", READY: "it cannot use its store, or stops", LIVE: "it stops"}
 
 
 def run_health(address: str, service: str = "") -> int:
     """Ask the standard gRPC health service once; return 0 when it serves, else 1 with the reason on standard error.
 
     :param address: ``HOST:PORT``. Raises ConfigurationError when it is not an address.
-    :param service: what must serve; by default the coordinator that takes calls.
+    :param service: what must serve: READY, LIVE, or by default the coordinator that takes calls.
     """
     tls = CoordinatorTls.from_environment()
     with open_channel(address, tls=tls) as channel:
@@ -29,7 +32,7 @@ def run_health(address: str, service: str = "") -> int:
             say(f"{address} does not answer: {why}")
             return 1
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        print_result(f"{address} serves" if not service else f"{address} leads, or could lead")
+        print_result(f"{address} {_MEANS[service]}")
         return 0
-    say(f"{address} answers, but takes no calls: it starts, stands by or stops")
+    say(f"{address} answers, but takes no calls: {_LACKS[service]}")
     return 1

@@ -16,7 +16,12 @@ from onceward.coordinator.protocol.settings import as_duration
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "compose"
-FILES = {"quickstart": ("quickstart.yaml",), "cluster": ("cluster.yaml",), "faults": ("cluster.yaml", "faults.yaml")}
+FILES = {
+    "quickstart": ("quickstart.yaml",),
+    "leaders": ("quickstart.yaml", "leaders.yaml"),
+    "cluster": ("cluster.yaml",),
+    "faults": ("cluster.yaml", "faults.yaml"),
+}
 """Topology -> the files for ``docker compose -f``, in this order."""
 
 _NOT_PROPERTIES = {"KAFKA_HEAP_OPTS"}
@@ -62,6 +67,20 @@ class Service:
         command = self.entry.get("command", [])
         words = shlex.split(command) if isinstance(command, str) else command
         return [word.replace("$$", "$") for word in words]
+
+    @property
+    def entrypoint(self) -> list[str]:
+        return [word.replace("$$", "$") for word in self.entry.get("entrypoint", [])]
+
+    @property
+    def mounts(self) -> dict[str, tuple[str, bool]]:
+        """Volume -> (path in the service, whether the service may write there)."""
+        found = {}
+        for one in self.entry.get("volumes", []):
+            volume, target, *mode = one.split(":")
+            assert mode in ([], ["ro"])
+            found[volume] = (target, not mode)
+        return found
 
     @property
     def environment(self) -> dict[str, str]:
@@ -135,6 +154,8 @@ class Topology:
         ports |= {int(port) for option in ("port", "webui-port") for port in service.option(option)}
         if service.is_kafka:
             ports |= set(service.listeners().values())
+        if service.image.startswith("postgres:"):
+            ports.add(5432)
         if service.image.startswith("onceward/toxiproxy:"):
             ports |= {8474, *(listen for _, listen, _, _ in self.proxies())}
         conf = self.spark(service)
@@ -192,12 +213,16 @@ def read(name: str) -> dict[str, Any]:
 
 
 def merged(below: Any, above: Any, path: str = "") -> Any:
-    """Merge a file on top of another as compose does: mappings are merged, a command is replaced."""
+    """Merge a file on top of another as compose does: mappings are merged, a command is replaced, and mounts are
+    added."""
     if isinstance(below, dict) and isinstance(above, dict):
         both = {key: merged(below[key], above[key], f"{path}.{key}") for key in below.keys() & above.keys()}
         return {**below, **above, **both}
     if isinstance(below, list) or isinstance(above, list):
-        assert path.endswith(".command"), f"{path}: compose joins lists; overriding this one does something else"
+        if path.endswith((".configs", ".volumes")):
+            return [*below, *above]
+        replaced = path.endswith((".command", ".healthcheck.test"))
+        assert replaced, f"{path}: compose joins lists; overriding this one does something else"
     return above
 
 

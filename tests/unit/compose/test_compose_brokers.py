@@ -138,7 +138,8 @@ def test_clients_get_broker_addresses_that_they_can_reach(name: str) -> None:
             }
             assert given == [broker.advertised()[listener] for broker in place.brokers], service
             assert all(place.together(service, place.services[host]) for host, _ in given), service
-    assert counted == 5  # topics, coordinator, job, feeder, check
+    coordinators = sum("serve" in service.command for service in place.services.values())
+    assert counted == coordinators + 4  # topics, job, feeder, check
 
 
 def test_faults_has_the_services_of_cluster_and_the_network() -> None:
@@ -157,7 +158,8 @@ def test_no_client_can_go_around_its_proxy() -> None:
     known = place.services
     sparks = {"spark-master", "spark-worker-1", "spark-worker-2", "job", "doctor"}
     brokers = {broker.name for broker in place.brokers}
-    assert known.keys() == sparks | brokers | INSTRUMENTS | {"coordinator", "toxiproxy"}
+    assert known.keys() == sparks | brokers | INSTRUMENTS | {"coordinator", "toxiproxy", "spark-secret"}
+    assert known["spark-secret"].entry["network_mode"] == "none"
     sides = [sparks, brokers, {"coordinator"}]
     for side in sides:
         for other in sides:
@@ -199,6 +201,11 @@ def test_sparks_settings_fit_the_services(name: str) -> None:
     assert conf["spark.driver.host"] == ("toxiproxy" if name == "faults" else "job")
     assert conf["spark.driver.bindAddress"] == "0.0.0.0"
     assert conf["spark.speculation"] == "false"
+    for service in (job, master):
+        settings = place.spark(service)
+        assert settings["spark.authenticate"] == settings["spark.network.crypto.enabled"] == "true"
+    # the secret itself is in no setting
+    assert conf["spark.authenticate.secret"] == "env:_SPARK_AUTH_SECRET"
     workers = [service for service in place.services.values() if service.name.startswith("spark-worker-")]
     assert int(conf["spark.cores.max"]) == sum(int(worker.option("cores")[0]) for worker in workers)
     for worker in workers:
@@ -207,4 +214,8 @@ def test_sparks_settings_fit_the_services(name: str) -> None:
         assert worker.option("memory") == [conf["spark.executor.memory"]]
         assert worker.image == job.image, "driver and executors need the same Python and the same packages"
         assert worker.command[-1] == conf["spark.master"]
+        assert place.spark(worker) == place.spark(master)
+        assert worker.entrypoint == master.entrypoint == job.entrypoint
+    read = re.findall(r"_SPARK_AUTH_SECRET=\$\(cat (\S+)/secret\)", job.entrypoint[2])
+    assert read == [job.mounts["spark-secret"][0]]
     assert master.option("host") == [master.name]

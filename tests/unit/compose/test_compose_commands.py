@@ -19,6 +19,7 @@ from onceward.coordinator.dev.demo.flights import messages
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.rights import Credentials, Right, parse_rights
 from tests.support.compose import FILES, ROOT, Service, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
@@ -75,6 +76,13 @@ def test_programs_exist_and_accept_their_arguments(service: Service, monkeypatch
                 assert {word.partition("=")[0].lstrip("-") for word in arguments} == _PROXY_OPTIONS
             case ["/toxiproxy-cli", "list"]:
                 continue
+            case ["pg_isready", *arguments]:
+                assert {word.partition("=")[0] for word in arguments} == {"--host", "--username"}
+            case ["sh", script, *places]:
+                # tests/integration/test_compose_leaders.py runs the first, the other one is a few words
+                assert script in topology(service.topology).config_files(service) or (
+                    script == "-ec" and len(places) == 1
+                )
             case _:
                 assert service.image.startswith("apache/kafka:")
                 tools = set(re.findall(r"/opt/kafka/bin/([\w.-]+)", " ".join(line)))
@@ -129,16 +137,57 @@ def _spark_class(name: str, arguments: Sequence[str]) -> None:
     assert words == (["spark://spark-master:7077"] if name.endswith("Worker") else [])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_coordinator_serves_the_others_and_answers_its_own_check(name: str) -> None:
-    coordinator = topology(name).services["coordinator"]
-    _, given = parsed(coordinator.command[1:])
-    listen = parse_listen(given["listen"], anywhere=given["insecure_listen_anywhere"])
+@pytest.mark.parametrize("service", [one for one in services() if "serve" in one.command], ids=str)
+def test_a_coordinator_serves_the_others_and_answers_its_own_check(service: Service) -> None:
+    _, given = parsed(service.command[1:])
+    several = service.topology == "leaders"
+    listen = parse_listen(given["listen"], anywhere=given["insecure_listen_anywhere"] or several)
     assert not listen.loopback
-    assert str(given["clusters"]) in topology(name).config_files(coordinator)
-    (check,) = [line for line in onceward_lines(coordinator) if line[0] == "health"]
-    assert parsed(check) == ("health", {"coordinator": None, "ready": False})
-    assert coordinator.environment["ONCEWARD_COORDINATOR"] == f"127.0.0.1:{listen.port}"
+    assert str(given["clusters"]) in topology(service.topology).config_files(service)
+    (check,) = [line for line in onceward_lines(service) if line[0] == "health"]
+    command, asked = parsed(check)
+    assert command == "health"
+    assert asked == {
+        "coordinator": f"127.0.0.1:{listen.port}" if several else None,
+        # one that stands by is ready
+        "ready": several,
+        "live": False,
+    }
+    if not several:
+        assert service.environment["ONCEWARD_COORDINATOR"] == f"127.0.0.1:{listen.port}"
+
+
+def test_coordinators_that_share_a_store_differ_only_by_their_names() -> None:
+    known = topology("leaders").services
+    serving = [service for service in known.values() if "serve" in service.command]
+    commands = []
+    for service in serving:
+        command = service.command
+        command.remove(f"--advertise={service.name}:7878")
+        commands.append(command)
+        assert service.environment["ONCEWARD_COORDINATOR"] == ",".join(f"{one.name}:7878" for one in serving)
+    assert commands[0] == commands[1]
+    first, second = ({**service.entry, "command": [], "configs": []} for service in serving)
+    assert first.pop("volumes")[0] == "coordinator:/var/lib/onceward", "the volume of the quickstart's store"
+    assert second.pop("volumes") == serving[0].entry["volumes"][1:]
+    assert first == second
+    _, given = parsed(serving[0].command[1:])
+    assert {given[name] is None for name in ("tls_cert", "tls_key", "client_ca", "rights", "store_password")} == {False}
+    assert not given["insecure_listen_anywhere"]
+
+
+def test_every_client_of_coordinators_with_tls_has_a_certificate_and_knows_both() -> None:
+    known = topology("leaders").services
+    addresses = known["coordinator"].environment["ONCEWARD_COORDINATOR"]
+    for name in ("doctor", "job", "check"):
+        assert known[name].environment["ONCEWARD_COORDINATOR"] == addresses
+        for variable in ("ONCEWARD_TLS_CA", "ONCEWARD_TLS_CERT", "ONCEWARD_TLS_KEY"):
+            assert known[name].environment[variable].startswith(known[name].mounts["job-secrets"][0])
+    assert known["job"].option("coordinator") == [addresses]
+    rights = parse_rights((ROOT / "compose" / "leaders" / "rights.toml").read_text())
+    peer = rights.peer(Credentials(names=frozenset({"flights"})))
+    assert peer is not None
+    assert peer.may(Right.DRIVE, JOB)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -167,6 +216,9 @@ def test_every_variable_is_read_by_the_program_that_gets_it(service: Service) ->
         elif name.startswith("ONCEWARD_"):
             assert service.image.startswith(("onceward/coordinator:", "onceward/job:")), name
             assert any(name in path.read_text() for path in (ROOT / "coordinator").rglob("*.py")), name
+        elif name.startswith("POSTGRES_"):
+            assert service.image.startswith("postgres:"), name
+            assert name in {"POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD_FILE"}
         elif name == "LOG_LEVEL":
             assert service.image.startswith("onceward/toxiproxy:")
         else:

@@ -14,8 +14,8 @@ EACH = pytest.mark.parametrize("service", services(), ids=str)
 ALL = pytest.mark.parametrize("name", FILES)
 
 _KEYS = set(
-    "build cap_drop command configs depends_on deploy entrypoint environment healthcheck image init networks ports "
-    "profiles read_only restart security_opt stop_grace_period tmpfs volumes".split()
+    "build cap_drop command configs depends_on deploy entrypoint environment healthcheck image init network_mode "
+    "networks ports profiles read_only restart security_opt stop_grace_period tmpfs user volumes".split()
 )
 """The keys that these tests check; another key needs a test first."""
 
@@ -60,7 +60,7 @@ def test_every_key_of_a_service_is_checked_here(service: Service) -> None:
 @EACH
 def test_images_are_pinned_and_ours_are_built_from_a_stage_of_the_dockerfile(service: Service) -> None:
     repository, _, tag = service.image.partition(":")
-    assert re.fullmatch(r"\d+\.\d+\.\d+[\w.-]*", tag)
+    assert re.fullmatch(r"\d+\.\d+[\w.-]*", tag)
     assert "." not in repository, "the name of a registry"
     build = service.entry.get("build")
     assert (build is not None) == repository.startswith("onceward/")
@@ -79,15 +79,20 @@ def test_images_have_the_versions_that_the_tests_of_this_repository_use() -> Non
     broker = re.search(
         r":kafka_2\.13:([\d.]+)$", (ROOT / "coordinator/dev/kafka/jars.txt").read_text(), flags=re.MULTILINE
     )
+    database = re.search(
+        r"linux-amd64:([\d.]+)\.0$", (ROOT / "coordinator/dev/postgres/jars.txt").read_text(), flags=re.MULTILINE
+    )
     proxy = re.findall(r"toxiproxy/v2/cmd/\w+@v([\d.]+)", (FOLDER / "Dockerfile").read_text())
     assert version is not None
     assert broker is not None
+    assert database is not None
     assert len(set(proxy)) == 1
     assert {service.image for service in services()} == {
         f"onceward/coordinator:{version[1]}",
         f"onceward/job:{version[1]}",
         f"onceward/toxiproxy:{proxy[0]}",
         f"apache/kafka:{broker[1]}",
+        f"postgres:{database[1]}-bookworm",
     }
     assert f"onceward/coordinator:{version[1]} ." in (FOLDER / "Dockerfile").read_text()
 
@@ -148,26 +153,59 @@ def test_a_store_has_its_own_volume_in_one_service(name: str) -> None:
     declared = place.model["volumes"]
     assert all(options is None for options in declared.values()), "a driver may put the store on a network filesystem"
     mounts = [
-        (volume.split(":"), service)
+        (volume, target, service.name)
         for service in place.services.values()
-        for volume in service.entry.get("volumes", [])
+        for volume, (target, _) in service.mounts.items()
     ]
-    assert sorted(source for (source, _), _ in mounts) == sorted(declared)
-    homes = {source: (target, service.name) for (source, target), service in mounts}
+    assert {volume for volume, _, _ in mounts} == set(declared)
+    mounts = [mount for mount in mounts if not mount[0].endswith(("-secret", "-secrets"))]
+    homes = {volume: (target, owner) for volume, target, owner in mounts}
+    assert len(homes) == len(mounts)
     (store,) = place.services["coordinator"].option("store")
-    target, owner = homes["coordinator"]
+    target, owner = homes.pop("coordinator")
     assert owner == "coordinator"
-    assert PurePosixPath(store.removeprefix("sqlite:///")).is_relative_to(target)
-    assert {target for target, owner in homes.values() if owner != "coordinator"} == {"/var/lib/kafka/data"}
+    if name == "leaders":
+        target, owner = homes.pop("postgres")
+        assert (target, owner) == ("/var/lib/postgresql/data", "postgres")
+        assert store.startswith("postgresql://onceward@postgres:5432/")
+    else:
+        assert PurePosixPath(store.removeprefix("sqlite:///")).is_relative_to(target)
+    assert {target for target, _ in homes.values()} == {"/var/lib/kafka/data"}
     for broker in place.brokers:
         assert homes[broker.name] == (broker.environment["KAFKA_LOG_DIRS"], broker.name)
 
 
 @ALL
-def test_one_process_decides(name: str) -> None:
+def test_one_service_makes_a_secret_and_the_others_only_read_it(name: str) -> None:
+    known = topology(name).services
+    readers: dict[str, set[str]] = {}
+    for volume in topology(name).model["volumes"]:
+        if not volume.endswith(("-secret", "-secrets")):
+            continue
+        users = {service: known[service].mounts[volume] for service in known if volume in known[service].mounts}
+        (maker,) = [service for service, (_, writes) in users.items() if writes]
+        assert not known[maker].stays
+        assert known[maker].entry["network_mode"] == "none", "it needs none"
+        assert users.keys() & {"kafka", "topics", "feeder"} == set()
+        readers[volume] = users.keys() - {maker}
+    expected = {
+        "leaders": {
+            "coordinator-secrets": {"coordinator", "coordinator-2"},
+            "job-secrets": {"job", "doctor", "check"},
+            "store-secrets": {"coordinator", "coordinator-2", "postgres"},
+        }
+    }
+    sparks = {"spark-secret": {"job", "spark-master", "spark-worker-1", "spark-worker-2"}}
+    assert readers == expected.get(name, sparks if "spark-master" in known else {})
+
+
+@ALL
+def test_one_process_decides_or_the_database_says_which(name: str) -> None:
     servers = [service for service in topology(name).services.values() if "serve" in service.command]
-    assert [service.name for service in servers] == ["coordinator"]
-    assert "replicas" not in servers[0].entry["deploy"]
+    several = ["coordinator", "coordinator-2"]
+    assert [service.name for service in servers] == (several if name == "leaders" else several[:1])
+    for server in servers:
+        assert "replicas" not in server.entry["deploy"]
 
 
 @EACH
@@ -179,12 +217,19 @@ def test_a_service_may_not_take_the_whole_machine(service: Service) -> None:
 
 
 @EACH
-def test_images_of_ours_run_with_nothing_that_they_do_not_need(service: Service) -> None:
-    if service.image.startswith("onceward/"):
-        assert service.entry["cap_drop"] == ["ALL"]
-        assert service.entry["security_opt"] == ["no-new-privileges:true"]
-        # a first process that forwards signals and reaps the processes that Python and Java leave behind
-        assert service.entry.get("init", False) != service.image.startswith("onceward/toxiproxy")
+def test_a_service_runs_with_nothing_that_it_does_not_need(service: Service) -> None:
+    assert service.entry["cap_drop"] == ["ALL"]
+    assert service.entry["security_opt"] == ["no-new-privileges:true"]
+    ours = service.image.startswith("onceward/")
+    # a first process that forwards signals and reaps the processes that Python and Java leave behind
+    assert service.entry.get("init", False) == (ours and not service.image.startswith("onceward/toxiproxy"))
+    # ours and the brokers' images name a user; PostgreSQL's begins as root to change owners
+    assert service.entry.get("user") == ("999:999" if service.image.startswith("postgres:") else None)
+    # Spark and the brokers write next to their programs
+    if not service.image.startswith(("onceward/job:", "apache/kafka:")):
+        assert service.entry["read_only"] is True
+        if not service.image.startswith("onceward/toxiproxy"):
+            assert "/tmp" in service.entry["tmpfs"]
 
 
 @EACH
@@ -192,7 +237,7 @@ def test_ports_are_open_to_this_machine_only(service: Service) -> None:
     for port in service.entry.get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
         assert int(port.rpartition(":")[2]) in topology(service.topology).listening(service)
-    assert "ports" not in service.entry or service.name == "spark-master", "neither TLS nor passwords yet"
+    assert "ports" not in service.entry or service.name == "spark-master", "a page of Spark only"
 
 
 @EACH
@@ -206,12 +251,15 @@ def test_there_is_time_to_leave_with_everything_settled(service: Service) -> Non
 @EACH
 def test_nothing_looks_like_a_secret(service: Service) -> None:
     for name, value in service.environment.items():
-        assert not re.search(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|_KEY|JAAS", name)
+        if re.search(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|_KEY|JAAS", name):
+            assert name in ("ONCEWARD_TLS_KEY", "POSTGRES_PASSWORD_FILE")
+            assert value.startswith("/"), "a file, which the service reads"
         assert not re.search(r"\w+://[^/\s]*:[^/\s]*@", value)
     texts = [FOLDER / file for file in FILES[service.topology]]
     texts += topology(service.topology).config_files(service).values()
     for file in texts:
         for found in re.findall(
-            r"(?im)^\s*\"?[\w.-]*(?:password|secret|jaas)[\w.-]*\"?\s*[:=]\s*(.+)$", file.read_text()
+            r"(?im)^\s*\"?[\w.-]*(?:password|secret|jaas)[\w.-]*\"?\s*[:=][^\S\n]*([^\s{$].*)$", file.read_text()
         ):
-            assert re.match(r"\"(?:env|file):", found), f"{file.name}: {found}"
+            # a reference, a path, or the name of one of the files
+            assert re.match(r"\"(?:env|file):|/|file:", found), f"{file.name}: {found}"

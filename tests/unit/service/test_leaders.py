@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
+from onceward.coordinator.ops.cli import app
 from onceward.coordinator.ops.health import run_health
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -125,6 +127,10 @@ def pair(tmp_path: Path, postgres: "LocalPostgres") -> Iterator[Pair]:
         yield Pair(stack, tmp_path, postgres_place(postgres))
 
 
+def asked_of(address: str, *options: str) -> int:
+    return CliRunner().invoke(app, ["health", "--coordinator", address, *options]).exit_code
+
+
 def test_a_coordinator_that_stands_by_names_the_one_that_leads(pair: Pair) -> None:
     leader, standby = pair.leader(), pair.standby()
     wait_until(lambda: "stands by" in standby.log.read_text(), "it says that it stands by")
@@ -135,6 +141,7 @@ def test_a_coordinator_that_stands_by_names_the_one_that_leads(pair: Pair) -> No
         assert (LEADER, leader.address) in [tuple(one) for one in refused.trailing_metadata()]
     assert (run_health(standby.address), run_health(standby.address, READY)) == (1, 0)
     assert run_health(standby.address, LIVE) == 0
+    assert [asked_of(standby.address, *options) for options in ((), ("--ready",), ("--live",))] == [1, 0, 0]
     assert pair.term() == 1
 
 
