@@ -28,7 +28,8 @@ pytestmark = pytest.mark.long
 
 LINK = (
     r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
-    r"|driver-(source-broker|sink-broker|transaction-coordinator)"
+    r"|driver-(source-broker|sink-broker|transaction-coordinator|leader)"
+    r"|(leader|standby)-database|databases"
 )
 """The links that `tests.network.faults.chosen` knows, by name or group."""
 SLICE = [
