@@ -33,6 +33,7 @@ __all__ = [
     "Fault",
     "FaultyHarness",
     "faulty_harness",
+    "leader_points",
     "strike_any_time",
     "strike_at_driver_points",
     "visit_leader",
@@ -218,11 +219,12 @@ def faulty_harness(directory: Path, kafka: LocalKafka) -> Iterator[FaultyHarness
         yield harness
 
 
-def _points(scene: Scene) -> list[KillPoint]:
+def leader_points(scene: Scene) -> list[KillPoint]:
+    """The points of a scene that a coordinator passes."""
     return [point for point in scene.points() if point.startswith(("coordinator.", "orphan."))]
 
 
-LEADER_SCENES = tuple(scene for scene in SCENES if _points(scene))
+LEADER_SCENES = tuple(scene for scene in SCENES if leader_points(scene))
 """In which a coordinator passes all of its kill points."""
 
 
@@ -237,7 +239,7 @@ def visit_leader(
 ) -> Schedule:
     """Let the fault happen while the coordinator that leads is at each of its points. ``points``: empty = all."""
     harness.fault = fault
-    schedule = visit(harness, scene, points or _points(scene), passes, name, part=_PART)
+    schedule = visit(harness, scene, points or leader_points(scene), passes, name, part=_PART)
     return _undisturbed(schedule) if scene.setup.settings["lease"] == _LONG_LEASE else schedule
 
 
@@ -245,7 +247,6 @@ def strike_at_driver_points(
     harness: FaultyHarness, fault: Fault, name: str, points: Sequence[KillPoint] = DRIVER_POINTS
 ) -> Schedule:
     """Let the fault happen while the driver is at each of these points."""
-
     harness.fault = fault
 
     def body(job: Job) -> None:

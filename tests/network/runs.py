@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from kafka import KafkaAdminClient
 
 from onceward import KafkaCluster
+from onceward.coordinator.dev.errors import LocalPostgresError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from tests.network.executors import STANDALONE, NotPermittedError, two_workers
@@ -96,7 +97,7 @@ def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phas
                 stack.enter_context(two_coordinators(world))
             bypasses = stack.enter_context(world.watched())
             judged(world, schedule, setup, body)
-    except NotPermittedError as error:
+    except (NotPermittedError, LocalPostgresError) as error:
         schedule.reasons.append(str(error))
         for run in runs:
             run.reasons += schedule.reasons
