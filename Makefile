@@ -40,11 +40,11 @@ mutation: ## breaks each line in small ways, part by part, and lists what no tes
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.mutation $(PART) $(if $(FILE),--file $(FILE)) $(ARGS)
 
-crash: setup ## kills every process everywhere on real brokers (over an hour); SEED= SCHEDULES= PART=
+crash: setup ## kills every process everywhere on real brokers (two hours); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
 	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
 
-network: setup ## every link fails in every way, on real brokers (177 runs); SEED= SCENARIO= MINUTES= for a random mix
+network: setup ## every link fails in every way, on real brokers (227 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, settle, reading, scale or queries

@@ -126,7 +126,7 @@ class CoordinatorClient:
             settings=settings_to_wire(settings),
             claim=claim_to_wire(claim) if claim is not None else None,
         )
-        begun, waits = time.monotonic(), False
+        begun, waits, unanswered = time.monotonic(), False, self._caller.unanswered
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
         while True:
             answer = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
@@ -139,6 +139,9 @@ class CoordinatorClient:
                 case Verdict.BUSY:
                     if wait is None:
                         longest = max(longest, answer.retry_after_s + 1.0)
+                        if unanswered != self._caller.unanswered:
+                            # a coordinator that has just started gives each lease its whole time again
+                            begun, unanswered = time.monotonic(), self._caller.unanswered
                 case Verdict.HALTED:
                     raise HaltedError(_sentence(answer.detail))
                 case _:

@@ -30,6 +30,9 @@ class Database(ABC):
     def limit_silence(self) -> None:  # noqa: B027 - a file's lock ends with its process alone
         """From now on release the lock when this process is silent for a while, and set ``pause_s``."""
 
+    def allow_silence(self) -> None:  # noqa: B027 - as above
+        """Keep the lock however long this process is silent: no other one could use it."""
+
     @abstractmethod
     def explain(self, error: Exception, doing: str) -> StoreError:
         """The error of a store for an error that occurred while ``doing``."""
@@ -71,7 +74,8 @@ class Candidate(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> Database | None:
-        """Return the database with its lock; None if another process still holds it after ``seconds``.
+        """Return the database with its lock; None if another process still holds it after ``seconds``. The database
+        releases the lock again if this process is silent before it leads.
 
         Raises StoreUnusableError, also when the database has ended the session: then close it and make another one.
         """

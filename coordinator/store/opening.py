@@ -22,6 +22,12 @@ def open_database(url: str, password: str | None = None) -> Database:
                 f"The store {url} is in use by another process ({candidate.holder()}); two coordinators on one store "
                 "would decide against each other. Nothing was started. Stop that process, or use another store."
             )
+    try:
+        with database.translated("opening the store"):
+            database.allow_silence()
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

@@ -56,8 +56,10 @@ _OURS = {
     "default_transaction_isolation": "read committed",
 }
 """Settings of the session, whatever the role, the database or the server says."""
+_WAITING = {"idle_session_timeout": str(round(PAUSE_S * 1000))}
+"""Waiting is work. But a process that stands still could get the lock, and nobody would lead until it wakes."""
 _LEADING = {
-    "idle_session_timeout": str(round(PAUSE_S * 1000)),
+    **_WAITING,
     "idle_in_transaction_session_timeout": str(round(PAUSE_S * 1000)),
     # For a leader that stops in the middle of a message, which the server counts as work. Since PostgreSQL 17.
     "transaction_timeout": "10000",
@@ -108,7 +110,7 @@ class PostgresCandidate(Candidate):
     def wait(self, seconds: float) -> "PostgresDatabase | None":
         session, key = self._session, (_LOCK_SPACE, self._facts.place)
         with self._unusable("locked"):
-            _set(session, {"lock_timeout": str(max(1, round(seconds * 1000)))})
+            _set(session, {**_WAITING, "lock_timeout": str(max(1, round(seconds * 1000)))})
             try:
                 session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
             except psycopg.errors.LockNotAvailable:
@@ -170,6 +172,10 @@ class PostgresDatabase(Database):
         self.pause_s = PAUSE_S
         with self.connection.begin():
             _set(self._session, _LEADING)
+
+    def allow_silence(self) -> None:
+        with self.connection.begin():
+            _set(self._session, {name: _OURS[name] for name in _WAITING})
 
     def explain(self, error: Exception, doing: str) -> StoreError:
         if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from onceward.coordinator.dev.postgres.binaries import is_offered
 from tests.crash import parallel, report
 from tests.crash.suite import PARTS, Plan
 from tests.support.schedules import Schedule
@@ -27,6 +28,8 @@ def main() -> int:
     parts = arguments.part or list(PARTS)
     if "disk" in parts and shutil.which("strace") is None:
         parser.error("the part `disk` needs strace, which is not installed; nothing was started")
+    if "leaders" in parts and not is_offered():
+        parser.error("the part `leaders` needs a PostgreSQL, and there is none to fetch; nothing was started")
     build: Path = arguments.build.resolve()  # child processes run in other directories
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)

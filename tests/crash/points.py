@@ -81,7 +81,15 @@ def scene_of(point: KillPoint) -> "Scene":
     return next(scene for scene in SCENES if scene.claims(point))
 
 
-def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: Sequence[int], name: str) -> Schedule:
+def visit(
+    harness: Harness,
+    scene: Scene,
+    points: Sequence[KillPoint],
+    passes: Sequence[int],
+    name: str,
+    *,
+    part: str = "kill points",
+) -> Schedule:
     """Run the scene's job, kill at each of ``points`` in each of ``passes`` (1, 2), and judge."""
 
     def body(job: Job) -> None:
@@ -91,7 +99,7 @@ def visit(harness: Harness, scene: Scene, points: Sequence[KillPoint], passes: S
                 scene.visit(job, point, 1 if point in ONCE_PER_PROCESS else nth)
         scene.end(job)
 
-    return judged(harness, Schedule(part="kill points", name=name), scene.setup, body)
+    return judged(harness, Schedule(part=part, name=name), scene.setup, body)
 
 
 def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[int]) -> Schedule:

@@ -12,6 +12,15 @@ from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
+from tests.crash.leaders import (
+    FAULTS,
+    LEADER_SCENES,
+    OF_THE_LEADER,
+    faulty_harness,
+    strike_any_time,
+    strike_at_driver_points,
+    visit_leader,
+)
 from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.small_disk import SmallDisk
@@ -29,6 +38,8 @@ SCAN_MS = 200
 
 _PER_STREAM = 10
 """Random schedules for each one of a query, which starts Spark eight times."""
+_PER_LEADERS = 20
+"""The same for each one of coordinators that share a database."""
 
 
 class Plan:
@@ -118,6 +129,20 @@ def _combinations(plan: Plan) -> Iterator[Schedule]:
             yield combine(harness, seed)
 
 
+def _leaders(plan: Plan) -> Iterator[Schedule]:
+    with (
+        LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka,
+        faulty_harness(plan.directory / "leaders", kafka) as harness,
+    ):
+        for fault in FAULTS:
+            for scene in LEADER_SCENES:
+                yield visit_leader(harness, fault, scene, f"{fault.name}-{scene.name}")
+        for fault in OF_THE_LEADER:
+            yield strike_at_driver_points(harness, fault, f"{fault.name}-driver-points")
+        for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_LEADERS)):
+            yield strike_any_time(harness, seed)
+
+
 def _leaks(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.directory / "leaks") as harness:
         yield count_leaks(harness, "leaks-driver", failures=60, spark=False)
@@ -132,4 +157,5 @@ PARTS: Mapping[str, Part] = {
     "streams": _streams,
     "leaks": _leaks,
     "combinations": _combinations,
+    "leaders": _leaders,
 }

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
+from tests.crash.leaders import FAULTS, LEADER_SCENES, faulty_harness, leader_points, visit_leader
 from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
 from tests.crash.streams import POINTS
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
@@ -68,6 +70,17 @@ def test_the_coordinator_survives_being_killed_inside_the_write_of_a_decision(ha
 def test_a_random_schedule(harness: Harness) -> None:
     schedule = combine(harness, 7, moves=4)
     assert_good(schedule)
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
+def test_the_database_dies_when_the_leader_has_written_a_decision(harness: Harness, tmp_path: Path) -> None:
+    point = KillPoint.COORDINATOR_AFTER_DECISION
+    (fault,) = (fault for fault in FAULTS if fault.name == "database-killed")
+    with faulty_harness(tmp_path, harness.kafka) as leading:
+        assert_good(visit_leader(leading, fault, scene_of(point), "slice-leaders", points=[point]))
 
 
 @pytest.mark.kill
@@ -171,8 +184,19 @@ def test_queries_die_around_their_batches_and_write_each_batch_once(tmp_path: Pa
 
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
+def test_leader_standby_and_database_die_and_stand_still_at_every_kill_point_of_the_leader(tmp_path: Path) -> None:
+    run_part("leaders", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
 def test_random_schedules_with_outages_that_transactions_do_not_outlive(tmp_path: Path) -> None:
     run_part("combinations", tmp_path)
+
+
+def test_the_leader_is_disturbed_at_every_kill_point_of_a_coordinator() -> None:
+    points = [point for point in KillPoint if point.startswith(("coordinator.", "orphan."))]
+    assert sorted(point for scene in LEADER_SCENES for point in leader_points(scene)) == sorted(points)
 
 
 def test_every_kill_point_has_a_scene_that_passes_it() -> None:

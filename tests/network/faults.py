@@ -27,6 +27,14 @@ def chosen(world: LinkedHarness, links: Sequence[str], transaction_coordinators:
                 found += world.those("driver", [SINK_BROKER])
             case "driver-transaction-coordinator":
                 found += world.those("driver", transaction_coordinators)
+            case "leader-database":
+                found.append(world.links[f"coordinator-database-{world.number(world.leader())}"])
+            case "standby-database":
+                found.append(world.links[f"coordinator-database-{world.number(world.other(world.leader()))}"])
+            case "driver-leader":
+                found.append(world.links[f"driver-coordinator-{world.number(world.leader())}"])
+            case "databases":
+                found += (world.links[f"coordinator-database-{world.number(seat)}"] for seat in world.seats)
             case "all":
                 found += world.links.values()
             case _:

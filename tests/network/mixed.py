@@ -26,6 +26,8 @@ def mixed(world: LinkedHarness, scenarios: Sequence[Scenario], *, seed: int, min
         number += 1
         chosen = chance.choice(usable)
         kill = chance.choice([None, None, Kill.DRIVER, Kill.COORDINATOR])
+        if chosen.coordinators > 1 and kill is Kill.COORDINATOR:
+            kill = None  # a coordinator starts only when it reaches its database
         scenario = replace(
             chosen,
             seconds=chance.uniform(0.5, chosen.seconds),
@@ -34,6 +36,7 @@ def mixed(world: LinkedHarness, scenarios: Sequence[Scenario], *, seed: int, min
             connects_per_s=chosen.connects_per_s * (1 if kill is None else 2),
             aborts=False,  # a shortened fault may go unnoticed
             returns=False,
+            goes_on=False,
         )
         phases = chance.choices(scenario.phases, k=_RUNS_OF_A_JOB)
         yield run_scenario(world, scenario, phases, f"seed-{seed}-{number}", chance.randrange(2**31))

@@ -5,13 +5,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from signal import SIGCONT, SIGTERM
 from typing import Any, assert_never
 
 from kafka import KafkaAdminClient
 
 from onceward import KafkaCluster
+from onceward.coordinator.dev.errors import LocalPostgresError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify.cluster import ClusterView
 from tests.network.executors import STANDALONE, NotPermittedError, two_workers
@@ -19,10 +19,10 @@ from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
-from tests.network.world import BROKERS, LinkedHarness
+from tests.network.world import BROKERS, LinkedHarness, two_coordinators
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import at_point
-from tests.support.processes import Process
+from tests.support.processes import Process, stands_still
 from tests.support.schedules import Outcome, Schedule
 from tests.support.spark_cluster import CLUSTER, LOCAL
 from tests.support.topics import open_transactions_hold_back
@@ -93,9 +93,11 @@ def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phas
         with contextlib.ExitStack() as stack:
             if setup.spark == STANDALONE:
                 setup.spark = stack.enter_context(two_workers(world))
+            if scenario.coordinators == 2:
+                stack.enter_context(two_coordinators(world))
             bypasses = stack.enter_context(world.watched())
             judged(world, schedule, setup, body)
-    except NotPermittedError as error:
+    except (NotPermittedError, LocalPostgresError) as error:
         schedule.reasons.append(str(error))
         for run in runs:
             run.reasons += schedule.reasons
@@ -123,6 +125,7 @@ def _run(
     """Run one fault at one phase and fill in ``run``. ``usual``: connections of an undisturbed driver and
     coordinator."""
     began = time.monotonic()
+    world.serving()
     driver = _brought_to(world, job, phase, chance)
     usual = max(usual, world.open_connections())  # a driver that has just started has fewer
     accepted = world.proxies.accepted()
@@ -195,7 +198,7 @@ def _brought_to(world: LinkedHarness, job: Job, phase: Phase, chance: random.Ran
     nth = 1 if phase is Phase.RECOVERY else chance.randint(2, 3)
     armed = world.arm(at_point("driver", phase.point, nth), stops=True)
     driver = job.drive(armed)
-    job.wait(lambda: armed.look() and _stands_still(driver.pid), f"the driver comes to {phase.point.value}:{nth}")
+    job.wait(lambda: armed.look() and stands_still(driver.pid), f"the driver comes to {phase.point.value}:{nth}")
     return driver
 
 
@@ -246,14 +249,12 @@ def _check_events(job: Job, scenario: Scenario, phase: Phase, run: Run, since: f
         run.reasons.append("the driver's generation was not ended, so that nothing is known of its return")
     before_decision = phase in (Phase.TRIGGER, Phase.RUN, Phase.PREPARED)
     reported = [e for e in job.events("settled") if since + _IN_HAND_S < e["at"] < healed]
+    if scenario.goes_on and not reported:
+        run.reasons.append("no checkpoint was settled during the fault")
+    if scenario.goes_on and [e for e in job.events("failed") if e["at"] > since]:
+        run.reasons.append("the driver's generation was ended")
     if scenario.undecided and before_decision and reported:
         run.reasons.append(f"checkpoint {reported[0]['checkpoint']} was settled without its decision")
-
-
-def _stands_still(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
 
 
 def _ends(world: LinkedHarness, job: Job) -> Sequence[tuple[Any, int, int]]:

@@ -2,6 +2,7 @@
 
     row, title          the fault's row in tests/network/README.md, and what happens in one line
     phases              where in the protocol the fault begins, see `Phase`
+    coordinators        2 for a leader and a standby that share a database
     [setup]             how the job differs from the usual one
     [fault]             what is done to which links
     [meanwhile]         how long the fault lasts, and what else happens
@@ -95,6 +96,7 @@ class Scenario:
     phases: Sequence[Phase]
     fault: Fault
     seconds: float
+    coordinators: int = 1
     do: Do = Do.WAIT
     kill: Kill | None = None
     """Random mode: this process also dies during the fault."""
@@ -104,6 +106,8 @@ class Scenario:
     """A checkpoint must be aborted."""
     undecided: bool = False
     """For faults before the decision: no checkpoint may be settled during the fault."""
+    goes_on: bool = False
+    """A checkpoint must be settled during the fault, by the same generation: another coordinator leads."""
     returns: bool = False
     """The fault must end the driver's generation, and the same driver must continue as the next one."""
     leaves_within_s: float = 0.0

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
+from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.errors import ExitCode
 from tests.network.report import passed
@@ -28,13 +29,16 @@ pytestmark = pytest.mark.long
 
 LINK = (
     r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
-    r"|driver-(source-broker|sink-broker|transaction-coordinator)"
+    r"|driver-(source-broker|sink-broker|transaction-coordinator|leader)"
+    r"|(leader|standby)-database|databases"
 )
 """The links that `tests.network.faults.chosen` knows, by name or group."""
+NEEDS_POSTGRES = pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
 SLICE = [
-    ("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY]),
-    ("e11-transaction-coordinator-cut", [Phase.SETTLING]),
-    ("e12-coordinator-cut", [Phase.PREPARED]),
+    pytest.param("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY], id="e02-answer-of-end-txn-lost"),
+    pytest.param("e11-transaction-coordinator-cut", [Phase.SETTLING], id="e11-transaction-coordinator-cut"),
+    pytest.param("e12-coordinator-cut", [Phase.PREPARED], id="e12-coordinator-cut"),
+    pytest.param("leader-database-black-holed", [Phase.PREPARED], id="leader-black-holed", marks=NEEDS_POSTGRES),
 ]
 
 
@@ -51,7 +55,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedHarness]:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "phases"), SLICE, ids=[name for name, _ in SLICE])
+@pytest.mark.parametrize(("name", "phases"), SLICE)
 def test_a_fault_costs_nothing_and_the_job_comes_back(world: LinkedHarness, name: str, phases: list[Phase]) -> None:
     runs = run_scenario(world, load(SCENARIOS / name), phases, f"slice-{name}", 1)
     assert passed(runs), [(run.outcome.value, run.phase, run.reasons) for run in runs]
@@ -93,9 +97,9 @@ def test_a_listening_socket_and_other_peoples_connections_are_no_bypass() -> Non
             assert not [one for one in connections([os.getppid()]) if one.remote_port == port]
 
 
-def test_one_make_network_is_at_least_150_runs_and_every_setup_can_be_used() -> None:
+def test_one_make_network_is_at_least_220_runs_and_every_setup_can_be_used() -> None:
     scenarios = all_scenarios()
-    assert sum(len(one.phases) for one in scenarios) >= 150
+    assert sum(len(one.phases) for one in scenarios) >= 220
     assert len({one.name for one in scenarios}) == len(scenarios)
     for one in scenarios:
         assert all(re.fullmatch(LINK, link) for link in one.fault.links), one.name

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.coordinator.dev.postgres.server import DATABASE, LocalPostgres
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
-from tests.support.harness import Harness, Paths
-from tests.support.processes import Process
+from tests.support.harness import Paths
+from tests.support.leading import LeadingHarness, Seat
+from tests.support.processes import Process, free_address
 
-__all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness"]
+__all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness", "two_coordinators"]
 
 BROKERS = (1, 2, 3)
 _DRIVERS, _COORDINATOR, _EXECUTORS = "DRIVERS", "COORDINATOR", "EXECUTORS"
@@ -23,8 +25,10 @@ SECOND_HOST = "127.0.0.9"
 """The address of ``localhost`` for the second executor; its links to the brokers listen here."""
 
 
-class LinkedHarness(Harness):
+class LinkedHarness(LeadingHarness):
     """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
+
+    Within `two_coordinators`, they use ``driver-coordinator-N`` and ``coordinator-database-N``.
 
     Jobs with one executor that is cut off use two more sets of links to the brokers. The brokers advertise a host name
     for them, which leads most clients to ``first-executor-broker-N`` and one executor to ``second-executor-broker-N``.
@@ -57,9 +61,27 @@ class LinkedHarness(Harness):
         to_coordinator = proxies.link("driver-coordinator", self.address)
         self.links[to_coordinator.name] = to_coordinator
         self.address_for_drivers = to_coordinator.address
+        self._own_ports = {_port(self.address)}
+        """Of coordinators and their database."""
+        self.database_port = free_ports(1, None)[0].client
+        self._own_ports.add(self.database_port)
+        self.linked_seats = [self._linked_seat(number) for number in (1, 2)]
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
         self.driver: Callable[[], Process | None] = lambda: None
         """The driver of the running job, if any."""
+
+    def _linked_seat(self, number: int) -> Seat:
+        own = free_address()
+        self._own_ports.add(_port(own))
+        by_drivers = self.proxies.link(f"driver-coordinator-{number}", own)
+        to_database = self.proxies.link(f"coordinator-database-{number}", f"127.0.0.1:{self.database_port}")
+        self.links |= {link.name: link for link in (by_drivers, to_database)}
+        store_url = f"postgresql://{DATABASE}@{to_database.address}/{DATABASE}"
+        return Seat(address=own, address_for_drivers=by_drivers.address, store_url=store_url)
+
+    def number(self, seat: Seat) -> int:
+        """The number of a seat in the names of its links."""
+        return self.linked_seats.index(seat) + 1
 
     def those(self, who: str, brokers: Sequence[int] = BROKERS) -> list[Link]:
         """The links of ``driver`` or ``coordinator`` to some brokers."""
@@ -74,18 +96,28 @@ class LinkedHarness(Harness):
 
     def clients(self) -> list[int]:
         """Process ids of the clients that may reach servers only through links."""
-        kept = (self.coordinator, self.driver(), *self.workers)
+        kept = (self.coordinator, *(seat.process for seat in self.seats), self.driver(), *self.workers)
         return [process.pid for process in kept if process is not None and process.exit_code is None]
 
     def watched(self) -> Bypasses:
         """A context manager that detects clients which bypass their links."""
-        own = int(self.address.rpartition(":")[2])
-        return Bypasses(self.clients, lambda: {*self.kafka.ports, own})
+        return Bypasses(self.clients, lambda: {*self.kafka.ports, *self._own_ports})
 
     def open_connections(self) -> int:
         """Number of connections that driver and coordinator, as clients, have open through links."""
-        ports = {int(link.address.rpartition(":")[2]) for link in self.links.values()}
+        ports = {_port(link.address) for link in self.links.values()}
         return sum(one.remote_port in ports for one in connections(family(self.clients())))
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+@contextmanager
+def two_coordinators(world: LinkedHarness) -> Iterator[None]:
+    """A leader and a standby on an empty PostgreSQL, instead of the one coordinator."""
+    with LocalPostgres(port=world.database_port) as database, world.sharing(database, world.linked_seats):
+        yield
 
 
 @contextmanager

@@ -92,6 +92,15 @@ class Harness(Processes):
             return self.serve()
         return self.coordinator
 
+    def dies(self, process: Process, armed: Armed, limit_s: float) -> bool:
+        """Wait until ``process`` dies of ``armed``; False when it ends or continues otherwise, so not reached."""
+        limit = time.monotonic() + limit_s
+        while process.exit_code is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        reached = armed.look()
+        process.end()  # its children die with it, as when a machine is lost
+        return reached
+
     def back(self) -> float:
         """Start the coordinator again; return the time when it listened, in seconds since the epoch."""
         self.serve()

@@ -91,12 +91,7 @@ class KilledJob(ABC):
     def dies(self, process: Process, armed: Armed, limit_s: float = REACH_LIMIT_S) -> bool:
         """Wait until ``process`` dies of ``armed``; False when it ends or continues otherwise, so not reached."""
         self.note(*armed.kills)
-        limit = time.monotonic() + limit_s
-        while process.exit_code is None and time.monotonic() < limit:
-            time.sleep(0.02)
-        reached = armed.look()
-        process.end()  # its children die with it, as when a machine is lost
-        return reached
+        return self.harness.dies(process, armed, limit_s)
 
     def note(self, *kills: Kill) -> None:
         """Add kills to the schedule, reached or not."""

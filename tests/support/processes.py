@@ -224,6 +224,13 @@ def listens(address: str) -> bool:
     return False
 
 
+def stands_still(pid: int) -> bool:
+    """Whether the process is stopped by SIGSTOP."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
     """(process id, command line) of all descendants of a process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -213,6 +213,29 @@ def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
     session.close(CloseReason.STOPPED)
 
 
+def test_a_waiting_driver_outlasts_the_lease_that_a_restart_gives_the_lost_one_again(
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str
+) -> None:
+    settings = replace(SETTINGS, stream_grace=0, lease="2s", orphan_grace="60s")
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address, patience="60s"))
+    client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="dies").let_go()
+    waits = threading.Event()
+    other = stack.enter_context(connect(process.address, patience="60s"))
+    waiting = pool.submit(
+        lambda: other.open_job(
+            JobName(job), (SOURCE, SINK), settings, None, driver="waits", on_wait=lambda _: waits.set()
+        )
+    )
+    assert waits.wait(30)
+    for _ in range(4):
+        process.end()
+        process = started(stack, tmp_path / "c", port=process.port)
+    session = waiting.result(60)
+    assert session.generation == 2
+    session.close(CloseReason.STOPPED)
+
+
 def test_a_repeated_takeover_fences_no_driver(stack: ExitStack, tmp_path: Path, job: str) -> None:
     process = started(stack, tmp_path / "c")
     client = stack.enter_context(connect(process.address))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError
+from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError, StoreError
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.store import Store
@@ -119,6 +119,19 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
             with pytest.raises(Exception, match="nothing is built on it"):
                 store.confirm()
         store.close()
+
+
+def test_a_process_that_stands_still_with_the_lock_before_it_leads_loses_it(shared: Place) -> None:
+    with closing(open_candidate(shared.url)) as candidate, closing(open_candidate(shared.url)) as other:
+        silent = candidate.wait(60.0)
+        assert silent is not None
+        found = other.wait(60.0)
+        assert found is not None
+        with closing(Store.lead(found, address="b:2")) as store:
+            assert store.term.number == 1
+            with pytest.raises(StoreError):
+                Store.lead(silent, address="a:1")
+            store.confirm()
 
 
 def test_a_store_in_a_file_cannot_move(tmp_path: Any) -> None:
