@@ -57,7 +57,7 @@ _OURS = {
 }
 """Settings of the session, whatever the role, the database or the server says."""
 _WAITING = {"idle_session_timeout": str(round(PAUSE_S * 1000))}
-"""Waiting is work. But a process that stands still could get the lock, and nobody would lead until it wakes."""
+"""Waiting is work. But a process that stands still could get the lock, and no process would lead until it wakes."""
 _LEADING = {
     **_WAITING,
     "idle_in_transaction_session_timeout": str(round(PAUSE_S * 1000)),
