@@ -23,8 +23,8 @@ __all__ = ["following"]
 
 _log = logger("onceward.client")
 
-_Method: TypeAlias = Callable[[grpc.Channel], Any]
-"""Finds a method on a channel."""
+_Bind: TypeAlias = Callable[[grpc.Channel], Any]
+"""Binds a method to a channel."""
 
 _FIND_S = 1.0
 """How long a call waits for a leader before it fails as UNAVAILABLE; then it is retried."""
@@ -105,10 +105,10 @@ class _Following(StubChannel):
         for channel in (*self._watched, *(() if leader is None else (leader,))):
             channel.close()
 
-    def _answer(self, method: _Method, request: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    def _answer(self, bind: _Bind, request: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
         leader, channel = self._find()
         try:
-            answer, done = method(channel).with_call(*request, **given)
+            answer, done = bind(channel).with_call(*request, **given)
         except grpc.RpcError:
             self._doubt(leader)
             raise
@@ -117,9 +117,9 @@ class _Following(StubChannel):
         self._require(leader, done.trailing_metadata())
         return answer
 
-    def _stream(self, method: _Method, request: tuple[Any, ...], given: Mapping[str, Any]) -> "_Stream":
+    def _stream(self, bind: _Bind, request: tuple[Any, ...], given: Mapping[str, Any]) -> "_Stream":
         leader, channel = self._find()
-        stream = method(channel)(*request, **given)
+        stream = bind(channel)(*request, **given)
         return _Stream(stream, lambda metadata: self._require(leader, metadata), lambda: self._doubt(leader))
 
     def _find(self) -> tuple[_Leader, grpc.Channel]:
