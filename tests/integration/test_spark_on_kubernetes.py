@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -39,7 +40,10 @@ def test_executors_start_from_the_template_with_the_rights_of_the_role(tmp_path:
         "SPARK_LOCAL_IP": "127.0.0.1",
         **spark_variables(tmp_path),
     }
-    with kubernetes(find("Role", "job").content["rules"], tmp_path / "pods", image) as here:
+    with (
+        kubernetes(find("Role", "job").content["rules"], tmp_path / "pods", image) as here,
+        TemporaryDirectory() as short,  # a socket's path has at most 107 characters
+    ):
         # what differs here; the last line for a name counts
         (tmp_path / "spark-defaults.conf").write_text(
             keys["spark-defaults.conf"]
@@ -47,6 +51,7 @@ def test_executors_start_from_the_template_with_the_rights_of_the_role(tmp_path:
             + "spark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\n"
             + f"spark.driver.port {driver}\nspark.driver.blockManager.port {blocks}\n"
             + f"spark.kubernetes.executor.podTemplateFile {tmp_path}/executor.yaml\n"
+            + f"spark.python.unix.domain.socket.dir {short}\n"
             + "spark.executor.instances 1\nspark.executor.memory 512m\nspark.ui.enabled false\n"
         )
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

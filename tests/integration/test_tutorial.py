@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 
 from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.support.processes import spark_variables
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
@@ -155,10 +156,11 @@ class Reader:
             wait_until(lambda: not self._open_transactions(), "the job has committed everything", LIMIT_S)
 
     def _open_transactions(self) -> set[tuple[str, int]]:
-        """The transactions at the broker: their ids, and when they began."""
+        """The job's transactions at the broker, without the claim's: their ids, and when they began."""
         admin = KafkaAdminClient(bootstrap_servers=f"localhost:{self._port}")
         try:
-            listed = [one.transactional_id for found in admin.list_transactions().values() for one in found]
+            found = [one.transactional_id for found in admin.list_transactions().values() for one in found]
+            listed = [name for name in found if TransactionalId.parse(name) is not None]
             described = admin.describe_transactions(listed) if listed else {}
             return {(name, one.transaction_start_time_ms) for name, one in described.items() if one.state in OPEN}
         finally:
