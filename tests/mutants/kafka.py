@@ -71,7 +71,7 @@ DYING = SeedHunt(
 FOREIGN = SeedHunt(name="another program takes over ids", seeds=20, faults=clear(hijacks=30))
 WORN = SeedHunt(
     name="ids begin close to the last epoch of their producer",
-    seeds=40,
+    seeds=100,
     faults=clear(worn=1.0, moves=6, broker_failures=3, interval=0.0, limit=1),
 )
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
@@ -378,7 +378,7 @@ PROOFS = (
     Mutant(
         name="the sink aborts a transaction whose commit gets no answer",
         hurts="the checkpoint is completed, and the records of the slot are lost",
-        breaks=within(Settling._ask, Transactions.end, _aborts_unanswered),
+        breaks=within(Settling._end, Transactions.end, _aborts_unanswered),
         hunt=BROKERS,
         caught_by=(Invariant.I1,),
     ),
@@ -448,7 +448,7 @@ PARTS = (
     Mutant(
         name="the sink commits a transaction although a partition has lost its part",
         hurts="its records in that partition never become visible, and the checkpoint counts as settled",
-        breaks=wrapped(Settling._torn, lambda torn, self, control, handles, parts: set()),
+        breaks=wrapped(Settling._torn, lambda torn, self, asked: set()),
         hunt=TOOLS,
         caught_by=(Invariant.I1,),
     ),
@@ -462,7 +462,7 @@ PARTS = (
     Mutant(
         name="an answered commit is enough even if a partition had lost its part",
         hurts="the checkpoint counts as settled, and the records of that part are missing",
-        breaks=within(Settling._ask, Parts.whole, always(True)),
+        breaks=within(Settling._end, Parts.whole, always(True)),
         hunt=FATES,
         caught_by=(Invariant.I1,),
     ),

@@ -7,7 +7,7 @@ It keeps no state beyond one call: the committables and the brokers hold all it 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onceward.coordinator.killpoints import KillPoint, armed, kill_point
 from onceward.coordinator.protocol.values import Outcome, Settlement
@@ -31,12 +31,24 @@ from onceward.sinks.kafka.control.outcomes import (
 )
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import read_receipts
+from onceward.sinks.kafka.control.recent import RecentAnswers
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
 __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 
 LOOK_INTERVAL_S = 2.1
 """Time between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What the brokers answer about pending transactions on one cluster."""
+
+    control: ControlPlane
+    handles: Sequence[KafkaCommittable]
+    parts: Mapping[int, Parts]
+    located: Mapping[str, Located]
+    highest: Code
 
 
 class Settling:
@@ -48,11 +60,14 @@ class Settling:
         handles: Sequence[KafkaCommittable],
         clock: Clock,
         give_up: Callable[[], bool],
+        recent: RecentAnswers | None = None,
     ) -> None:
-        """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent."""
+        """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent.
+        ``recent``: used by the first round while it is fresh."""
         self._controls = controls
         self._clock = clock
         self._give_up = give_up
+        self._recent = recent
         self._pending = {handle.slot: handle for handle in handles}
         self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         self._torn_judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
@@ -64,33 +79,54 @@ class Settling:
         """Run until every outcome is known or ``give_up()``; return a settlement per known outcome, by slot."""
         backoff = broker_backoff()
         while self._pending:
-            reached = reach(self._controls, list(self._pending.values()))
-            for slot, evidence in reached.elsewhere.items():
-                self._settle(slot, Outcome.IN_DOUBT, evidence)
             doubtful: set[int] = set()
-            for control, handles in reached.found:
-                transactions = Transactions(control)
-                parts, located, highest = control.run(
-                    reading_parts(control, handles),
-                    transactions.locating(handle.transaction.id for handle in handles),
-                    transactions.finding_highest_end_txn(handle.transaction for handle in handles),
-                )
-                torn = self._torn(control, handles, parts)
+            for asked in self._ask_with_recent() or self._ask():
+                torn = self._torn(asked)
                 # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
-                ready = [one for one in handles if one.slot not in torn and not parts[one.slot].unknown]
-                asked = self._ask(control, ready, parts, located, highest)
-                self._look(control, asked)
-                doubtful |= torn | asked.keys()
+                ready = [one for one in asked.handles if one.slot not in torn and not asked.parts[one.slot].unknown]
+                unproved = self._end(asked, ready)
+                self._look(asked.control, unproved)
+                doubtful |= torn | unproved.keys()
             if not self._pending or self._give_up():
                 break
             self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
         return [self._settled[slot] for slot in sorted(self._settled)]
 
-    def _torn(self, control: ControlPlane, handles: Sequence[KafkaCommittable], parts: Mapping[int, Parts]) -> set[int]:
+    def _ask(self) -> list[_Asked]:
+        """Ask all that a round must know."""
+        reached = reach(self._controls, list(self._pending.values()))
+        for slot, evidence in reached.elsewhere.items():
+            self._settle(slot, Outcome.IN_DOUBT, evidence)
+        answers = []
+        for control, handles in reached.found:
+            transactions = Transactions(control)
+            parts, located, highest = control.run(
+                reading_parts(control, handles),
+                transactions.locating(handle.transaction.id for handle in handles),
+                transactions.finding_highest_end_txn(handle.transaction for handle in handles),
+            )
+            answers.append(_Asked(control=control, handles=handles, parts=parts, located=located, highest=highest))
+        return answers
+
+    def _ask_with_recent(self) -> list[_Asked] | None:
+        """Ask only what recent answers do not hold; None if they are too old or incomplete."""
+        recent, self._recent = self._recent, None
+        handles = list(self._pending.values())
+        if recent is None or not recent.cover(handles, self._clock.monotonic()):
+            return None
+        control = recent.control
+        parts, highest = control.run(
+            reading_parts(control, handles, recent.topics),
+            Transactions(control).finding_highest_end_txn(handle.transaction for handle in handles),
+        )
+        return [_Asked(control=control, handles=handles, parts=parts, located=recent.located, highest=highest)]
+
+    def _torn(self, asked: _Asked) -> set[int]:
         """Return the slots that must not be committed now: a partition has lost its part, and the transaction is not
         known to have ended. Found open twice, it is aborted: then no record of the slot is visible, and the whole slot
         can be written again. Found neither open nor ended twice, it is no longer there, and EndTxn is safe."""
-        suspects = {handle.transaction.id: handle for handle in handles if parts[handle.slot].gone}
+        control, parts = asked.control, asked.parts
+        suspects = {handle.transaction.id: handle for handle in asked.handles if parts[handle.slot].gone}
         if not suspects:
             return set()
         transactions = Transactions(control)
@@ -117,16 +153,9 @@ class Settling:
                     self._settle(handle.slot, Outcome.LOST, f"{judgement.evidence}; seen twice, the rest is aborted")
         return torn
 
-    def _ask(
-        self,
-        control: ControlPlane,
-        handles: Sequence[KafkaCommittable],
-        parts: Mapping[int, Parts],
-        located: Mapping[str, Located],
-        highest: Code,
-    ) -> dict[int, Code]:
+    def _end(self, asked: _Asked, handles: Sequence[KafkaCommittable]) -> dict[int, Code]:
         """Send one EndTxn each. Settles complete commits; returns the answers that prove too little."""
-        transactions = Transactions(control)
+        transactions = Transactions(asked.control)
         by_id = {handle.transaction.id: handle for handle in handles}
         ordered = [handle.transaction for handle in sorted(handles, key=lambda handle: handle.slot)]
         doubtful: dict[int, Code] = {}
@@ -135,12 +164,12 @@ class Settling:
             # Send the first one alone if a test wants to stop the process between two ends.
             alone = not sent and self._first and armed(KillPoint.DRIVER_BETWEEN_END_TXN)
             wave = ordered[sent : sent + (1 if alone else IN_FLIGHT)]
-            known = None if sent else highest  # it may change while many waves are sent
+            known = None if sent else asked.highest  # it may change while many waves are sent
             sent += len(wave)
-            for name, code in transactions.end(wave, commit=True, located=located, highest=known).items():
+            for name, code in transactions.end(wave, commit=True, located=asked.located, highest=known).items():
                 handle = by_id[name]
                 match classify(code):
-                    case EndAnswer.DONE if parts[handle.slot].whole:
+                    case EndAnswer.DONE if asked.parts[handle.slot].whole:
                         evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
                         self._settle(handle.slot, Outcome.COMMITTED, evidence)
                     case EndAnswer.DONE | EndAnswer.DOUBT:

@@ -12,7 +12,7 @@ from onceward.coordinator.protocol.values import Author, CheckpointId, Generatio
 from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.transactions import Listed, State, Transaction, Transactions, TransactionView
@@ -51,6 +51,7 @@ class Owner:
 class FirstAnswers:
     """What the brokers answer to the requests of a pre-commit that were sent together."""
 
+    located: Mapping[str, Located]
     views: Mapping[str, TransactionView]
     listed: Listed
     topics: Mapping[str, TopicFacts]
@@ -59,12 +60,20 @@ class FirstAnswers:
 def ask_brokers(control: ControlPlane, owner: Owner, votes: Sequence[Vote], topics: Collection[str]) -> FirstAnswers:
     """Ask for the votes' transactions, the open transactions of the job and the topics. Raises ControlPlaneError."""
     transactions = Transactions(control)
-    views, listed, facts = control.run(
-        transactions.describing([str(vote.body["id"]) for vote in votes if vote.body]),
+    (located, views), listed, facts = control.run(
+        _describing(transactions, [str(vote.body["id"]) for vote in votes if vote.body]),
         transactions.listing_open_ids(owner.job),
         describing_topics(control, topics),
     )
-    return FirstAnswers(views=views, listed=listed, topics=facts)
+    return FirstAnswers(located=located, views=views, listed=listed, topics=facts)
+
+
+def _describing(
+    transactions: Transactions, ids: Collection[str]
+) -> Waves[tuple[Mapping[str, Located], Mapping[str, TransactionView]]]:
+    located = yield from transactions.locating(ids)
+    views = yield from transactions.describing(ids, located=located)
+    return located, views
 
 
 def make_committables(

@@ -30,6 +30,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from onceward.sinks.kafka.control.recent import RecentAnswers
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, replays
 from onceward.sinks.kafka.driver.precommit import (
@@ -124,6 +125,7 @@ class KafkaSink(Sink):
         """Topic ids when this process first owned the job."""
         self._tidied = False
         self._claim: claims.ClaimHolder | None = None
+        self._recent: RecentAnswers | None = None
         self._clock = Clock()
 
     @property
@@ -221,7 +223,9 @@ class KafkaSink(Sink):
         if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
+        asked = self._clock.monotonic()
         first = ask_brokers(control, owner, votes, self._topic_ids)
+        self._recent = RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics)
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, before=self._ids.pair, first=first.views
         )
@@ -269,6 +273,7 @@ class KafkaSink(Sink):
             controls=[control],
             clock=self._clock,
             generation=lambda: self._generation,
+            recent=lambda: self._recent,
         )
 
     def read_claim(self) -> Claim | None:

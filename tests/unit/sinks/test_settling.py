@@ -1,5 +1,6 @@
 """Committing many transactions at modelled brokers: which cluster gets the requests, and when they stop."""
 
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -7,13 +8,16 @@ from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
 from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane
-from onceward.sinks.kafka.control.transactions import State, Transaction
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind
+from onceward.sinks.kafka.control.recent import RecentAnswers
+from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
+from tests.support.kafka_model import Settings
 from tests.support.kafka_model.bench import Bench
 
 
@@ -66,6 +70,65 @@ def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Benc
     assert [each.slot for each in settled] == list(range(300))
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     assert sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) == 300
+
+
+def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) -> RecentAnswers:
+    """Answers of a pre-commit at ``asked``, on the clock of :func:`at`."""
+    located = Transactions(bench.control).locate([handle.transaction.id for handle in handles])
+    topics = topic_facts(bench.control, ["out"])
+    return RecentAnswers(control=bench.control, asked=asked, located=located, topics=topics)
+
+
+def at(bench: Bench, now: float, answers: RecentAnswers) -> KafkaCommitter:
+    """A committer at ``now``, in the process of the pre-commit."""
+    clock = Clock(wait=bench.wait, monotonic=lambda: now)
+    return KafkaCommitter(controls=[bench.control], clock=clock, recent=lambda: answers)
+
+
+def test_a_commit_right_after_the_pre_commit_does_not_ask_again_who_coordinates_and_leads(bench: Bench) -> None:
+    handles = pending(bench, 2)
+    made = at(bench, 1.0, recent(bench, handles))
+    before = len(bench.transport.sent)
+    settled = made.commit(author(), [handle.to_committable() for handle in handles])
+    assert {each.outcome for each in settled} == {Outcome.COMMITTED}
+    sent = Counter(type(call.request).__name__ for call in bench.transport.sent[before:])
+    assert sent == {"DescribeProducersRequest": 1, "ApiVersionsRequest": 1, "EndTxnRequest": 2}
+
+
+def test_answers_that_have_grown_old_are_asked_for_again(bench: Bench) -> None:
+    (handle,) = pending(bench, 1)
+    made = at(bench, 1.1, recent(bench, [handle]))
+    before = len(bench.transport.sent)
+    (settlement,) = made.commit(author(), [handle.to_committable()])
+    assert settlement.outcome is Outcome.COMMITTED
+    sent = {type(call.request).__name__ for call in bench.transport.sent[before:]}
+    assert {"FindCoordinatorRequest", "MetadataRequest"} <= sent
+
+
+def test_answers_about_other_transactions_are_not_used(bench: Bench) -> None:
+    handles = pending(bench, 2)
+    settled = at(bench, 0.0, recent(bench, handles[:1])).commit(author(), [one.to_committable() for one in handles])
+    assert {each.outcome for each in settled} == {Outcome.COMMITTED}
+
+
+def test_a_coordinator_that_has_moved_since_the_pre_commit_is_found() -> None:
+    bench = Bench(Settings(brokers=(1, 2)))
+    (handle,) = pending(bench, 1)
+    made, name = at(bench, 0.0, recent(bench, [handle])), handle.transaction.id
+    successor = 3 - bench.coordinator(key=name)
+    bench.cluster.move_coordinator(CoordinatorKind.TRANSACTION, name, successor, bench.transport.now())
+    (settlement,) = made.commit(author(), [handle.to_committable()])
+    assert settlement.outcome is Outcome.COMMITTED
+
+
+def test_a_part_that_was_lost_since_the_pre_commit_is_noticed(bench: Bench) -> None:
+    (handle,) = pending(bench, 1)
+    made = at(bench, 0.0, recent(bench, [handle]))
+    transaction = handle.transaction
+    log = bench.cluster.log(("out", 0))
+    log.mark(transaction.producer_id, transaction.epoch, commit=False, now=bench.transport.now())
+    (settlement,) = made.commit(author(), [handle.to_committable()])
+    assert settlement.outcome is Outcome.LOST
 
 
 def test_a_dead_cluster_of_another_name_is_not_even_asked(bench: Bench) -> None:
