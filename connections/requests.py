@@ -93,7 +93,10 @@ class BrokerRequests:
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
         """Send one request to ``node``, or to any broker. Raises ControlPlaneError without an answer."""
-        answer = self.send_all([(node, request)])[0]
+        return self.answered(request, self.send_all([(node, request)])[0])
+
+    def answered(self, request: Request, answer: Any) -> Any:
+        """Return ``answer``. Raises ControlPlaneError if it is :class:`NoAnswer`."""
         if isinstance(answer, NoAnswer):
             raise self.unanswered(type(request).__name__.removesuffix("Request"), answer.why)
         return answer

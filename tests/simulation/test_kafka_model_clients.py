@@ -1,6 +1,6 @@
 """The product's control plane, writer and committer, and the executors' client, on the model when the network fails."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import Generation, JobName, Outcome, ParticipantName
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claims import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -21,7 +21,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.transactions import State, end_txn_version
-from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables
+from onceward.sinks.kafka.driver.precommit import FirstAnswers, Owner, abort_losers, ask_brokers, make_committables
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
 from onceward.sinks.kafka.executor import producers
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
@@ -70,14 +70,16 @@ class Sink:
 
     def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
         votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]
+        return self.committables(votes, checkpoint=checkpoint)
+
+    def committables(self, votes: Sequence[Vote], *, checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
+        control, origins = self.bench.control, origins_of([[] for _ in votes])
         return make_committables(
-            self.bench.control,
-            self.owner,
-            checkpoint,  # type: ignore[arg-type]
-            votes,
-            origins_of([[] for _ in votes]),
-            self.clock,
+            control, self.owner, CheckpointId(checkpoint), votes, origins, self.clock, first=self.asked(votes)
         )
+
+    def asked(self, votes: Sequence[Vote]) -> FirstAnswers:
+        return ask_brokers(self.bench.control, self.owner, CheckpointId(1), votes, ["out"])
 
     def committer(self) -> KafkaCommitter:
         return KafkaCommitter(controls=[self.bench.control], clock=self.clock)
@@ -156,7 +158,8 @@ def test_a_commit_that_was_not_heard_of_is_proved_by_the_receipt_after_the_id_mo
 def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
     loser = sink.write(b"x")
     (winner,) = sink.prepared([b"a"])
-    aborted = abort_losers(sink.bench.control, sink.owner, [winner.transaction.id], sink.clock)
+    listed = sink.asked([]).listed
+    aborted = abort_losers(sink.bench.control, sink.owner, [winner.transaction.id], sink.clock, first=listed)
     assert aborted == [loser.body["id"]]
     assert sink.bench.view(winner.transaction.id).state is State.ONGOING
 
@@ -165,7 +168,7 @@ def test_a_vote_for_a_timed_out_transaction_is_not_prepared(sink: Sink) -> None:
     vote = sink.write(b"a")
     sink.bench.wait(100)
     with pytest.raises(PreCommitError, match="instead of open"):
-        make_committables(sink.bench.control, sink.owner, 1, [vote], origins_of([[]]), sink.clock)  # type: ignore[arg-type]
+        sink.committables([vote])
 
 
 def test_an_unclaimed_job_has_no_claim(sink: Sink) -> None:

@@ -88,9 +88,7 @@ class ControlPlane(BrokerRequests):
     def asking(self, request: Request) -> Waves[Any]:
         """Ask any broker. Raises ControlPlaneError without an answer."""
         (answer,) = yield [(None, request)]
-        if isinstance(answer, NoAnswer):
-            raise self.unanswered(type(request).__name__.removesuffix("Request"), answer.why)
-        return answer
+        return self.answered(request, answer)
 
     def transaction_version(self) -> int:
         """Return the cluster's finalized feature ``transaction.version``, 0 if the feature does not exist."""

@@ -122,11 +122,10 @@ class Transactions:
     ) -> dict[str, Code]:
         """Commit or abort each, once. Returns codes by transactional id; NoAnswer: it may or may not have happened.
 
-        ``highest``: what :meth:`finding_highest_end_txn` returned a moment ago.
+        ``highest``: what :meth:`finding_highest_end_txn` returned a moment ago; asked for by default.
         """
         if highest is None:
-            (highest,) = self._control.run(self.finding_highest_end_txn(transactions))
-        assert highest is not None
+            return self.end(transactions, commit=commit, located=located, highest=self.highest_end_txn(transactions))
         if isinstance(highest, NoAnswer):
             return {transaction.id: highest for transaction in transactions}
         requests = {
@@ -227,12 +226,16 @@ class Transactions:
         # The pattern only saves work: the parsed id decides which are ours.
         return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
 
-    def finding_highest_end_txn(self, transactions: Iterable[Transaction]) -> Waves[int | NoAnswer]:
+    def highest_end_txn(self, transactions: Iterable[Transaction]) -> Code:
         """Return the highest version of EndTxn that the cluster can complete.
 
         A cluster that went back to transaction.version 0 cannot store the result of version 5: it answers 35 and leaves
         the transaction stuck, with answer 51 until its coordinator moves. Version 4 ends it there. If version 5 had
         already ended it, version 4 is refused, and the coordinator or the log shows how it ended."""
+        return self._control.run(self.finding_highest_end_txn(transactions))[0]
+
+    def finding_highest_end_txn(self, transactions: Iterable[Transaction]) -> Waves[Code]:
+        """See :meth:`highest_end_txn`."""
         if all(transaction.version < 5 for transaction in transactions):
             return 4
         try:

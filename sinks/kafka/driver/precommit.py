@@ -57,11 +57,16 @@ class FirstAnswers:
     topics: Mapping[str, TopicFacts]
 
 
-def ask_brokers(control: ControlPlane, owner: Owner, votes: Sequence[Vote], topics: Collection[str]) -> FirstAnswers:
-    """Ask for the votes' transactions, the open transactions of the job and the topics. Raises ControlPlaneError."""
+def ask_brokers(
+    control: ControlPlane, owner: Owner, checkpoint: CheckpointId, votes: Sequence[Vote], topics: Collection[str]
+) -> FirstAnswers:
+    """Ask for the votes' transactions, the open transactions of the job and the topics.
+
+    Raises PreCommitError before any request if a vote is not for a transaction of its own, ControlPlaneError.
+    """
     transactions = Transactions(control)
     (located, views), listed, facts = control.run(
-        _describing(transactions, [str(vote.body["id"]) for vote in votes if vote.body]),
+        _describing(transactions, _own_transactions(owner, checkpoint, votes)),
         transactions.listing_open_ids(owner.job),
         describing_topics(control, topics),
     )
@@ -83,26 +88,19 @@ def make_committables(
     votes: Sequence[Vote],
     origins: Sequence[Origin],
     clock: Clock,
+    *,
+    first: FirstAnswers,
     before: Callable[[str], tuple[int, int] | None] = lambda _suffix: None,
-    first: Mapping[str, TransactionView] | None = None,
 ) -> tuple[KafkaCommittable, ...]:
     """Return one committable per vote that has a transaction, in slot order like ``votes``. Raises PreCommitError.
 
-    ``before``: id suffix -> (producer id, epoch) of the id's last settled transaction. A coordinator that still shows
-    that one is outdated: each transaction has a higher epoch, or another producer id. ``first``: the first answers;
-    what they leave open is asked again.
+    ``first``: what :func:`ask_brokers` returned; what it leaves open is asked again. ``before``: id suffix -> (producer
+    id, epoch) of the id's last settled transaction. A coordinator that still shows that one is outdated: each
+    transaction has a higher epoch, or another producer id.
     """
-    with_transaction = [vote for vote in votes if vote.body]
-    by_id = {str(vote.body["id"]): vote for vote in with_transaction}
-    if len(by_id) != len(with_transaction):
-        raise PreCommitError(
-            f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
-            "records are written again. This is a bug of the writer: please report it."
-        )
-    for name, vote in by_id.items():
-        _require_own_id(name, vote, owner, checkpoint)
+    by_id = _own_transactions(owner, checkpoint, votes)
     moment = clock.now()
-    views = _described(Transactions(control), by_id, checkpoint, clock, before, first)
+    views = _described(Transactions(control), by_id, checkpoint, clock, before, first.views)
     return tuple(
         KafkaCommittable(
             slot=vote.slot,
@@ -129,16 +127,26 @@ def make_committables(
     )
 
 
-def _require_own_id(name: str, vote: Vote, owner: Owner, checkpoint: CheckpointId) -> None:
-    """Refuse a vote for the transaction of another: this process would end it with its own rights."""
-    try:
-        require_own(name, owner.author)
-    except ValueError as error:
+def _own_transactions(owner: Owner, checkpoint: CheckpointId, votes: Sequence[Vote]) -> dict[str, Vote]:
+    """Return the votes that have a transaction by its id. Refuses a vote for the transaction of another: this process
+    would end it with its own rights."""
+    with_transaction = [vote for vote in votes if vote.body]
+    by_id = {str(vote.body["id"]): vote for vote in with_transaction}
+    if len(by_id) != len(with_transaction):
         raise PreCommitError(
-            f"The vote of slot {vote.slot} of checkpoint {checkpoint} is not to be trusted: {error}. No transaction of "
-            "another was touched, nothing of the checkpoint becomes visible, and its records are written again. Find "
-            "out what runs on the executors."
-        ) from None
+            f"Two slots of checkpoint {checkpoint} voted for the same transaction. Nothing of it becomes visible; its "
+            "records are written again. This is a bug of the writer: please report it."
+        )
+    for name, vote in by_id.items():
+        try:
+            require_own(name, owner.author)
+        except ValueError as error:
+            raise PreCommitError(
+                f"The vote of slot {vote.slot} of checkpoint {checkpoint} is not to be trusted: {error}. No "
+                "transaction of another was touched, nothing of the checkpoint becomes visible, and its records are "
+                "written again. Find out what runs on the executors."
+            ) from None
+    return by_id
 
 
 def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> TopicRecords:
@@ -161,15 +169,13 @@ def _described(
     checkpoint: CheckpointId,
     clock: Clock,
     before: Callable[[str], tuple[int, int] | None],
-    first: Mapping[str, TransactionView] | None,
+    views: Mapping[str, TransactionView],
 ) -> dict[str, TransactionView]:
     earlier = {name: before(one.suffix) for name in votes if (one := TransactionalId.parse(name)) is not None}
     known: dict[str, TransactionView] = {}
     deadline = clock.monotonic() + _PATIENCE_S
     backoff = broker_backoff()
     while left := [name for name in votes if name not in known]:
-        views = first or transactions.describe(left)
-        first = None
         outdated = {name for name, view in views.items() if (view.producer_id, view.epoch) == earlier.get(name)}
         for name, view in views.items():
             if name in outdated:
@@ -191,6 +197,7 @@ def _described(
                 "written again. Check the brokers."
             )
         clock.wait(backoff.next())
+        views = transactions.describe([name for name in votes if name not in known])
     return known
 
 
@@ -239,9 +246,11 @@ def require_same_topics(cluster_name: str, now: Mapping[str, TopicFacts], ids: M
 
 
 def abort_losers(
-    control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock, first: Listed | None = None
+    control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock, *, first: Listed
 ) -> list[str]:
     """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
+
+    ``first``: what :func:`ask_brokers` listed; asked again if a broker did not answer.
 
     Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
     """

@@ -224,10 +224,10 @@ class KafkaSink(Sink):
         control, _ = self._opened()
         owner = self._granted()
         asked = self._clock.monotonic()
-        first = ask_brokers(control, owner, votes, self._topic_ids)
+        first = ask_brokers(control, owner, checkpoint, votes, self._topic_ids)
         self._recent = RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics)
         handles = make_committables(
-            control, owner, checkpoint, votes, origins, self._clock, before=self._ids.pair, first=first.views
+            control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair
         )
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}

@@ -20,7 +20,13 @@ from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State, Transaction
-from onceward.sinks.kafka.driver.precommit import Owner, abort_losers, make_committables, require_same_topics
+from onceward.sinks.kafka.driver.precommit import (
+    Owner,
+    abort_losers,
+    ask_brokers,
+    make_committables,
+    require_same_topics,
+)
 from onceward.sinks.kafka.errors import ControlPlaneError, PreCommitError
 from tests.support.kafka_model import AddOffsets, AddPartitions, Settings
 from tests.support.kafka_model.bench import OUT, Bench, Ids, init_request
@@ -74,7 +80,14 @@ def made(
     whose: Owner | None = None,
 ) -> tuple[KafkaCommittable, ...]:
     inputs = ranges(1 + max(each.slot for each in votes)) if inputs is None else inputs
-    return make_committables(bench.control, whose or owner(), SEVEN, votes, origins_of(inputs), clock(bench))
+    whose = whose or owner()
+    first = ask_brokers(bench.control, whose, SEVEN, votes, ["out"])
+    return make_committables(bench.control, whose, SEVEN, votes, origins_of(inputs), clock(bench), first=first)
+
+
+def losers(bench: Bench, keep: Sequence[str] = ()) -> list[str]:
+    first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"])
+    return abort_losers(bench.control, owner(), keep, clock(bench), first=first.listed)
 
 
 def described(bench: Bench) -> int:
@@ -153,9 +166,8 @@ def test_an_unknown_start_time_stays_unknown(bench: Bench, reported: int, began:
     assert handle.began == began
 
 
-def test_an_empty_checkpoint_sends_no_request(bench: Bench) -> None:
+def test_an_empty_checkpoint_has_nothing_to_commit(bench: Bench) -> None:
     assert made(bench, [Vote(slot=0, attempt=0, records=0, bytes=0)]) == ()
-    assert bench.transport.sent == []
 
 
 def test_two_votes_for_one_transaction_are_refused(bench: Bench) -> None:
@@ -272,8 +284,10 @@ def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the
     ids = opened_at(bench, new)
     assert bench.view_at(former, name(0)).producer_epoch == before[2]
     pairs = {"0123abcd.0": before[1:]}
+    votes = [vote(0, ids)]
+    first = ask_brokers(bench.control, owner(), SEVEN, votes, ["out"])
     (handle,) = make_committables(
-        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1)), clock(bench), before=pairs.get
+        bench.control, owner(), SEVEN, votes, origins_of(ranges(1)), clock(bench), first=first, before=pairs.get
     )
     assert (handle.transaction.id, handle.transaction.producer_id, handle.transaction.epoch) == ids
     assert bench.transport.now() - began >= 5
@@ -297,7 +311,7 @@ def opened_at(bench: Bench, node: int) -> Ids:
 def test_only_transactions_of_losing_attempts_are_aborted(bench: Bench) -> None:
     kept, lost = bench.open(name(0)), bench.open(name(1))
     older, stranger = bench.open(name(0, generation=1)), bench.open("bills.sink.2.0123abcd.0")
-    assert abort_losers(bench.control, owner(), [kept[0]], clock(bench)) == [older[0], lost[0]]
+    assert losers(bench, [kept[0]]) == [older[0], lost[0]]
     bench.wait(1)
     assert {bench.view(ids[0]).state for ids in (kept, stranger)} == {State.ONGOING}
     assert all(bench.view(ids[0]).state is not State.ONGOING for ids in (lost, older))
@@ -307,7 +321,7 @@ def test_only_transactions_of_losing_attempts_are_aborted(bench: Bench) -> None:
 def test_a_newer_generation_is_left_alone_with_everything(bench: Bench) -> None:
     lost, newer = bench.open(name(0)), bench.open(name(0, generation=3))
     with pytest.raises(FencedError, match=f"transaction {newer[0]} of generation 3 is open"):
-        abort_losers(bench.control, owner(), [], clock(bench))
+        losers(bench)
     assert bench.view(lost[0]).state is bench.view(newer[0]).state is State.ONGOING
 
 
@@ -315,7 +329,7 @@ def test_a_loser_whose_abort_is_not_confirmed_fails_the_pre_commit(bench: Bench)
     bench.open(name(0))
     bench.transport.cut = lambda call: isinstance(call.request, InitProducerIdRequest)
     with pytest.raises(ControlPlaneError, match="Could not fence 1 within 30 s"):
-        abort_losers(bench.control, owner(), [], clock(bench))
+        losers(bench)
 
 
 # -- topics
