@@ -15,8 +15,6 @@ step() {
 step 'format' .venv/bin/ruff format --check --quiet .
 step 'lint' .venv/bin/ruff check --quiet .
 step 'stubs are what the .proto files say' .venv/bin/python scripts/protos.py --check
-say 'PostgreSQL for the tests of the store'
-.venv/bin/python -m onceward.coordinator.dev.postgres >/dev/null # fetched once
 say 'types, beside unit and scenario tests'
 .venv/bin/mypy --no-error-summary >&2 &
 types=$!

@@ -77,7 +77,7 @@ def postgres() -> Iterator["LocalPostgres"]:
         yield local
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Iterator["Place"]:
     """Where the test's store is: the test runs on each database."""
     from tests.support.places import postgres_place, sqlite_place
@@ -106,8 +106,13 @@ def job_processes(tmp_path: Path, job: str, topics: "Topics") -> "Starter":
     return partial(JobProcesses, tmp_path, job, topics.servers)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start slow files first, so that no core runs one of them alone at the end."""
+    """Leave tests on a PostgreSQL of their own to `make test`. Start slow files first, so that no core runs one of them
+    alone at the end."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "postgres" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

@@ -31,6 +31,8 @@ from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 POINTS = [point for point in KillPoint if point.name.startswith("COORDINATOR_")]
 
 
