@@ -165,6 +165,19 @@ def test_the_server_ends_with_its_owner_also_when_that_is_killed(proxies: LocalT
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server ends", 10)
 
 
+def test_a_server_on_the_path_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The version that a program reports does not prove what it is."""
+    planted = tmp_path / "toxiproxy-server"
+    planted.write_text(f"#!/bin/sh\necho toxiproxy-server version {VERSION}\n: >'{tmp_path}/ran'\n")
+    planted.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ToxiproxyError, match="Install Go"):
+        toxiproxy_server()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_without_go_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ONCEWARD_CACHE_DIR", str(tmp_path))

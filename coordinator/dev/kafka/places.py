@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Sequence
@@ -85,9 +86,19 @@ def _try_lock(file: IO[bytes]) -> bool:
 def _sweep(prefix: str) -> None:
     """Remove temporary directories whose owner and supervisors were all killed before they could remove them."""
     for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), (directory / _LOCK).open("rb") as lock:
-            if _try_lock(lock):
+        with contextlib.suppress(OSError), open(directory / _LOCK, "rb", opener=_not_waiting) as lock:
+            if _is_ours(lock) and _try_lock(lock):
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def _not_waiting(path: str, flags: int) -> int:
+    """Follow no link and wait for no pipe: others may write to the parent directory."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _is_ours(file: IO[bytes]) -> bool:
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def free_ports(nodes: int, first: int | None, extra: int = 0) -> Sequence[NodePorts]:

