@@ -16,7 +16,7 @@ from tests.network.mixed import mixed
 from tests.network.results import Run
 from tests.network.runs import run_scenario
 from tests.network.scenario import Phase, Scenario, all_scenarios
-from tests.network.world import LinkedHarness, linked_harness
+from tests.network.world import linked_harness
 
 _BUILD = Path(__file__).resolve().parents[2] / "build" / "network"
 
@@ -47,17 +47,16 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     runs: list[Run] = []
     began = time.monotonic()
-    with linked_harness(run_directory) as world:
-        if arguments.minutes is None:
-            wanted = [one for one in scenarios if not arguments.scenario or one.name in arguments.scenario]
-            parts = planned(world, wanted, arguments.phase, arguments.seed)
-        else:
-            parts = mixed(world, scenarios, seed=arguments.seed, minutes=arguments.minutes)
-        for made in parts:
-            runs += made
-            for run in made:
-                console.print(report.line(run), style=None if run.good else "red")
-            report.write(build, runs, seed=arguments.seed, seconds=time.monotonic() - began)
+    if arguments.minutes is None:
+        wanted = [one for one in scenarios if not arguments.scenario or one.name in arguments.scenario]
+        parts = planned(run_directory, wanted, arguments.phase, arguments.seed, console)
+    else:
+        parts = at_random(run_directory, scenarios, arguments.seed, arguments.minutes)
+    for made in parts:
+        runs += made
+        for run in made:
+            console.print(report.line(run), style=None if run.good else "red")
+        report.write(build, runs, seed=arguments.seed, seconds=time.monotonic() - began)
     for name, value in report.numbers(runs).items():
         console.print(f"{name}: {value}")
     console.print(f"{'PASS' if report.passed(runs) else 'FAIL'}: the report is {build / 'report.md'}")
@@ -65,13 +64,37 @@ def main() -> int:
 
 
 def planned(
-    world: LinkedHarness, scenarios: list[Scenario], phases: list[str] | None, seed: int
+    directory: Path, scenarios: list[Scenario], phases: list[str] | None, seed: int, console: Console
 ) -> Iterator[list[Run]]:
-    """Run every scenario at each of its phases."""
-    for scenario in scenarios:
-        chosen = [phase for phase in scenario.phases if not phases or phase.value in phases]
-        if chosen:
-            yield run_scenario(world, scenario, chosen, scenario.name, seed)
+    """Run every scenario at each of its phases. If toxiproxy itself hangs, the scenario proved nothing: it is repeated
+    once, with new servers."""
+    left = [
+        (scenario, chosen)
+        for scenario in scenarios
+        if (chosen := [phase for phase in scenario.phases if not phases or phase.value in phases])
+    ]
+    hung: list[str] = []
+    while left:
+        servers = directory / f"servers-{len(hung) + 1}"
+        servers.mkdir()
+        try:
+            with linked_harness(servers) as world:
+                while left:
+                    scenario, chosen = left[0]
+                    yield run_scenario(world, scenario, chosen, scenario.name, seed)
+                    del left[0]
+        except ToxiproxyError as error:
+            name = left[0][0].name
+            if name in hung:
+                raise
+            hung.append(name)
+            console.print(f"REPEAT  {name}, with new servers: {error}", style="yellow")
+
+
+def at_random(directory: Path, scenarios: list[Scenario], seed: int, minutes: float) -> Iterator[list[Run]]:
+    """Run the random mode."""
+    with linked_harness(directory) as world:
+        yield from mixed(world, scenarios, seed=seed, minutes=minutes)
 
 
 if __name__ == "__main__":
