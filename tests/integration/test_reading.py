@@ -1,9 +1,10 @@
 """format("onceward") on a real broker and a real Spark: what batch reads and streaming queries return."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,10 +70,12 @@ def registered(spark: "SparkSession") -> None:
     onceward.register(spark)
 
 
-def read(reader: Any, topics: Topics, topic: str, **options: object) -> "DataFrame":
-    """Load ``topic``. ``reader``: ``spark.read`` or ``spark.readStream``."""
-    given = {"kafka.bootstrap.servers": topics.servers, "subscribe": topic, **options}
-    df: DataFrame = reader.format("onceward").options(**given).load()
+def read(reader: Any, topics: Topics, topic: str | None, **options: object) -> "DataFrame":
+    """Load ``topic``, or what ``options`` name. ``reader``: ``spark.read`` or ``spark.readStream``."""
+    named = {} if topic is None else {"subscribe": topic}
+    df: DataFrame = (
+        reader.format("onceward").options(**{"kafka.bootstrap.servers": topics.servers, **named, **options}).load()
+    )
     return df
 
 
@@ -148,6 +151,60 @@ def test_a_batch_read_begins_and_ends_at_the_named_offsets(spark: "SparkSession"
     assert df.rdd.getNumPartitions() == 6
     assert df.columns == ["value", "offset"]
     assert Counter(row["value"] for row in df.collect()) == Counter([*values(50)[10:20], *values(50, "w")])
+
+
+def test_assigned_partitions_alone_are_read(spark: "SparkSession", topics: Topics) -> None:
+    one, other = topics.create("one", 2), topics.create("other", 2)
+    for partition in range(2):
+        topics.fill(one, values(5, f"one{partition}-"), partition=partition)
+        topics.fill(other, values(5, f"other{partition}-"), partition=partition)
+    rows = read(spark.read, topics, None, assign=json.dumps({one: [1], other: [0]})).collect()
+    assert Counter(row["value"] for row in rows) == Counter([*values(5, "one1-"), *values(5, "other0-")])
+
+
+def produce_at(topics: Topics, topic: str, times: Sequence[int], *, partition: int = 0) -> None:
+    """Produce one record at each time, in ms since 1970; its value is the time."""
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
+    for time in times:
+        producer.produce(topic, str(time).encode(), partition=partition, timestamp=time)
+    assert producer.flush(30) == 0
+
+
+def test_a_batch_read_begins_and_ends_at_times(spark: "SparkSession", topics: Topics) -> None:
+    """As in Spark: from the first record at or after the start, to before the first one at or after the end."""
+    topic, noon = topics.create(partitions=2, config={"retention.ms": "-1"}), 1_700_000_000_000
+    produce_at(topics, topic, [noon + n for n in (0, 10, 20, 30)])
+    produce_at(topics, topic, [noon + n for n in (5, 15, 25, 35)], partition=1)
+
+    def read_times(**options: object) -> list[int]:
+        return sorted(int(row["value"]) - noon for row in read(spark.read, topics, topic, **options).collect())
+
+    assert read_times(startingTimestamp=noon + 10, endingTimestamp=noon + 30) == [10, 15, 20, 25]
+    each = json.dumps({topic: {"0": noon + 11, "1": noon + 35}})
+    assert read_times(startingOffsetsByTimestamp=each) == [20, 30, 35]
+    assert read_times(endingOffsetsByTimestamp=each) == [0, 5, 10, 15, 25]
+    late = {"startingTimestamp": noon + 31}
+    assert read_times(**late, startingOffsetsByTimestampStrategy="latest") == [35]
+    with pytest.raises(Exception, match="startingTimestamp: there is no record with that timestamp or a later one in"):
+        read_times(**late)
+
+
+@streaming
+def test_a_query_finds_topics_that_match_its_pattern_later(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    first = topics.create("orders")
+    topics.fill(first, values(5))
+    pattern = f"{first.removesuffix('orders')}(orders|returns)"
+    stream = read(spark.readStream, topics, None, subscribePattern=pattern, startingOffsets="earliest")
+    query = Query(stream, tmp_path, processingTime="200 milliseconds")
+    try:
+        wait_until(lambda: len(query.values) == 5, "the first topic is read", _LIMIT_S)
+        topics.fill(topics.create("other"), values(5, "other"))
+        topics.fill(topics.create("returns"), values(5, "returned"))
+        wait_until(lambda: query.values[5:] == values(5, "returned"), "the second topic is read", _LIMIT_S)
+    finally:
+        query.running.stop()
 
 
 @pytest.mark.skipif(STREAMS, reason="this Spark reads streams")
