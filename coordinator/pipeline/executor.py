@@ -31,6 +31,8 @@ VOTE_SCHEMA = "vote string"
 DIGEST_SCHEMA = "digest string"
 DIGEST_COLUMN = "onceward_digest"
 """A 64-bit hash of each record."""
+PARTITION_COLUMN = "onceward_partition"
+"""The number of the Spark partition that each record comes from: a slot may hold several."""
 READER_NAME = "onceward_read"
 """The reader's name in Spark's plans; the plan checks look for it."""
 
@@ -66,26 +68,22 @@ def writing(write: Any) -> BatchesTransform:
 
 
 def digesting(write: Any) -> BatchesTransform:
-    """Return the writer task of a batch that may have to run again: its vote has the digest of its records.
+    """Return the writer task of a batch that may have to run again: its vote has the digests of its records.
 
-    The last column of the batches is :data:`DIGEST_COLUMN`, which is not written. A task whose splits name slots is a
-    replay: it writes only these, numbers the votes by split, and drains all other slots, so that the whole batch is
-    evaluated and its state is written.
+    The last two columns of the batches are :data:`DIGEST_COLUMN` and :data:`PARTITION_COLUMN`, which are not written. A
+    task whose split has digests is a replay of one slot: it gets the whole batch, evaluates it, so that its state is
+    written, and writes only the records of the slot's partitions.
     """
 
     def onceward_write_digested(batches: Batches) -> Batches:
         clock = Stopwatch()
         task, slot, attempt = _current()
-        numbers = {split["slot"]: number for number, split in enumerate(task.splits) if "slot" in split}
-        if numbers and slot not in numbers:
-            for _ in batches:
-                pass
-            return
-        digested = _Digested(batches)
+        digested = _Digested(batches, only=task.splits[0].get("digests"))
         made = Timed(iter(digested))
-        vote = _written(write, task, numbers.get(slot, slot), attempt, made)
+        vote = _written(write, task, slot, attempt, made)
         _warmed_up()
-        yield _ballot(replace(vote, digest=str(digested.digest), steps=clock.steps(task.submitted, made, None)))
+        digests = {partition: str(digest) for partition, digest in digested.digests.items()}
+        yield _ballot(replace(vote, digests=digests, steps=clock.steps(task.submitted, made, None)))
 
     return onceward_write_digested
 
@@ -97,7 +95,7 @@ def onceward_digest(batches: Batches) -> Batches:
     digested = _Digested(batches)
     for _ in digested:
         pass
-    yield pa.RecordBatch.from_pydict({"digest": [str(digested.digest)]})
+    yield pa.RecordBatch.from_pydict({"digest": [str(sum(digested.digests.values(), Digest()))]})
 
 
 def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
@@ -171,19 +169,29 @@ def unusable_in(text: str) -> ConfigurationError | None:
 
 
 class _Digested:
-    """The batches of a slot without their column of hashes, and the digest of those that were taken."""
+    """The batches of a slot without their columns of hashes and partitions, and the digests of those that were taken,
+    by partition. ``only``: drop the records of other partitions."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches, only: Iterable[str] | None = None) -> None:
         self._batches = batches
-        self.digest = Digest()
+        self._only = None if only is None else [int(partition) for partition in only]
+        self.digests: dict[str, Digest] = {}
 
     def __iter__(self) -> Batches:
         import numpy as np
+        import pyarrow as pa
 
-        for batch in self._batches:
-            hashes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
-            self.digest += Digest(batch.num_rows, int(hashes.sum(dtype=np.int64)))
-            yield batch.select(batch.schema.names[:-1])
+        for whole in self._batches:
+            batch, columns = whole, whole.schema.names
+            if self._only is not None:
+                wanted = np.isin(whole.column(columns[-1]).to_numpy(), self._only)
+                batch = whole.filter(pa.array(wanted))
+            hashes, partitions = (batch.column(name).to_numpy(zero_copy_only=False) for name in columns[-2:])
+            for partition in np.unique(partitions).tolist():
+                its = hashes[partitions == partition]
+                known = self.digests.get(str(partition), Digest())
+                self.digests[str(partition)] = known + Digest(len(its), int(its.sum(dtype=np.int64)))
+            yield batch.select(columns[:-2])
 
 
 class _Given:

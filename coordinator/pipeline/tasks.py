@@ -83,10 +83,16 @@ class Vote:
     """Bytes of keys and values of those records."""
     body: Mapping[str, Any] = field(default_factory=dict)
     """What the sink's ``pre_commit`` needs; empty for a slot without records, which has no transaction."""
-    digest: str = ""
-    """The text of the :class:`Digest` of the slot's records; empty when not computed."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the :class:`Digest` of the slot's records, by the number of the Spark partition in which they were
+    before partitions were coalesced into slots. Without partitions that have no records; empty when not computed."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of all records of the slot."""
+        return sum(map(Digest.parse, self.digests.values()), Digest())
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -47,6 +47,7 @@ class Counting:
         self.topics, self.job, self.directory = topics, job, directory
         self.topic = topics.create(topic, 2)
         self.checkpoint = directory / "checkpoint"
+        self.query = stream_queries.QUERIES["running-count"]
         self._fed = 0
 
     def feed(self, files: list[stream_queries.File]) -> None:
@@ -67,8 +68,8 @@ class Counting:
         return self.writer().foreachBatch(write).start()
 
     def writer(self) -> "DataStreamWriter":
-        query = stream_queries.QUERIES["running-count"]
-        written = query.build(self.spark, self.directory / "input").writeStream.outputMode(query.output_mode)
+        df = self.query.build(self.spark, self.directory / "input")
+        written = df.writeStream.outputMode(self.query.output_mode)
         return written.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
 
     def run(self, sink: KafkaSink | None = None) -> CloseReason:
@@ -199,6 +200,56 @@ def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Countin
     assert counting.run(LosingSink(counting.topics.servers, topic=counting.topic)) is CloseReason.FINISHED
     assert counting.written() == expected(files)
     assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(1, 1)]
+
+
+class LosingLater(Losing):
+    """Loses the first two transactions of the third batch."""
+
+    def commit(self, author: Author, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:
+        if committables and self.left:
+            self.left -= 1
+            if not self.left:
+                self.abort(author, committables[:2])
+        return KafkaCommitter.commit(self, author, committables, **options)
+
+
+class LosingLaterSink(KafkaSink):
+    def committer(self) -> LosingLater:
+        made = super().committer()
+        losing = LosingLater(controls=made._controls, clock=made._clock, generation=made._generation)
+        losing.left = 3
+        return losing
+
+
+def test_many_partitions_share_a_few_transactions_which_are_written_again_when_they_are_lost(
+    counting: Counting,
+) -> None:
+    counting.spark.conf.set("spark.sql.shuffle.partitions", "24")
+    most = 2 * counting.spark.sparkContext.defaultParallelism
+    files = records(5)
+    counting.feed(files[:4])
+    assert counting.run(LosingLaterSink(counting.topics.servers, topic=counting.topic)) is CloseReason.FINISHED
+    assert counting.written() == expected(files[:4])
+    first, *others = [event["transactions"] for event in counting.events("pre-committed") if event["written"]]
+    assert most < first <= 24
+    assert all(2 <= each <= most for each in others)
+    assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(2, 2)]
+    counting.feed(files[4:])
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == expected(files)
+
+
+@pytest.mark.parametrize("name", stream_queries.QUERIES)
+def test_every_kind_of_state_stays_exact_when_partitions_share_transactions(counting: Counting, name: str) -> None:
+    counting.query = stream_queries.QUERIES[name]
+    for setting, value in {**counting.query.settings, "spark.sql.shuffle.partitions": "12"}.items():
+        counting.spark.conf.set(setting, value)
+    files = records(10)
+    for part in (files[:7], files[7:]):
+        counting.feed(part)
+        assert counting.run() is CloseReason.FINISHED
+    wanted = counting.query.oracle(files)
+    assert counting.written() == Counter((key, value) for key, values in wanted.items() for value in values)
 
 
 def test_a_lost_transaction_that_would_come_out_otherwise_halts_the_job_and_is_not_written(counting: Counting) -> None:

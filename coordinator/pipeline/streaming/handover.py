@@ -157,7 +157,7 @@ class Handover:
             if isinstance(work.result, Exception):
                 raise work.result
             if not work.replay:
-                self._digest = str(sum((Digest.parse(vote.digest) for vote in work.result), Digest()))
+                self._digest = str(sum((vote.digest for vote in work.result), Digest()))
         return work.result
 
     def _impossible(self, work: Work) -> bool:

@@ -46,9 +46,6 @@ _LOOK_S = 0.2
 _STOPPED = "\npy4j.protocol.Py4JJavaError: An error occurred while calling the sink.\n: java.lang.InterruptedException"
 """By this text Spark distinguishes a query that was stopped from one that failed (``StreamExecution``)."""
 
-_MANY_ROUNDS = 4
-"""Tasks per core in a batch above which a warning is logged."""
-
 _registering = threading.Lock()
 _open: "dict[JobName, StreamSink]" = {}
 """The open sinks of this process. A signal ends all of their queries."""
@@ -226,24 +223,9 @@ class StreamSink:
                         raise
                 else:
                     ran = self._handover.answer(work, votes) or ran
-                    if first:
-                        self._warn_of_many(len(votes), df)
-                        first = False
         kill_point(KillPoint.BATCH_AFTER_SETTLE)
         if not ran:
             self._write_state(df, query, found.batch)
-
-    def _warn_of_many(self, slots: int, df: "DataFrame") -> None:
-        at_a_time = df.sparkSession.sparkContext.defaultParallelism
-        if slots > _MANY_ROUNDS * at_a_time:
-            _log.warning(
-                "job %s: a batch has %d slots, each with a task and a Kafka transaction, and %d run at a time: fewer "
-                "partitions make batches faster. Set spark.sql.shuffle.partitions before the query's first start; "
-                "later, Spark keeps the number that is in the checkpointLocation.",
-                self._job,
-                slots,
-                at_a_time,
-            )
 
     def _write_state(self, df: "DataFrame", query: Query, batch: Batch) -> None:
         """Run a batch that was settled before: Spark needs the version of the state that the batch makes."""

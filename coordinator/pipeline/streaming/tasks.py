@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.executor import (
     DIGEST_COLUMN,
     DIGEST_SCHEMA,
+    PARTITION_COLUMN,
     VOTE_SCHEMA,
     BatchesTransform,
     digesting,
@@ -19,6 +21,7 @@ from onceward.coordinator.pipeline.spark import is_alive, ship
 from onceward.coordinator.pipeline.streaming.batches import batch_of
 from onceward.coordinator.pipeline.streaming.handover import Handover, Work
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
+from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchTasks"]
 
-_SLOT, _SLOTS, _DIGEST = "slot", "slots", "digest"
+_log = logger("onceward.pipeline")
+
+_SLOT, _DIGESTS = "slot", "digests"
+_ROUNDS = 2
+"""Most slots of a batch, in multiples of the tasks that run at a time: a short slot makes up for a long one."""
 _JOB_GROUP = "spark.jobGroup.id"
 """Spark's local property. The group of a query's jobs is the id of its run."""
 
@@ -43,6 +50,8 @@ class BatchTasks:
         self._votes: tuple[Vote, ...] = ()
         """Of the run that ended last."""
         self._job_group = ""
+        self._coalesces = False
+        """Whether a batch had more partitions than it should have slots."""
 
     # -- the generation's threads
 
@@ -78,12 +87,12 @@ class BatchTasks:
         return self._votes
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """A slot is written again by running its whole batch again and writing this slot only. The number of slots and
-        the digest of its records show whether the second run gives the same."""
+        """A slot is written again by running its whole batch again and writing the records of its partitions only.
+        Their digests show whether the second run gives the same."""
         if _is_replay(plan.splits):
             return [[split] for split in plan.splits]
         (batch,) = plan.splits
-        return [[{**batch, _SLOT: vote.slot, _SLOTS: slots, _DIGEST: vote.digest}] for vote in self._votes]
+        return [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in self._votes]
 
     def cancel(self) -> None:
         self._handover.cancel(lambda: self._spark.sparkContext.cancelJobGroup(self._job_group))
@@ -92,17 +101,43 @@ class BatchTasks:
 
     def execute(self, df: "DataFrame", work: Work) -> tuple[Vote, ...]:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
-        assert self._write is not None, "started before its first checkpoint"
-        replay = _is_replay(work.task.splits)
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
-        context.setLocalProperty(TASK_PROPERTY, work.task.to_json())
+        records = _hashed(self._sink.prepare(df))
+        if not _is_replay(work.task.splits):
+            votes = self._written(records, work.task)
+            kill_point(KillPoint.BATCH_AFTER_RUN)
+            return votes
+        kill_point(KillPoint.BATCH_BEFORE_REPLAY)
+        # How Spark coalesces may differ between two runs, so each lost slot is written by a single task of its own run.
+        votes = ()
+        for number, split in enumerate(work.task.splits):
+            task = replace(work.task, splits=(split,))
+            (vote,) = check_votes(self._run(records.coalesce(1), task), 1)
+            votes += (replace(vote, slot=number),)
+        kill_point(KillPoint.BATCH_AFTER_REPLAY)
+        return votes
+
+    def _written(self, records: "DataFrame", task: CheckpointTask) -> tuple[Vote, ...]:
+        """Write a batch. Once a batch has had many partitions, later ones are coalesced into fewer slots: a slot has a
+        Kafka transaction, and stateful queries have 200 partitions by default. Coalescing moves no rows, so each
+        partition's state stays where it is."""
+        most = _ROUNDS * records.sparkSession.sparkContext.defaultParallelism
+        votes = check_votes(self._run(records.coalesce(most) if self._coalesces else records, task), None)
+        if len(votes) > most:
+            self._coalesces = True
+            _log.info(
+                "job %s: a batch has %d partitions; they are coalesced into %d slots", self._job, len(votes), most
+            )
+        return votes
+
+    def _run(self, records: "DataFrame", task: CheckpointTask) -> list[str]:
+        """Run the tasks; return the texts of their votes. Raises any error of Spark."""
+        assert self._write is not None, "started before its first checkpoint"
+        context: Any = records.sparkSession.sparkContext
+        context.setLocalProperty(TASK_PROPERTY, task.to_json())
         try:
-            records = _hashed(self._sink.prepare(df))
-            if replay:
-                _require_same_slots(work.batch.number, work.task.splits, records)
-                kill_point(KillPoint.BATCH_BEFORE_REPLAY)
-            rows = records.mapInArrow(self._write, VOTE_SCHEMA).collect()
+            return [row[0] for row in records.mapInArrow(self._write, VOTE_SCHEMA).collect()]
         except Exception as error:
             wrong = unusable_in(str(error))
             if wrong is None:
@@ -110,8 +145,6 @@ class BatchTasks:
             raise wrong from error
         finally:
             context.setLocalProperty(TASK_PROPERTY, None)
-        kill_point(KillPoint.BATCH_AFTER_REPLAY if replay else KillPoint.BATCH_AFTER_RUN)
-        return check_votes((row[0] for row in rows), len(work.task.splits) if replay else None)
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
@@ -124,24 +157,19 @@ def _is_replay(splits: Sequence[JsonObject]) -> bool:
 
 
 def _hashed(df: "DataFrame") -> "DataFrame":
-    """Add the hash of each record, computed where the record is. Spark hashes no maps."""
+    """Add the hash of each record and the partition in which it is. Spark hashes no maps."""
     columns = ", ".join("`" + name.replace("`", "``") + "`" for name, kind in df.dtypes if "map<" not in kind)
-    return df.selectExpr("*", f"xxhash64({columns}) AS {DIGEST_COLUMN}")
-
-
-def _require_same_slots(batch: int, splits: Sequence[JsonObject], records: "DataFrame") -> None:
-    """Raise ReplayRefusedError, before anything is written, if the batch comes in another number of slots now."""
-    plan: Any = records._jdf
-    wanted, found = splits[0][_SLOTS], int(plan.queryExecution().toRdd().getNumPartitions())
-    if found != wanted:
-        raise ReplayRefusedError(f"batch {batch} has {found} slots when it runs again, and had {wanted}")
+    return df.selectExpr("*", f"xxhash64({columns}) AS {DIGEST_COLUMN}", f"spark_partition_id() AS {PARTITION_COLUMN}")
 
 
 def _require_same(batch: int, splits: Sequence[JsonObject], votes: Sequence[Vote]) -> None:
     """Raise ReplayRefusedError if a slot was written again with other records than before."""
     for split, vote in zip(splits, votes, strict=True):
-        if vote.digest != split[_DIGEST]:
+        before = split[_DIGESTS]
+        changed = sorted(int(one) for one in before.keys() | vote.digests if before.get(one) != vote.digests.get(one))
+        if changed:
             raise ReplayRefusedError(
-                f"slot {split[_SLOT]} of batch {batch} has other records when it runs again ({vote.digest}, was "
-                f"{split[_DIGEST]}): the query draws at random, reads the clock, or depends on the order of its input"
+                f"slot {split[_SLOT]} of batch {batch} has other records when it runs again (in {len(changed)} of "
+                f"{len(before)} partitions, such as {changed[0]}): the query draws at random, reads the clock, depends "
+                "on the order of its input, or has another number of partitions"
             )

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,42 +76,52 @@ def test_a_writer_returns_its_vote_as_the_only_row() -> None:
     assert {"schedule", "read+transform", "produce", "flush"} == vote.steps.keys()
 
 
-def test_a_digest_depends_on_the_records_and_not_on_their_order() -> None:
-    def digest_of(*batches: list[tuple[str, int]]) -> str:
+def hashed(*rows: tuple[str, int, int]) -> pa.RecordBatch:
+    """Rows of a value, its hash and its partition."""
+    values, hashes, partitions = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    arrays = [pa.array(values, pa.string()), pa.array(hashes, pa.int64()), pa.array(partitions, pa.int32())]
+    return pa.RecordBatch.from_arrays(arrays, ["value", "hash", "partition"])
+
+
+def test_digests_depend_on_the_records_of_each_partition_and_not_on_their_order() -> None:
+    def digests_of(*batches: list[tuple[str, int, int]]) -> Mapping[str, str]:
         writer = Written()
-        made = (
-            pa.RecordBatch.from_arrays(
-                [pa.array([v for v, _ in batch]), pa.array([h for _, h in batch], pa.int64())], ["value", "hash"]
-            )
-            for batch in batches
-        )
-        (ballot,) = digesting(writer)(made)
-        assert writer.values == [value for batch in batches for value, _ in batch]
-        return Vote.from_json(ballot.column("vote")[0].as_py()).digest
+        (ballot,) = digesting(writer)(hashed(*batch) for batch in batches)
+        assert writer.values == [row[0] for batch in batches for row in batch]
+        return Vote.from_json(ballot.column("vote")[0].as_py()).digests
 
     most, least = 2**63 - 1, -(2**63)
-    digest = digest_of([("a", most), ("b", most)], [("c", least)])
-    assert digest == digest_of([("c", least)], [("b", most)], [("a", most)])
-    others = [digest_of([("a", most), ("b", most)]), digest_of([("a", most), ("b", most), ("c", 1)]), digest_of()]
-    assert len({digest, *others}) == 4
+    digests = digests_of([("a", most, 3), ("b", most, 3)], [("c", least, 3), ("d", 1, 12)])
+    assert digests.keys() == {"3", "12"}
+    assert digests == digests_of([("d", 1, 12)], [("c", least, 3)], [("b", most, 3)], [], [("a", most, 3)])
+    others = [
+        digests_of([("a", most, 3), ("b", most, 3), ("c", least, 12), ("d", 1, 12)]),
+        digests_of([("a", most, 3), ("b", most, 3), ("d", 1, 12)]),
+        digests_of([("a", most, 3), ("b", most, 3), ("c", least, 3), ("d", 2, 12)]),
+        digests_of([]),
+    ]
+    assert digests not in others
+    assert others[-1] == {}
 
 
-def test_a_replay_writes_only_the_slots_of_its_splits_and_drains_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def written(*slots: int) -> tuple[list[int], list[Any]]:
-        task = replace(TASK, splits=tuple({"slot": slot} for slot in slots))
-        properties = {TASK_PROPERTY: task.to_json()}
-        context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 1, taskAttemptId=lambda: 30)
-        monkeypatch.setattr(TaskContext, "get", lambda: context)
-        rows = iter([pa.RecordBatch.from_pydict({"value": ["a"], "hash": [1]})])
+def test_a_replay_evaluates_the_whole_batch_and_writes_only_the_partitions_of_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = replace(TASK, splits=({"slot": 4, "digests": {"3": "1:0000000000000001", "12": "1:0000000000000003"}},))
+    properties = {TASK_PROPERTY: task.to_json()}
+    context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0, taskAttemptId=lambda: 30)
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    rows = iter([hashed(("a", 1, 3), ("b", 2, 5)), hashed(("c", 2, 5)), hashed(("d", 3, 12))])
+    written: list[str] = []
 
-        def write(_task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
-            return Vote(slot=slot, attempt=attempt, records=sum(batch.num_rows for batch in batches), bytes=1)
+    def write(_task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
+        written.extend(value for batch in batches for value in batch.column("value").to_pylist())
+        return Vote(slot=slot, attempt=attempt, records=len(written), bytes=1)
 
-        votes = [Vote.from_json(one.column("vote")[0].as_py()).slot for one in digesting(write)(rows)]
-        return votes, list(rows)
-
-    assert written(0, 1) == ([1], []), "slot 1 is the second split"
-    assert written(0, 2) == ([], [])
+    (ballot,) = digesting(write)(rows)
+    assert written == ["a", "d"]
+    assert list(rows) == []
+    assert Vote.from_json(ballot.column("vote")[0].as_py()).digests == task.splits[0]["digests"]
 
 
 def test_reader_function_and_writer_in_one_task_write_the_functions_output() -> None:

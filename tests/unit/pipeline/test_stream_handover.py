@@ -17,8 +17,8 @@ from tests.support.waiting import wait_until
 
 FIVE, SIX = (Batch(query="q", number=number, offsets=str(number)) for number in (5, 6))
 VOTES = (
-    Vote(slot=0, attempt=1, records=2, bytes=3, digest="2:ffffffffffffffff"),
-    Vote(slot=1, attempt=1, records=1, bytes=3, digest="1:0000000000000002"),
+    Vote(slot=0, attempt=1, records=2, bytes=3, digests={"0": "2:ffffffffffffffff"}),
+    Vote(slot=1, attempt=1, records=1, bytes=3, digests={"1": "1:0000000000000002"}),
 )
 
 
