@@ -37,7 +37,7 @@ def read(spark: SparkSession, topic: str) -> DataFrame:
 
 
 if __name__ == "__main__":
-    # as many tasks, state stores and transactions per batch
+    # as many tasks and state stores
     spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
     register(spark)
     totals = per_hour(read(spark, "streams-orders"))

@@ -23,7 +23,7 @@ def enrich(views: DataFrame, users: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks
     source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", SERVERS)
     views = source.option("subscribe", "streams-views").option("startingOffsets", "earliest").load()
     return enrich(views, kafka_table(spark, SERVERS, "streams-users"))

@@ -34,7 +34,7 @@ def join(orders: DataFrame, payments: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks, state stores and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and state stores
     source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", SERVERS)
     source = source.option("startingOffsets", "earliest")
     orders = source.option("subscribe", "streams-orders").load()

@@ -33,7 +33,7 @@ def sessions(actions: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks, state stores and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and state stores
     source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", SERVERS)
     return sessions(source.option("subscribe", "streams-actions").option("startingOffsets", "earliest").load())
 

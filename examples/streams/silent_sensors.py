@@ -77,7 +77,7 @@ def alerts(readings: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks, state stores and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and state stores
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

@@ -21,7 +21,7 @@ def stock(movements: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks, state stores and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and state stores
     source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", SERVERS)
     return stock(source.option("subscribe", "streams-movements").option("startingOffsets", "earliest").load())
 

@@ -21,7 +21,7 @@ def count_words(lines: DataFrame) -> DataFrame:
 
 def query(spark: SparkSession) -> DataFrame:
     register(spark)
-    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks, state stores and transactions per batch
+    spark.conf.set("spark.sql.shuffle.partitions", 2)  # as many tasks and state stores
     source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", SERVERS)
     return count_words(source.option("subscribe", "streams-lines").option("startingOffsets", "earliest").load())
 
