@@ -42,6 +42,7 @@ POINTS = [point for point, _ in _VISITS if point.startswith("batch.")]
 _FEW, _MANY = 4, 30
 """Files that each driver finds unread. With few it dies in its third batch; many outlast several kills."""
 _STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE)
+_MANY_PARTITIONS = {"spark.sql.shuffle.partitions": "6"}
 _EVERY_BATCH = (
     KillPoint.BATCH_BEFORE_OFFER,
     KillPoint.BATCH_AFTER_OFFER,
@@ -72,10 +73,10 @@ def visit_batches(harness: Harness, query: str) -> Schedule:
 
 def kill_around_batches(harness: Harness, seed: int) -> Schedule:
     """Kill each process of a query in random order, at random times in its batches. Query and state store follow from
-    the seed."""
+    the seed. With an odd one, several partitions share each transaction from a driver's second batch on."""
     chance = random.Random(seed)
     query = sorted(QUERIES)[seed % len(QUERIES)]
-    state = _STATES[(seed + seed // len(QUERIES)) % len(_STATES)]
+    state = {**_STATES[(seed + seed // len(QUERIES)) % len(_STATES)], **(_MANY_PARTITIONS if seed % 2 else {})}
     plan = chance.sample(_MOVES, len(_MOVES))
 
     def body(job: StreamJob) -> None:
