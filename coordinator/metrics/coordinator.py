@@ -30,7 +30,7 @@ from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.protocol.waits import unsettled_slots
-from onceward.coordinator.service.observer import View
+from onceward.coordinator.service.observer import Unfinished, View
 
 __all__ = ["COORDINATOR_METRICS", "CoordinatorMetrics"]
 
@@ -193,7 +193,9 @@ class CoordinatorMetrics:
 
     # -- the observer
 
-    def attached(self, view: View, completed_at: Mapping[JobName, datetime], term: int = 0) -> None:
+    def attached(
+        self, view: View, completed_at: Mapping[JobName, datetime], term: int = 0, unfinished: Unfinished = ()
+    ) -> None:
         self._term = term
         self._since = view.now()
         self._progress.clear()
@@ -210,7 +212,7 @@ class CoordinatorMetrics:
     def detached(self) -> None:
         self._view = None
 
-    def published(self, durable: Durable, facts: Sequence[Fact], at: datetime) -> None:
+    def published(self, durable: Durable, facts: Sequence[Fact], at: datetime, stored_s: float = 0.0) -> None:
         job = durable.job
         self._of(job)  # a new job takes a place, and its counters begin at 0
         for fact in facts:

@@ -65,7 +65,7 @@ class Coordinator:
         if observer is not None:
             found = store.last_completed_by_job()
             at = {job: last.at for job, last in found.items() if last.at is not None}
-            observer.attached(summaries, at, store.term.number)
+            observer.attached(summaries, at, store.term.number, store.unfinished())
 
     def start(self) -> None:
         self._group_commit.start()

@@ -67,6 +67,8 @@ class CommitBatch:
     states: dict[JobName, JobState] = field(default_factory=dict)
     """The jobs' states after these steps."""
     refused: list[tuple[JobName, Note]] = field(default_factory=list)
+    stored_s: float = 0.0
+    """How long the write took, if an observer wants to know."""
 
     def add(self, later: "CommitBatch") -> None:
         """Append ``later``, which was worked out after this one."""
@@ -176,7 +178,8 @@ class Engine:
         began = 0.0 if observer is None else self.clock()
         self._store.apply(batch.steps, at=self._wall())
         if observer is not None:
-            observer.committed(self.clock() - began)
+            batch.stored_s = self.clock() - began
+            observer.committed(batch.stored_s)
         for _, after in points:
             kill_point(after)
 
@@ -202,7 +205,7 @@ class Engine:
     def _show(self, batch: CommitBatch, observer: Observer) -> None:
         now = self._wall()
         for durable, facts in batch.steps:
-            observer.published(durable, facts, now)
+            observer.published(durable, facts, now, batch.stored_s)
         for _, note in batch.refused:
             observer.refused(note)
 

@@ -64,6 +64,7 @@ __all__ = [
     "last_completed",
     "loss_reports",
     "savepoint_count",
+    "unfinished_checkpoints",
 ]
 
 _log = logger("onceward.store")
@@ -75,6 +76,7 @@ _DAMAGED = "this record is not what was written: its checksum differs. Nothing d
 _NO_DOCUMENT = Document(kind="unreadable", version=1, body={})
 
 _LISTED = [column for column in checkpoints.columns if column.name != "snapshots"]
+_UNFINISHED = (CheckpointState.TRIGGERED.value, CheckpointState.COMPLETED.value)
 _DECIDED_FOR = (CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 
 
@@ -237,6 +239,14 @@ def last_completed(connection: Connection, job: JobName | None = None) -> dict[J
         for row in connection.execute(select(jobs).where(only)).mappings()
         if not unsealed(jobs, row)
     }
+
+
+def unfinished_checkpoints(connection: Connection) -> list[tuple[JobName, CheckpointSummary]]:
+    """Each job's undecided checkpoint, and its completed one that is not settled, without those that are damaged."""
+    of_job = (checkpoints.c.job == jobs.c.job) & checkpoints.c.checkpoint.in_((jobs.c.completed, jobs.c.last_id))
+    query = select(*_LISTED).join(jobs, of_job).where(checkpoints.c.state.in_(_UNFINISHED))
+    rows = connection.execute(query).mappings()
+    return [(JobName(row["job"]), _checkpoint(row, damaged=False)) for row in rows if not unsealed(checkpoints, row)]
 
 
 def checkpoint_summaries(connection: Connection, job: JobName, limit: int) -> list[CheckpointSummary]:

@@ -36,6 +36,7 @@ from onceward.coordinator.store.reading import (
     last_completed,
     loss_reports,
     savepoint_count,
+    unfinished_checkpoints,
 )
 from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.term import Term, begin_term, require_term
@@ -178,6 +179,11 @@ class Store:
         """The job's newest completed checkpoint; none when the job's record is damaged."""
         with self._reading(f"describing job {job}") as connection:
             return last_completed(connection, job).get(job, LastCompleted())
+
+    def unfinished(self) -> list[tuple[JobName, CheckpointSummary]]:
+        """The checkpoints of all jobs that are undecided, or completed and not settled: at most two of each job."""
+        with self._reading("listing unfinished checkpoints") as connection:
+            return unfinished_checkpoints(connection)
 
     def checkpoints(self, job: JobName, limit: int) -> list[CheckpointSummary]:
         """Checkpoints for listings, newest first."""

@@ -86,6 +86,7 @@ def test_a_restart_reads_every_decision_of_the_core(place: Place, history: list[
         (lambda store: store.checkpoints(JOB, 1), "listing checkpoints of job orders"),
         (lambda store: store.checkpoint(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
         (lambda store: store.completed(JOB, CheckpointId(7)), "reading checkpoint 7 of job orders"),
+        (lambda store: store.unfinished(), "listing unfinished checkpoints"),
         (lambda store: store.losses(None, 1, acknowledged=True), "listing losses"),
         (lambda store: store.generations(JOB, 1), "listing generations of job orders"),
         (lambda store: store.history(JOB, 1), "listing the history of job orders"),
@@ -254,6 +255,7 @@ def test_a_start_and_a_list_of_jobs_read_no_history(store: Store, place: Place) 
         event.listen(store._database.connection, "before_cursor_execute", lambda *said: asked.append(said[2]))
         assert store.load_jobs() == [job.durable]
         store.last_completed_by_job()
+        store.unfinished()
     assert asked
     assert not [one for one in asked if any(table in one for table in ("history", "settlements", "losses"))]
 
@@ -271,6 +273,29 @@ def test_jobs_are_listed_with_their_newest_completed_checkpoint(store: Store) ->
     job.trigger()
     assert store.last_completed_by_job() == {JOB: LastCompleted(id=CheckpointId(1), at=LATER)}
     assert store.last_completed(JOB) == store.last_completed_by_job()[JOB]
+
+
+def test_checkpoints_are_unfinished_until_they_are_settled_or_aborted(store: Store) -> None:
+    jobs = [StoredJob(store, JobName(name)) for name in ("bills", "orders")]
+    bills, orders = jobs
+    for job in jobs:
+        job.open()
+        job.checkpoints(3)  # settled
+    assert store.unfinished() == []
+    orders.trigger(waited=1.5)
+    orders.complete(at=LATER)
+    orders.trigger()
+    bills.trigger()
+    bills.abort(AbortReason.DECLINED)
+    found = store.unfinished()
+    assert {job for job, _ in found} == {"orders"}
+    completed, pending = sorted((one for _, one in found), key=lambda one: one.checkpoint)
+    assert (completed.checkpoint, completed.state) == (4, CheckpointState.COMPLETED)
+    assert (completed.triggered_at, completed.decided_at) == (AT, LATER)
+    assert completed.waited.total_seconds() == 1.5
+    assert (pending.checkpoint, pending.state, pending.decided_at) == (5, CheckpointState.TRIGGERED, None)
+    orders.settle()
+    assert [one.checkpoint for _, one in store.unfinished()] == [5]
 
 
 def test_generations_are_listed_with_their_driver_and_their_end(store: Store) -> None:
