@@ -16,6 +16,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from onceward.coordinator.dev.kafka import LocalKafka
     from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from tests.support.collector import Collector
     from tests.support.places import Place
     from tests.support.processes import Starter
     from tests.support.topics import Topics
@@ -104,6 +105,17 @@ def job_processes(tmp_path: Path, job: str, topics: "Topics") -> "Starter":
     from tests.support.processes import JobProcesses
 
     return partial(JobProcesses, tmp_path, job, topics.servers)
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator["Collector"]:
+    """A collector of traces, to which this process exports."""
+    from tests.support.collector import collecting
+
+    with collecting() as collector:
+        for name, value in collector.variables.items():
+            monkeypatch.setenv(name, value)
+        yield collector
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks

@@ -78,6 +78,9 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; port 0 for any free one."),
     ] = None,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Export OpenTelemetry traces of checkpoints, as the variables OTEL_* say.")
+    ] = False,
 ) -> None:
     """Run a coordinator for many jobs until SIGTERM or Ctrl-C."""
     from onceward.coordinator.ops.serve import run_serve, tls_of
@@ -95,6 +98,7 @@ def serve(
         log_level=log_level,
         log_format=log_format,
         metrics=metrics,
+        traces=traces,
     )
 
 

@@ -1,4 +1,4 @@
-"""The metrics of ``onceward serve``."""
+"""The metrics and traces of ``onceward serve``."""
 
 import contextlib
 import gc
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from onceward.coordinator.metrics.endpoint import Endpoint, require_installed
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.tls import ServerTls
+from onceward.coordinator.traces.installed import wanted
 
-__all__ = ["Measured", "measure"]
+__all__ = ["Measured", "measure", "trace"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +46,15 @@ def measure(stack: contextlib.ExitStack, listen: str | None, tls: ServerTls | No
     # the interpreter for tens of milliseconds.
     gc.freeze()
     return Measured(observer=metrics, url=endpoint.url)
+
+
+def trace(stack: contextlib.ExitStack, traces: bool) -> Observer | None:
+    """Return what exports traces until ``stack`` closes; None if they are not wanted. Raises ConfigurationError."""
+    if not wanted(traces):
+        return None
+    from onceward.coordinator.traces.coordinator import CoordinatorTraces
+    from onceward.coordinator.traces.spans import Spans
+
+    spans = Spans("onceward-coordinator")
+    stack.callback(spans.close)
+    return CoordinatorTraces(spans)

@@ -9,12 +9,13 @@ from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.json_logs import log_formatter
-from onceward.coordinator.ops.measuring import measure
+from onceward.coordinator.ops.measuring import measure, trace
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs, logger
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import Listen, parse_listen
+from onceward.coordinator.service.observer import observers
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
@@ -70,6 +71,7 @@ def run_serve(
     log_level: str,
     log_format: str = "text",
     metrics: str | None = None,
+    traces: bool = False,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
     authenticates = tls is not None and (tls.authenticates or rights is not None)
@@ -98,13 +100,14 @@ def run_serve(
         addresses_of(advertise)
     with contextlib.ExitStack() as stack:
         measured = measure(stack, metrics, tls, anywhere=anywhere)
+        observer = observers(measured.observer, trace(stack, traces))
         serving = Serving(
             listen=place,
             advertise=advertise,
             store_url=store_url,
             store_password=_password(store_password),
             options=ServerOptions(
-                reflection=reflection, tls=tls, rights=held, committers=committers, observer=measured.observer
+                reflection=reflection, tls=tls, rights=held, committers=committers, observer=observer
             ),
         )
         serve(serving, announce)

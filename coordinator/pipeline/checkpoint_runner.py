@@ -160,6 +160,7 @@ class CheckpointRunner:
     def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
         """Abort the open transactions of a checkpoint that was aborted, or was never acknowledged."""
         m = self._m
+        began = m.runtime.monotonic()
         recorded = self._answers.pop(checkpoint, None)
         committables = recorded.sink.committables if recorded is not None else ()
         self._settler.forget(checkpoint)
@@ -169,4 +170,6 @@ class CheckpointRunner:
         m.progress.ended(checkpoint)
         transactions = len(swept) + len(committables)
         m.journal.log("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
+        if m.traces is not None:
+            m.traces.aborted(checkpoint, reason, seconds=m.runtime.monotonic() - began, transactions=transactions)
         kill_point(KillPoint.DRIVER_AFTER_ABORT)

@@ -118,7 +118,10 @@ class CheckpointWriter:
             origins = origins_of(m.tasks.inputs(plan, len(votes)))
             committables = m.sink.pre_commit(checkpoint, votes, origins, unsettled=self._settler.unsettled())
         except Exception:
-            m.source.observe_run(plan, m.runtime.monotonic() - began, failed=True)
+            failed = m.runtime.monotonic() - began
+            m.source.observe_run(plan, failed, failed=True)
+            if m.traces is not None:
+                m.traces.not_written(checkpoint, plan_s=planning, run_s=failed)
             raise
         # Measured from before the first transaction began, on this process's clock: no transaction is older.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
@@ -147,6 +150,16 @@ class CheckpointWriter:
             },
             **plan.sizing,
         )
+        if m.traces is not None:
+            m.traces.wrote(
+                checkpoint,
+                votes,
+                plan_s=planning,
+                run_s=voted - began,
+                prove_s=proved - voted,
+                read=plan.records,
+                transactions=len(committables),
+            )
         return Answers(
             base=base,
             source=Snapshot(

@@ -113,6 +113,8 @@ class GenerationRun:
             stopping=lambda: self._mailbox.stopping,
         )
         m.journal.generation = self._session.generation
+        if m.traces is not None:
+            m.traces.opened(self._session.grant.store_id, self._session.generation)
         kill_point(KillPoint.DRIVER_AFTER_OPEN)
         self._settler = Settler(
             session=self._session,
@@ -120,6 +122,7 @@ class GenerationRun:
             sink=m.sink,
             committer=m.committer,
             journal=m.journal,
+            traces=m.traces,
             on_settled=self._on_settled,
             on_lost=self._mailbox.wake,
             on_wait=self._look_at_ages,

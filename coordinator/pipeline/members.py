@@ -8,6 +8,7 @@ from onceward.coordinator.pipeline.narrowing import Narrowing
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.spark_tasks import Tasks
+from onceward.coordinator.pipeline.tracing import DriverTraces
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 
@@ -28,3 +29,4 @@ class Members:
     progress: Progress
     runtime: Runtime = THREADS
     narrowing: Narrowing = field(default_factory=Narrowing)
+    traces: DriverTraces | None = None

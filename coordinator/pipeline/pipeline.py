@@ -23,8 +23,11 @@ from onceward.coordinator.pipeline.opening import connect_to, open_participants,
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
+from onceward.coordinator.pipeline.tracing import NOT_TRACED, trace
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.service.observer import observers
+from onceward.coordinator.traces.installed import wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +61,7 @@ class Pipeline:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         metrics: str | MetricsEndpoint | None = None,
+        traces: bool = False,
     ) -> None:
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
@@ -75,6 +79,7 @@ class Pipeline:
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :raises ConfigurationError: when an argument cannot be used.
         """
         self._job = require_job(job, coordinator)
@@ -98,7 +103,9 @@ class Pipeline:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
         self._metrics = as_endpoint(metrics)
+        self._wants_traces = wanted(traces)
         self._measured = NOT_MEASURED
+        self._traced = NOT_TRACED
         self._stopping = StopFlag()
         self._running: Generations | None = None
 
@@ -133,6 +140,7 @@ class Pipeline:
             preflight.require_safe(self._job, findings)
             self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
             stack.callback(setattr, self, "_measured", NOT_MEASURED)
+            self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)
             client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
             journal = Journal(self._job, self._measured.follow)
@@ -150,11 +158,14 @@ class Pipeline:
                 settings=self._settings,
                 journal=journal,
                 progress=progress,
+                traces=self._traced.traces,
             )
             return self._generations(members, client)
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        return connect_to(stack, self._access, links, observer=self._measured.observer)
+        return connect_to(
+            stack, self._access, links, observer=observers(self._measured.observer, self._traced.observer)
+        )
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         tasks = SparkTasks(

@@ -96,6 +96,7 @@ class Replayer:
             )
         committables = m.sink.pre_commit(checkpoint, votes, origins_of(inputs), unsettled=self._settler.unsettled())
         written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
+        seconds = m.runtime.monotonic() - began
         m.journal.log(
             "replayed",
             checkpoint=checkpoint,
@@ -103,8 +104,10 @@ class Replayer:
             transactions=len(written),
             written=sum(vote.records for vote in votes),
             amendment=wanted.amendment + 1,
-            seconds=round(m.runtime.monotonic() - began, 3),
+            seconds=round(seconds, 3),
         )
+        if m.traces is not None:
+            m.traces.replayed(checkpoint, votes, seconds=seconds, transactions=len(written))
         return written
 
     def _known(self, checkpoint: int, error: Exception) -> OncewardError:
@@ -124,4 +127,6 @@ class Replayer:
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} … (all of them: onceward checkpoints)"
         self._m.journal.log("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
+        if self._m.traces is not None:
+            self._m.traces.replay_declined(wanted.checkpoint, str(error))
         self._session.decline(wanted.checkpoint, wanted.participant, reason)

@@ -10,6 +10,7 @@ from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.pipeline.tracing import DriverTraces
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import (
@@ -62,6 +63,7 @@ class Settler:
         on_error: Callable[[OncewardError], None],
         on_wait: Callable[[], None] = lambda: None,
         runtime: Runtime = THREADS,
+        traces: DriverTraces | None = None,
     ) -> None:
         """The settler's thread makes all calls back.
 
@@ -78,6 +80,7 @@ class Settler:
         self._on_error = on_error
         self._on_wait = on_wait
         self._runtime = runtime
+        self._traces = traces
         self._worker = runtime.worker("onceward-settle")
         self._lock = runtime.lock()
         self._work: dict[CheckpointId, Work] = {}
@@ -271,6 +274,8 @@ class Settler:
             transactions=len(committed),
             steps={"decide": round(decided - work.since, 6), "settle": round(settled - decided, 6)},
         )
+        if self._traces is not None and committed:
+            self._traces.settled(checkpoint, seconds=settled - decided, transactions=len(committed))
         if not work.committables:  # its claim was not renewed before: there were no commits
             self._renew_claim(checkpoint)
         if work.positions is not None:

@@ -70,6 +70,7 @@ def _common(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]
         "settings": CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
         "state_dir": spec.get("state_dir"),
         "restart": Restart(initial="100ms", maximum="1s"),
+        "traces": spec.get("traces", False),
     }
 
 

@@ -17,6 +17,7 @@ from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.pipeline.tracing import DriverTraces
 from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.core import step, wanted
@@ -302,6 +303,7 @@ class Job:
         runtime: Runtime = THREADS,
         restart: Restart = NO_RESTART,
         last: bool = False,
+        traces: DriverTraces | None = None,
     ) -> None:
         """``until``: stop after this checkpoint was run; ``running``: called in its Spark job."""
         self.coordinator = coordinator
@@ -333,6 +335,7 @@ class Job:
                 journal=self._journal,
                 progress=Progress(JOB, stream=io.StringIO()),
                 runtime=runtime,
+                traces=traces,
             ),
             same.coordinator,
             Restarts(restart, random.Random(1)),

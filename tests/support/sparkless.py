@@ -4,13 +4,16 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 """
 
 import contextlib
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from onceward import Pipeline
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.spark_tasks import Tasks
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
+from onceward.coordinator.pipeline.timings import Stopwatch, Timed
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 
@@ -37,13 +40,16 @@ class TasksInProcess:
             columns=tuple(columns),
             sink=self._sink.participant.name,
             sink_options=self._sink.writer_options(),
+            submitted=time.time(),
         )
         read, write = self._source.read(), self._sink.write()
         votes = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
-            batches = (batch.select(columns) for batch in read(split, frozenset(columns)))
-            votes.append(write(task, slot, self._attempts, batches).to_json())
+            clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
+            made = Timed(batch.select(columns) for batch in batches)
+            vote = write(task, slot, self._attempts, made)
+            votes.append(replace(vote, steps=clock.steps(task.submitted, made, batches)).to_json())
         return check_votes(votes, len(plan.splits))
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:

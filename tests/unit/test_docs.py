@@ -27,17 +27,19 @@ from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
 from onceward.coordinator.pipeline.streaming.sink import StreamSink
+from onceward.coordinator.pipeline.tracing import MAX_SLOTS
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.requests import MAX_QUEUED
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.rights import KEYS, MAX_TOKENS, Credentials, Right, parse_rights
+from onceward.coordinator.traces.names import Attribute, SpanName
 from onceward.coordinator.wire import limits
 from onceward.sources.kafka.driver.options import OPTIONS, Mode
 
 ROOT = Path(__file__).resolve().parents[2]
-README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING, RIGHTS = (
+README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING, RIGHTS, TRACES = (
     ROOT / name
     for name in (
         "README.md",
@@ -51,6 +53,7 @@ README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS,
         "docs/reference/metrics.md",
         "docs/reference/reading.md",
         "docs/reference/rights.md",
+        "docs/reference/traces.md",
     )
 )
 PAGES = sorted(
@@ -427,6 +430,12 @@ def test_the_values_of_labels_and_the_bound_of_jobs_are_those_of_the_code() -> N
     assert re.findall(r"`(\w+)`", reasons[1]) == [reason.name.lower() for reason in AbortReason]
     assert f"At most {MAX_JOBS} jobs" in described["job_name"][0]
     assert OTHERS in described["job_name"][0]
+
+
+def test_every_span_and_every_attribute_is_described() -> None:
+    assert set(rows(TRACES, "Spans")) == set(SpanName)
+    assert set(rows(TRACES, "Attributes")) == set(Attribute)
+    assert f"The {MAX_SLOTS} slots that took longest" in read(TRACES)
 
 
 def test_every_alert_has_a_remedy() -> None:

@@ -20,6 +20,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.traces.installed import wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,7 @@ class StreamingPipeline:
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
+        traces: bool = False,
     ) -> None:
         """Describe a query. Starts nothing and uses no network before :meth:`run`.
 
@@ -84,6 +86,7 @@ class StreamingPipeline:
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
         :param allow_different_state: as for :class:`StreamSink`.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :raises ConfigurationError: when an argument cannot be used.
         """
         problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
@@ -108,6 +111,7 @@ class StreamingPipeline:
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
+        self._traces = wanted(traces)
         self._stopping = StopFlag()
         self._running: StreamSink | None = None
 
@@ -146,6 +150,7 @@ class StreamingPipeline:
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     metrics=self._metrics,
+                    traces=self._traces,
                 )
             )
             self._running = sink

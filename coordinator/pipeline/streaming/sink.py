@@ -27,10 +27,13 @@ from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEnd
 from onceward.coordinator.pipeline.streaming.queries import Query, moves_rows
 from onceward.coordinator.pipeline.streaming.source import BatchSource
 from onceward.coordinator.pipeline.streaming.tasks import BatchTasks
+from onceward.coordinator.pipeline.tracing import trace
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.observer import observers
+from onceward.coordinator.traces.installed import wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +77,7 @@ class StreamSink:
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
+        traces: bool = False,
     ) -> None:
         """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
         not wait for the first batch, because readers of the output wait for it.
@@ -91,6 +95,7 @@ class StreamSink:
         :param allow_different_state: accept that a batch has other records when Spark runs it again to write its state,
             as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
@@ -99,6 +104,7 @@ class StreamSink:
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
+        self._wants_traces = wanted(traces)
         self._measured = NOT_MEASURED
         self._handover = Handover()
         self._stopping = StopFlag()
@@ -148,7 +154,9 @@ class StreamSink:
         links, progress = open_participants(stack, self._job, source, sink, settings)
         preflight.require_safe(self._job, preflight.examine(source, sink))
         measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
-        client = connect_to(stack, access, links, shared=True, observer=measured.observer)
+        traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)
+        observer = observers(measured.observer, traced.observer)
+        client = connect_to(stack, access, links, shared=True, observer=observer)
         self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
         committer = sink.committer()
         stack.callback(committer.close)
@@ -161,6 +169,7 @@ class StreamSink:
             settings=settings,
             journal=Journal(self._job, measured.follow),
             progress=progress,
+            traces=traced.traces,
         )
         self._generations = Generations(members, client, restart, self._stopping, takeover=access.embedded)
         thread = threading.Thread(target=self._run, name=f"onceward-{self._job}", daemon=True)

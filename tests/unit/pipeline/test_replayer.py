@@ -52,7 +52,7 @@ class Lossy(Driver):
         self.declined: list[str] = []
         self.interrupts = 0
         same: Any = self
-        self.job = JOB
+        self.job, self.traces = JOB, None
         self.source = self.sink = self.committer = self.tasks = self.journal = same
         self.runtime = self.queue
         self.mailbox = Mailbox(on_complete=self.settler.complete, on_interrupt=self._interrupt, runtime=self.runtime)

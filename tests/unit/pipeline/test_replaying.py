@@ -29,8 +29,8 @@ LOST = 3
 class LossyJob(Job):
     """The transactions of one checkpoint are lost ``losses`` times."""
 
-    def __init__(self, coordinator: Coordinator, *, until: int, losses: int = 1) -> None:
-        super().__init__(coordinator, until=until)
+    def __init__(self, coordinator: Coordinator, *, until: int, losses: int = 1, **more: Any) -> None:
+        super().__init__(coordinator, until=until, **more)
         self.losses = losses
         self.jobs: list[tuple[int, int, int]] = []
         """Checkpoint, start and end of the range of each Spark job."""
