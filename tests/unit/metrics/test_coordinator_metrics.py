@@ -45,6 +45,7 @@ from onceward.coordinator.v1.participants_pb2 import WatchRequest
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scraped import Scraped
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
+from tests.support.waiting import wait_until
 
 A, B, C = JobName("a"), JobName("b"), JobName("c")
 WALL = datetime(2026, 1, 2, tzinfo=UTC)
@@ -345,9 +346,13 @@ def test_refusals_are_counted_by_verdict_and_by_status(
         ScriptedDriver(client, A, settings=SETTINGS, takeover=True).wait_committed(1)
         with pytest.raises(FencedError):
             driver.session.decline(CheckpointId(99), SINK.name, "too late")
-        found = collected(metrics)
-    assert found.value("onceward_refusals_total", call="DescribeJob", reason="not_found") == 1
-    assert found.value("onceward_refusals_total", call="Decline", reason="fenced") >= 1
+        wait_until(lambda: refusals(metrics, "DescribeJob", "not_found") == 1, "the unknown job is counted")
+        wait_until(lambda: refusals(metrics, "Decline", "fenced") >= 1, "the fenced driver is counted")
+
+
+def refusals(metrics: CoordinatorMetrics, call: str, reason: str) -> float:
+    """A call is counted just after its status was sent."""
+    return sum(collected(metrics).series("onceward_refusals_total", call=call, reason=reason).values())
 
 
 def test_refused_streams_of_instructions_are_counted(
@@ -355,7 +360,7 @@ def test_refused_streams_of_instructions_are_counted(
 ) -> None:
     with grpc.insecure_channel(observed.address) as channel, pytest.raises(grpc.RpcError, match="NOT_FOUND"):
         next(ParticipantServiceStub(channel).Watch(WatchRequest(job="unknown", generation=1, driver="secret")))
-    assert collected(metrics).value("onceward_refusals_total", call="Watch", reason="not_found") == 1
+    wait_until(lambda: refusals(metrics, "Watch", "not_found") == 1, "the refused stream is counted")
 
 
 def test_a_scrape_reads_no_store(
