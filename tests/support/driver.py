@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline, StreamingPipeline, register
+from onceward.coordinator.pipeline import checkpoint_writer
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
@@ -79,9 +80,11 @@ def main() -> int:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
+    if "sweep_s" in spec:
+        checkpoint_writer._SWEEP_INTERVAL = spec["sweep_s"]
     if spec.get("careless"):  # a transaction may time out soon, which the preflight refuses and an outage causes
         preflight.RESTART_ALLOWANCE = timedelta(days=-1)
-    cluster = KafkaCluster(spec["servers"], name=spec["cluster"]) if "cluster" in spec else spec["servers"]
+    cluster = KafkaCluster(spec["servers"], name=spec.get("cluster", "main"), config=spec.get("config", {}))
     pipeline = _query(spec, cluster) if spec.get("query") else _copy(spec, cluster)
     print("ended:", pipeline.run().value)
     return 0

@@ -1,6 +1,7 @@
 """Peers of a coordinator on loopback with TLS: certificates, tokens, a rights file."""
 
 import asyncio
+import ipaddress
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
@@ -55,14 +58,22 @@ class PeerFiles:
         return CoordinatorTls(ca=self.ca)
 
     def issued_to(
-        self, name: str, *, uris: Sequence[str] = (), dns: Sequence[str] = (), common_name: str = "client"
+        self,
+        name: str,
+        *,
+        uris: Sequence[str] = (),
+        dns: Sequence[str] = (),
+        addresses: Sequence[str] = (),
+        common_name: str = "client",
+        password: str = "",
     ) -> CoordinatorTls:
-        """Return the files of a client whose certificate has these names."""
+        """Return the files of a peer whose certificate has these names. ``password``: of the key's file."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         authority = x509.load_pem_x509_certificate(self._authority.cert_pem.bytes())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
         names += [x509.DNSName(one) for one in dns]
+        names += [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses]
         made = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
@@ -79,7 +90,8 @@ class PeerFiles:
         signed = made.sign(signing, hashes.SHA256())  # type: ignore[arg-type]
         certificate, own = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         certificate.write_bytes(signed.public_bytes(Encoding.PEM))
-        own.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        locked: KeySerializationEncryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        own.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
         return CoordinatorTls(ca=self.ca, certificate=certificate, key=own)
 
     def grant(self, text: str) -> None:

@@ -77,6 +77,7 @@ class Processes:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.events_file = directory / "events"
+        self.clusters_file = directory / "clusters.toml"
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
         for made in (directory, self._kills, self._scratch):
@@ -114,15 +115,19 @@ class Processes:
         *,
         program: Sequence[str] = ONCEWARD,
         cluster: str | None = None,
+        config: Mapping[str, str] | None = None,
         store_url: str = "",
         name: str = "coordinator",
     ) -> Process:
-        """``cluster``: bootstrap servers; the coordinator ends transactions of dead drivers there."""
+        """``cluster``: bootstrap servers; the coordinator ends transactions of dead drivers there. ``config``: of its
+        Kafka clients."""
         command = coordinator_command(address, store_url or f"sqlite:///{self.directory / 'coordinator.db'}", program)
         if cluster is not None:
-            clusters = self.directory / "clusters.toml"
-            clusters.write_text(f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n")
-            command += ["--clusters", str(clusters)]
+            self.clusters_file.write_text(
+                f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n[clusters.{CLUSTER}.config]\n"
+                + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in (config or {}).items())
+            )
+            command += ["--clusters", str(self.clusters_file)]
         return self.start(name, command, environment)
 
 
@@ -170,10 +175,17 @@ class JobProcesses(Processes):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, (result.output, result.exception)
 
-    def coordinator(self, address: str, *, kill_at: Sequence[str] = (), settles: bool = False) -> Process:
-        """``settles``: whether it ends transactions of dead drivers."""
+    def coordinator(
+        self,
+        address: str,
+        *,
+        kill_at: Sequence[str] = (),
+        settles: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> Process:
+        """``settles``: whether it ends transactions of dead drivers; ``config``: of its Kafka clients."""
         armed = armed_with(kill_at, self._kills)
-        return self.start_coordinator(address, armed, cluster=self.spec["servers"] if settles else None)
+        return self.start_coordinator(address, armed, cluster=self.spec["servers"] if settles else None, config=config)
 
     def events(self, name: str | None = None) -> list[Event]:
         """The events that the drivers have logged so far, oldest first."""

@@ -274,10 +274,15 @@ def _code(answer: _Answer) -> Code:
 
 
 def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:
+    missing: dict[int, str] = {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: f"READ on Topic {RECEIPT_TOPIC!r}",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: f"READ on Group prefix '{job}.'",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: f"WRITE on TransactionalId prefix '{job}.'",
+    }
+    right = None if isinstance(code, NoAnswer) else missing.get(code)
+    advice = f"Check the brokers, and that topic {RECEIPT_TOPIC!r} exists." if right is None else f"Grant {right}."
     return ControlPlaneError(
-        f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. Check the brokers, that "
-        f"topic {RECEIPT_TOPIC!r} exists, and the user's rights on it, on consumer group and on transactional id "
-        f"{claim_name(job)!r}."
+        f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. {advice}"
     )
 
 

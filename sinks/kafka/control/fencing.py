@@ -83,7 +83,8 @@ def list_open(
     first: Listed | None = None,
 ) -> list[TransactionalId]:
     """Return every id of ``job`` with an open transaction. Raises ControlPlaneError if a broker does not answer for
-    30 s: an incomplete list would leave transactions open unnoticed. ``first``: an answer that was just received."""
+    30 s, or if the user may not describe the ids: an incomplete list would leave transactions open unnoticed.
+    ``first``: an answer that was just received."""
     transactions = Transactions(control)
     found: list[TransactionalId] = []
 
@@ -91,6 +92,12 @@ def list_open(
         nonlocal found, first
         found, failed = first or transactions.open_ids(job, states=states)
         first = None
+        if ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED in failed:
+            raise ControlPlaneError(
+                f"The open transactions of job {job} are not known: this user may not describe them. Nothing was "
+                f"changed; what is open holds readers back. Grant WRITE on TransactionalId prefix '{job}.'; to list "
+                "them, DESCRIBE is enough."
+            )
         return {name: failed[0] for name in left if failed}
 
     _until_done(attempt, [job], clock, "list the open transactions of")

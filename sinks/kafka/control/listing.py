@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import list_open
@@ -32,6 +33,7 @@ def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[Ope
     """
     identifiers = list_open(control, job, clock, states=_LISTED)
     views = Transactions(control).describe([str(identifier) for identifier in identifiers])
+    offsets = topic_facts(control, [OFFSETS_TOPIC])[OFFSETS_TOPIC] if identifiers else None
     now = clock.now()
     listed: list[OpenTransaction] = []
     for identifier in identifiers:
@@ -48,11 +50,14 @@ def open_transactions(control: ControlPlane, job: str, clock: Clock) -> list[Ope
                 f"The brokers list transaction {identifier} as open and do not describe it: "
                 f"{describe_code(view.code)}. Nothing was changed. {advice}"
             )
-        listed.append(_listed(control.cluster.name, identifier, view, now))
+        shown = offsets is not None and offsets.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        listed.append(_listed(control.cluster.name, identifier, view, now, receipts_shown=shown))
     return listed
 
 
-def _listed(cluster: str, identifier: TransactionalId, view: TransactionView, now: datetime) -> OpenTransaction:
+def _listed(
+    cluster: str, identifier: TransactionalId, view: TransactionView, now: datetime, *, receipts_shown: bool
+) -> OpenTransaction:
     age = None
     if view.started_ms >= 0:
         age = max(timedelta(0), now - datetime.fromtimestamp(view.started_ms / 1000, tz=UTC))
@@ -70,10 +75,16 @@ def _listed(cluster: str, identifier: TransactionalId, view: TransactionView, no
         details={
             "worker": identifier.worker,
             # With a receipt it may be pre-committed: only a decision shows whether it may be aborted.
-            "receipt": "written" if OFFSETS_TOPIC in view.partitions else "none",
+            "receipt": _receipt(view, shown=receipts_shown),
             "partitions": ", ".join(_written(view)) or "none",
         },
     )
+
+
+def _receipt(view: TransactionView, *, shown: bool) -> str:
+    if not shown:
+        return f"unknown, grant DESCRIBE on topic {OFFSETS_TOPIC}"
+    return "written" if OFFSETS_TOPIC in view.partitions else "none"
 
 
 def _written(view: TransactionView) -> Iterator[str]:

@@ -140,8 +140,14 @@ def describe_code(code: Code) -> str:
         name = ErrorCode(code).name
     except ValueError:
         return f"error {code}"
-    refused = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return f"{code} {name}" + (": this user may not use the id, grant WRITE and DESCRIBE" if refused else "")
+    return f"{code} {name}" + _MISSING_RIGHTS.get(code, "")
+
+
+_MISSING_RIGHTS: dict[int, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ": this user lacks a right on a topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ": this user lacks READ on the consumer group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ": this user lacks WRITE on the transactional id",
+}
 
 
 def judge(transaction: Transaction, look: Look) -> Judgement:

@@ -21,7 +21,7 @@ from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerI
 from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
-from onceward.sinks.kafka.identifiers import TransactionalId, job_pattern
+from onceward.sinks.kafka.identifiers import TransactionalId, claim_name, job_pattern
 
 __all__ = [
     "Code",
@@ -191,15 +191,20 @@ class Transactions:
 
     def open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Listed:
         """Return the ids of ``job`` with an open transaction on any broker, and the codes of brokers that did not
-        answer, or of a coordinator that is missing now. If there are codes, the ids are incomplete.
+        answer, of a coordinator that is missing now, or of a missing right: brokers list only what the user may
+        describe, without an error. If there are codes, the ids are incomplete.
 
         Transactions that are being ended (PrepareCommit, PrepareAbort) are left to finish, and listed only if `states`
         names their state.
         """
-        return self._control.run(self.listing_open_ids(job, states=states))[0]
+        probe = claim_name(job)
+        (found, failed), located = self._control.run(self.listing_open_ids(job, states=states), self.locating([probe]))
+        if located[probe].code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return [], [located[probe].code]
+        return found, failed
 
     def listing_open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Waves[Listed]:
-        """See :meth:`open_ids`."""
+        """See :meth:`open_ids`; does not look for a missing right."""
         try:
             pattern = job_pattern(job) if self._lists_by_pattern() else None
             nodes = yield from self._control.finding_coordinators()

@@ -15,6 +15,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
+from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.control.transactions import Listed, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.documents import require_own
 from onceward.sinks.kafka.errors import PreCommitError
@@ -23,8 +24,6 @@ from onceward.sinks.kafka.identifiers import TransactionalId
 __all__ = ["FirstAnswers", "Owner", "abort_losers", "ask_brokers", "make_committables", "require_same_topics"]
 
 _PATIENCE_S = 10.0
-_OFFSETS_TOPIC = "__consumer_offsets"
-"""Topic in which the broker keeps the receipt; if it is enlisted, the receipt is in the transaction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +202,21 @@ def _described(
 
 def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -> None:
     written = {str(topic) for topic in vote.body["topics"]}
-    enlisted = view.partitions.keys() - {_OFFSETS_TOPIC}
+    enlisted = view.partitions.keys() - {OFFSETS_TOPIC}
     if view.code != ErrorCode.NONE:
         why = f"the brokers answer {describe_code(view.code)}"
     elif view.state is not State.ONGOING:
         why = f"it is {view.state} instead of open"
-    elif _OFFSETS_TOPIC not in view.partitions:
-        why = "the open transaction under its id has no receipt, so it is another program's"
+    elif OFFSETS_TOPIC not in view.partitions:
+        why = (
+            "the brokers show no receipt in the open transaction under its id: either the user lost DESCRIBE on topic "
+            f"{OFFSETS_TOPIC}, or the transaction is another program's"
+        )
     elif enlisted != written:
-        why = f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}"
+        why = (
+            f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}, as far as "
+            "this user may describe topics"
+        )
     elif view.timeout_ms != vote.body["timeout_ms"]:
         why = f"the open transaction under its id has a timeout of {view.timeout_ms} ms, so it is another program's"
     else:
@@ -219,7 +224,7 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
     raise PreCommitError(
         f"Slot {vote.slot} of checkpoint {checkpoint} voted for transaction {view.id}, but {why}. Nothing of the "
         "checkpoint becomes visible; its records are written again. If it happens again, look for another program "
-        "that uses the job's transactional ids, and at the transaction timeout."
+        "that uses the job's transactional ids, at the user's rights, and at the transaction timeout."
     )
 
 

@@ -17,9 +17,9 @@ from onceward.sinks.kafka.control.brokers import (
     topic_facts,
 )
 from onceward.sinks.kafka.control.clock import broker_backoff
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, ControlPlane
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
+from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC, RECEIPT_TOPIC, read_offsets
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.producers import batch_bytes
@@ -76,6 +76,7 @@ def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
         *_settings(check.cluster),
         *_topics(control, check),
         *_receipts(control, check),
+        *_internal_topics(control, check),
         *_rights(control, check),
         *(_timeouts(control, check) if check.transactional else ()),
         *_state_log(control),
@@ -132,7 +133,7 @@ def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             yield _error(subject, f"does not exist on cluster {check.cluster.name}", "create it")
         elif topic.code != ErrorCode.NONE:
-            yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and WRITE on it")
+            yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant WRITE on it")
         elif topic.may_write is False:
             yield _error(subject, "the user may not write to it", "grant WRITE on it")
         else:
@@ -176,9 +177,11 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     subject = f"receipts topic {RECEIPT_TOPIC}"
     topic = topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC]
     if topic.code == ErrorCode.NONE:
+        if topic.may_read is False:
+            yield _error(subject, "the user may not read it, so receipts and claims cannot be kept", "grant READ on it")
         return
     if topic.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant DESCRIBE and READ on it")
+        yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant READ on it")
         return
     replication = min(3, len(control.nodes()))
     code = create_topic(control, RECEIPT_TOPIC, replication=replication)
@@ -194,6 +197,22 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         time.sleep(backoff.next())
 
 
+def _internal_topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+    """Brokers omit from their answers what the user may not describe, without an error."""
+    facts = topic_facts(control, [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+    refused = {name for name, topic in facts.items() if topic.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    fix = "grant DESCRIBE on it"
+    if OFFSETS_TOPIC in refused and check.transactional:
+        message = "the user may not describe it, so the brokers do not show whether a transaction holds its receipt"
+        yield _error(f"topic {OFFSETS_TOPIC}", message, fix)
+    if TRANSACTIONS_TOPIC in refused:
+        message = (
+            "the user may not describe it, so a list of open transactions can lack those of a failed broker; what "
+            "stays open holds readers back until a later list"
+        )
+        yield _warning(f"topic {TRANSACTIONS_TOPIC}", message, fix)
+
+
 def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     """Probe permissions without changing anything: the error code for the abort of an impossible id shows them."""
     probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
@@ -202,13 +221,17 @@ def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     nothing = Transaction(id=probe, producer_id=0, epoch=0, version=1)
     if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == refused:
-        yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix {check.job}.")
+        yield _error(
+            prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix '{check.job}.'"
+        )
     if _answered(lambda: transactions.describe([probe])[probe].code) == refused:
-        yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix {check.job}.")
+        yield _error(
+            prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix '{check.job}.'"
+        )
     group = claim_name(check.job)
     code = _answered(lambda: read_offsets(control, [group])[group].code)
     if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-        fix = f"grant READ on Group prefix {check.job}. and on topic {RECEIPT_TOPIC}"
+        fix = f"grant READ on Group prefix '{check.job}.' and on topic {RECEIPT_TOPIC}"
         yield _error(
             f"consumer groups {check.job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix
         )

@@ -199,10 +199,15 @@ class ProducerPool:
             producer, failures = connected(cluster.client_config(**settings), self.key.topics)
             producer.init_transactions(_INIT_LIMIT_S)
         except KafkaException as error:
+            forbidden = error.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            advice = (
+                f"Grant WRITE on TransactionalId prefix '{self.key.job}.' to the executors' user."
+                if forbidden
+                else "Check that the brokers can be reached from the executors, and their user's rights."
+            )
             raise DeliveryError(
                 f"No transaction can be begun under {identifier}: {error}. Nothing was written; the records are "
-                "written again. Check that the brokers can be reached from the executors, and the user's rights "
-                "on transactional ids with that prefix."
+                f"written again. {advice}"
             ) from error
         return PreparedProducer(id=identifier, producer=producer, failures=failures)
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from onceward.sinks.kafka.client import ArrowProducer, UnfitRecordError
 from onceward.sinks.kafka.errors import DeliveryError, RouteError
@@ -141,6 +141,11 @@ def _check_partitions(records: pa.RecordBatch) -> None:
 def _refused(topic: str, error: KafkaException) -> DeliveryError:
     if error.args[0].fatal():
         return _broken(error)
+    if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return DeliveryError(
+            f"The executors' user may not write to topic {topic!r}: {error.args[0].name()}. Nothing of this slot "
+            f"becomes visible and its records are written again. Grant WRITE on Topic {topic!r}."
+        )
     return DeliveryError(
         f"The client refused a record for topic {topic!r}: {error}. Nothing of this slot becomes visible and its "
         "records are written again. Check the record's size and partition; one that is larger than "

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.killpoints import KillPoint, kill_point
@@ -110,7 +110,7 @@ class KafkaSlotWriter:
         token = secrets.token_hex(8)
         kill_point(KillPoint.TASK_BEFORE_RECEIPT)
         receipt = TopicPartition(_RECEIPT_TOPIC, 0, task.checkpoint, metadata=token)
-        with delivery.client_says():
+        with delivery.client_says(), _right_named(task.job):
             producer.send_offsets_to_transaction(str(prepared.id), [receipt], _CALL_LIMIT_S)
         kill_point(KillPoint.TASK_AFTER_RECEIPT)
         delivery.flush()
@@ -127,6 +127,25 @@ class KafkaSlotWriter:
                 "timeout_ms": self.transaction_timeout_ms,
             },
         )
+
+
+@contextlib.contextmanager
+def _right_named(job: str) -> Iterator[None]:
+    """Convert the refusal of a receipt. The client may report it as an error of its own, so others pass unchanged."""
+    try:
+        yield
+    except KafkaException as error:
+        code = error.args[0].code()
+        missing = {
+            KafkaError.GROUP_AUTHORIZATION_FAILED: f"READ on Group prefix '{job}.'",
+            KafkaError.TOPIC_AUTHORIZATION_FAILED: f"READ on Topic '{_RECEIPT_TOPIC}'",
+        }.get(code)
+        if missing is None:
+            raise
+        raise DeliveryError(
+            f"The executors' user may not write a receipt: {error.args[0].name()}. The slot does not vote, nothing of "
+            f"it becomes visible and its records are written again. Grant {missing}."
+        ) from error
 
 
 def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:

@@ -37,6 +37,7 @@ _T = TypeVar("_T")
 _LATEST: OffsetSpec = OffsetSpec.latest()
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()
 _UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+_REFUSED_TOPIC = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
 _SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 _REQUEST_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 0.1
@@ -123,11 +124,15 @@ class BrokerView:
         return frozenset(name for name in listed.topics if pattern.fullmatch(name) and not name.startswith("__"))
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """Return the topics that exist. A topic that this user may not describe counts as missing."""
-        return self.answered_topics(self.ask_topics(names))
+        """Return the topics that exist. Raises CheckpointFailedError for one that this user may not describe: only who
+        may describe it knows whether it exists."""
+        return self._answered_topics(self._ask_topics(names), refused=frozenset())
 
-    def ask_topics(self, names: Collection[str]) -> dict[str, "Future[Any]"]:
-        """Send the request of :meth:`topics` without waiting, so that it overlaps with another one."""
+    def visible_topics(self, names: Collection[str]) -> dict[str, TopicState]:
+        """Return the topics that exist for this user. One that the user may not describe counts as missing."""
+        return self._answered_topics(self._ask_topics(names), refused=_REFUSED_TOPIC)
+
+    def _ask_topics(self, names: Collection[str]) -> dict[str, "Future[Any]"]:
         self._admin.poll(0)  # delivers log lines, which would otherwise accumulate
         if not names:
             return {}
@@ -136,13 +141,15 @@ class BrokerView:
             collection, include_authorized_operations=True, request_timeout=self._timeout
         )
 
-    def answered_topics(self, questions: Mapping[str, "Future[Any]"]) -> dict[str, TopicState]:
+    def _answered_topics(
+        self, questions: Mapping[str, "Future[Any]"], *, refused: frozenset[int]
+    ) -> dict[str, TopicState]:
         found: dict[str, TopicState] = {}
         for name, question in questions.items():
             try:
                 answer = self._wait(question, f"topic {name}")
             except KafkaException as error:
-                if error.args[0].code() in _UNKNOWN_TOPIC | {KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+                if error.args[0].code() in _UNKNOWN_TOPIC | refused:
                     continue
                 raise self._unanswered(f"topic {name}", error.args[0]) from None
             found[name] = TopicState(

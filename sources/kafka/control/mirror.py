@@ -75,4 +75,9 @@ class GroupMirror:
     def _failed(self, error: object) -> None:
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        _log.log(level, "offsets are not mirrored to group %s: %s; only lag tools miss them", self._group, error)
+        _log.log(
+            level,
+            "offsets are not mirrored to group %s: %s; only lag tools miss them. The user needs READ on the group",
+            self._group,
+            error,
+        )

@@ -1,7 +1,7 @@
 """Checks before a job starts, and before a Kafka source continues from positions."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import HaltedError
@@ -77,7 +77,7 @@ def topic_findings(
             severity=Severity.ERROR,
             subject=f"source topics {', '.join(missing)}",
             message=f"{len(missing)} of {len(wanted)} topics do not exist on cluster {cluster.name} for this user",
-            fix="create them, correct topics=, or grant Describe and Read",
+            fix="create them, correct topics=, or grant READ on them",
         )
     # Empty if the brokers do not report permitted operations.
     unreadable = sorted(name for name, topic in found.items() if topic.operations and "READ" not in topic.operations)
@@ -86,7 +86,7 @@ def topic_findings(
             severity=Severity.ERROR,
             subject=f"source topics {', '.join(unreadable)}",
             message="the user may describe but not read them",
-            fix="grant Read on these topics",
+            fix="grant READ on them",
         )
 
 
@@ -129,14 +129,17 @@ def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, clust
         )
 
 
-def confirm_topics(view: BrokerView, names: Collection[str]) -> dict[str, TopicState]:
-    """Return the topics that exist. A missing one is checked again: brokers learn of new topics one after another."""
-    found = view.topics(names)
+def confirm_topics(
+    ask: Callable[[Collection[str]], dict[str, TopicState]], names: Collection[str]
+) -> dict[str, TopicState]:
+    """Return the topics that exist, by ``ask``: a method of `BrokerView`. A missing one is checked again: brokers learn
+    of new topics one after another."""
+    found = ask(names)
     for _ in range(_ATTEMPTS - 1):
         if len(found) == len(set(names)):
             break
         time.sleep(_PAUSE_SECONDS)
-        found = view.topics(names)
+        found = ask(names)
     return found
 
 

@@ -44,7 +44,7 @@ class Discovery:
         """
         if time.monotonic() < self._due:
             return
-        topics = confirm_topics(self._view, {*names(), *subscribed})
+        topics = confirm_topics(self._view.topics, {*names(), *subscribed})
         refuse_other_topics(base, subscribed, topics)
         new = [
             partition

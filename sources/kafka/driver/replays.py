@@ -34,7 +34,7 @@ def refuse_incomplete(
     ranges = [(Partition(str(s["topic"]), int(s["partition"])), int(s["start"]), int(s["end"])) for s in splits]
     partitions = {partition for partition, _, _ in ranges}
     names = sorted({partition.topic for partition in partitions})
-    found = confirm_topics(view, names)
+    found = confirm_topics(view.topics, names)
     for partition in sorted(partitions):
         known, now = positions.topics.get(partition.topic), found.get(partition.topic)
         if now is None or partition.number not in now.partitions:

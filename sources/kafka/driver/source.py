@@ -150,7 +150,7 @@ class KafkaSource(Source):
         reach(self.cluster)
         subscription = self._opened()
         names = subscription.names()
-        found = confirm_topics(subscription.view, names)
+        found = confirm_topics(subscription.view.visible_topics, names)
         findings += topic_findings(self.cluster, names or {str(subscription)}, found)
         findings += durability_findings(found, subscription.view)
         return findings

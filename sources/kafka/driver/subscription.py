@@ -84,12 +84,12 @@ class Subscription:
 
     def found(self) -> dict[str, TopicState]:
         """Return the topics. Raises ConfigurationError if one is missing or none matches."""
-        found = confirm_topics(self.view, self.names())
+        found = confirm_topics(self.view.visible_topics, self.names())
         missing = sorted(self._topics - found.keys())
         if missing or not found:
             raise ConfigurationError(
                 f"There is no topic {', '.join(missing) or self} on cluster {self.cluster.name!r} for this user. "
-                "Nothing was read. Create it, correct the topics or the pattern, or grant Describe and Read."
+                "Nothing was read. Create it, correct the topics or the pattern, or grant READ."
             )
         return found
 
@@ -151,7 +151,7 @@ class Subscription:
 
     def refuse_other_topics(self, positions: KafkaPositions, names: Collection[str]) -> None:
         """Raise HaltedError for topics of ``names`` that were deleted or recreated since ``positions``."""
-        refuse_other_topics(positions, names, confirm_topics(self.view, names))
+        refuse_other_topics(positions, names, confirm_topics(self.view.topics, names))
 
     def look_for_partitions(self, base: KafkaPositions) -> None:
         """Look for new partitions, if that is due."""

@@ -180,6 +180,8 @@ class KafkaSplitReader:
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     if of is not None:
                         raise self._gone(consumer, of)
+                elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise _forbidden(unread.first() if of is None else of, error)
                 elif error.fatal() or error.code() not in _PASSING:
                     raise KafkaException(error)
                 else:
@@ -292,6 +294,13 @@ def _reached(records: Records, of: _Range) -> int:
     if offsets[0] < of.position or (offsets[1:] <= offsets[:-1]).any():
         raise _confused(of, records)
     return int(offsets[-1]) + 1
+
+
+def _forbidden(of: _Range, error: KafkaError) -> CheckpointFailedError:
+    return CheckpointFailedError(
+        f"The executors' user may not read topic {of.topic!r}: {error.name()}. Nothing of the checkpoint becomes "
+        f"visible; its records are read again. Grant READ on Topic {of.topic!r}."
+    )
 
 
 def _replaced(of: _Range, offset: int, epoch: int) -> CheckpointFailedError:

@@ -113,11 +113,11 @@ def test_positions_of_another_cluster_are_refused() -> None:
 
 def test_a_topic_that_brokers_learn_of_late_is_not_taken_for_missing(cluster: Any, passing: ManualTime) -> None:
     cluster.unknown_for = 2
-    assert confirm_topics(cluster, ["orders"]) == cluster.found
+    assert confirm_topics(cluster.topics, ["orders"]) == cluster.found
     assert len(passing.slept) == 2
-    assert confirm_topics(cluster, ["orders", "bills"]) == cluster.found
+    assert confirm_topics(cluster.topics, ["orders", "bills"]) == cluster.found
     assert len(passing.slept) == 4, "a missing one is asked for three times in all"
-    assert confirm_topics(cluster, []) == {}
+    assert confirm_topics(cluster.topics, []) == {}
     assert len(passing.slept) == 4
 
 

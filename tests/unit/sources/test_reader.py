@@ -296,14 +296,19 @@ def test_an_offset_behind_a_range_that_was_read_is_nobodys() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [said(KafkaError.TOPIC_AUTHORIZATION_FAILED), said(KafkaError._FATAL), said(KafkaError._TRANSPORT, fatal=True)],
-    ids=["forbidden", "unknown", "permanent"],
+    [said(KafkaError._FATAL), said(KafkaError._TRANSPORT, fatal=True)],
+    ids=["unknown", "permanent"],
 )
 def test_a_permanent_error_fails_the_task(event: Event) -> None:
     taken = together(Answers([event, record(0)]), 2)
     next(taken)
     with pytest.raises(KafkaException):
         next(taken)
+
+
+def test_a_missing_right_fails_the_task_and_is_no_records_fault() -> None:
+    with pytest.raises(CheckpointFailedError, match=r"may not read topic 't'.*Grant READ on Topic 't'"):
+        list(together(Answers([said(KafkaError.TOPIC_AUTHORIZATION_FAILED)]), 2))
 
 
 def test_a_passing_error_is_reported_if_no_record_follows(clock: Clock) -> None:

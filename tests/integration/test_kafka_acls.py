@@ -1,0 +1,215 @@
+"""A job over SASL_SSL and over mTLS with exactly the rules of docs/how-to/kafka-acls.md: each role has its own user.
+
+The one password is a canary: it is in no log, event, store, configuration, argument or message.
+"""
+
+import logging
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.dev.kafka.topics import make_topics
+from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.killpoints import KillPoint
+from onceward.coordinator.listings import JobSummary
+from onceward.coordinator.pipeline.restarts import NO_RESTART
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from tests.support.guarded import ROLES, Guarded, Right, guarded_kafka, least_rights
+from tests.support.processes import QUICK, JobProcesses, Process, bounded, free_address
+from tests.support.sparkless import SparklessPipeline
+from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(400)]
+
+PASSWORD = "c4n4ry-password-of-every-user"
+BETWEEN = KillPoint.DRIVER_BETWEEN_END_TXN
+
+
+@pytest.fixture(scope="module", params=["SASL_SSL", "SSL"])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded_kafka(tmp_path_factory.mktemp("guarded"), request.param, ROLES, PASSWORD) as made:
+        make_topics(made.servers, [RECEIPT_TOPIC], partitions=1, replicas=1)
+        yield made
+
+
+class GuardedJob:
+    """A job with ten checkpoints of bounded input; each role has the rights that it needs, and no other."""
+
+    def __init__(self, guarded: Guarded, job: str, directory: Path, *, records: int = 1500, **spec: Any) -> None:
+        self.guarded = guarded
+        self.topics = Topics(guarded.servers, job)
+        self.source, self.sink = self.topics.create("in", 3), self.topics.create("out", 3)
+        fill(self.topics, self.source, records)
+        self.names = {"INPUT": self.source, "OUTPUT": self.sink, "JOB": job, "GROUP": job}
+        self.rights = {role: least_rights(role, self.names) for role in ROLES}
+        for role, rights in self.rights.items():
+            guarded.allow(role, rights)
+        options = {"config": guarded.config("driver"), "source_options": bounded(150), "settings": QUICK, **spec}
+        servers = guarded.kafka.bootstrap_servers
+        self.processes = JobProcesses(directory, job, servers, self.source, self.sink, **options)
+
+    def is_complete(self) -> None:
+        assert_exactly_once(self.topics, self.source, self.sink)
+
+    def readers_wait(self) -> bool:
+        return any(open_transactions_hold_back(self.topics.servers, self.sink).values())
+
+
+@contextmanager
+def guarded_job(guarded: Guarded, job: str, directory: Path, **spec: Any) -> Iterator[GuardedJob]:
+    made = GuardedJob(guarded, job, directory, **spec)
+    with made.processes:
+        yield made
+
+
+def test_a_job_that_was_killed_amid_its_commits_recovers_with_the_least_rights(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    with guarded_job(guarded, job, tmp_path) as here:
+        here.processes.wait_for_kill(BETWEEN, 3, here.processes.driver(kill_at=[f"{BETWEEN}:3"]))
+        assert here.readers_wait()
+        here.processes.finish()
+        here.is_complete()
+        assert [event["resumed"] for event in here.processes.events("recovered")] == [0, 3]
+    assert_nowhere(tmp_path, [])
+
+
+def test_an_idle_job_ends_what_a_late_task_left_open_with_the_least_rights(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    with guarded_job(guarded, job, tmp_path, source_options={"start": "earliest"}, sweep_s=0.5) as here:
+        driver = here.processes.driver()
+        here.processes.wait_for_event("settled", driver)
+        late = Producer({"bootstrap.servers": guarded.servers, "transactional.id": f"{job}.sink.1.{'0' * 12}.0"})
+        late.init_transactions(30)
+        late.begin_transaction()
+        late.produce(here.sink, b"late", partition=0)
+        late.flush(30)
+        here.processes.wait_for_event("swept", driver)
+        wait_until(lambda: not here.readers_wait(), f"readers continue:\n{driver.tail()}")
+        driver.terminate()
+        assert driver.wait() == 0, driver.tail()
+        here.is_complete()
+        del late
+
+
+def test_a_coordinator_settles_for_a_dead_driver_with_the_least_rights(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    """It gets its rights but one, each in turn, and then all."""
+    settings = {"interval": "100ms", "stream_grace": "200ms", "lease": "1s", "orphan_grace": "1s"}
+    with guarded_job(guarded, job, tmp_path, coordinator=free_address(), settings=settings) as here:
+        rights = here.rights["coordinator"]
+        guarded.allow("coordinator", [])
+        coordinator(here)
+        here.processes.wait_for_kill(BETWEEN, 3, here.processes.driver(kill_at=[f"{BETWEEN}:3"]))
+        for missing in rights:
+            guarded.allow("coordinator", [right for right in rights if right != missing])
+            wait_until(lambda: names_it(job_in(here).orphan, missing), f"{missing} is named: {job_in(here).orphan}")  # noqa: B023
+            assert not job_in(here).settled
+            assert job_in(here).status is JobStatus.SUSPENDED
+        assert here.readers_wait()
+        guarded.allow("coordinator", rights)
+        wait_until(lambda: job_in(here).settled, "all is settled", 120)
+        assert not here.readers_wait()
+        here.processes.finish()
+        here.is_complete()
+        recovered = here.processes.events("recovered")
+        assert [(event["resumed"], event["aborted"]) for event in recovered] == [(0, 0), (0, 0)]
+    assert_nowhere(tmp_path, [])
+
+
+def without_one() -> Iterator[tuple[int, str]]:
+    """For each right that a driver needs, by its number: what is left of it."""
+    for number, right in enumerate(least_rights("driver", {})):
+        yield number, ""
+        if right.operation != "Describe":
+            yield number, "Describe"
+
+
+@pytest.mark.parametrize("guarded", ["SASL_SSL"], indirect=True)
+@pytest.mark.parametrize(("number", "left"), list(without_one()))
+def test_a_driver_that_lacks_a_right_is_refused_before_anything_is_written(
+    guarded: Guarded, job: str, tmp_path: Path, number: int, left: str
+) -> None:
+    here = GuardedJob(guarded, job, tmp_path, records=10)
+    rights = here.rights["driver"]
+    missing = rights[number]
+    less = [replace(missing, operation=left)] if left else []
+    guarded.allow("driver", [*rights[:number], *less, *rights[number + 1 :]])
+    with pytest.raises(OncewardError) as refused:
+        pipeline(here, tmp_path).run()
+    assert names_it(str(refused.value), missing), refused.value
+    assert "no data was touched" in str(refused.value) or "No data was changed" in str(refused.value)
+    assert here.topics.values(here.sink, committed=False) == []
+    guarded.allow("driver", rights)
+    assert pipeline(here, tmp_path).run() is CloseReason.FINISHED
+    here.is_complete()
+
+
+def test_the_password_is_in_no_log_nor_message_when_a_login_is_refused(
+    guarded: Guarded, job: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    here = GuardedJob(guarded, job, tmp_path, records=10)
+    assert pipeline(here, tmp_path).run() is CloseReason.FINISHED
+    wrong = tmp_path / "wrong"
+    wrong.write_text(f"{PASSWORD}-of-another")
+    key = "sasl.password" if guarded.protocol == "SASL_SSL" else "ssl.key.password"
+    with pytest.raises(OncewardError) as refused:
+        pipeline(here, tmp_path, **{key: f"file:{wrong}"}).run()
+    wrong.unlink()
+    printed = capfd.readouterr()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert f"job={job}" in caplog.text
+    assert_nowhere(tmp_path, [caplog.text, printed.out, printed.err, shown])
+
+
+def pipeline(here: GuardedJob, directory: Path, **changes: str) -> SparklessPipeline:
+    config = {**here.guarded.config("driver"), **changes}
+    cluster = KafkaCluster(here.guarded.kafka.bootstrap_servers, config=config)
+    return SparklessPipeline(
+        job=here.processes.spec["job"],
+        source=KafkaSource(cluster, topics=[here.source], start="earliest", end="latest"),
+        sink=KafkaSink(cluster, topic=here.sink),
+        settings=CheckpointSettings(interval="50ms"),
+        state_dir=directory / "state",
+        restart=NO_RESTART,
+    )
+
+
+def assert_nowhere(directory: Path, texts: Iterable[str]) -> None:
+    """The password is in none of the texts, and in no file of the directory."""
+    assert not [text for text in texts if PASSWORD in text]
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert {"events", "driver.log"} <= {path.name for path in files} or (directory / "state" / "store.db").exists()
+    assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def coordinator(here: GuardedJob) -> Process:
+    return here.processes.coordinator(
+        here.processes.spec["coordinator"], settles=True, config=here.guarded.config("coordinator")
+    )
+
+
+def job_in(here: GuardedJob) -> JobSummary:
+    with OperatorClient(here.processes.spec["coordinator"], patience="60s") as client:
+        (found,) = [one for one in client.jobs() if one.job == here.processes.spec["job"]]
+    return found
+
+
+def names_it(said: str, right: Right) -> bool:
+    """The right and its resource, which the preflight calls ``sink topic`` or ``transactional ids``."""
+    kind = right.resource.lower().removesuffix("id")
+    return right.operation.upper() in said and kind in said.lower() and right.name in said
