@@ -25,7 +25,7 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from tests.support.guarded import ROLES, Guarded, Right, guarded_kafka, least_rights
-from tests.support.processes import QUICK, JobProcesses, Process, bounded, free_address
+from tests.support.processes import QUICK, JobProcesses, Process, bounded, descendants, free_address
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 from tests.support.waiting import wait_until
@@ -156,6 +156,43 @@ def test_a_driver_that_lacks_a_right_is_refused_before_anything_is_written(
     guarded.allow("driver", rights)
     assert pipeline(here, tmp_path).run() is CloseReason.FINISHED
     here.is_complete()
+
+
+def test_executors_with_a_user_of_their_own_need_no_more_and_each_right_that_they_lack_is_named(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    shared, theirs = guarded.per_process("executors")
+    _, drivers = guarded.per_process("driver")
+    (tmp_path / "spark-events").mkdir()
+    conf = {f"spark.executorEnv.{name}": value for name, value in theirs.items()}
+    conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (tmp_path / "spark-events").as_uri()}
+    said = " ".join(f"--conf {key}={value}" for key, value in conf.items())
+    spec = {"config": shared, "source_options": {"start": "earliest"}, "spark": True}
+    with guarded_job(guarded, job, tmp_path, **spec) as here:
+        environment = {**drivers, "PYSPARK_SUBMIT_ARGS": f"--master local[2,4] {said} pyspark-shell"}
+        driver = here.processes.start_driver("driver", "tests.support.driver", here.processes.spec, environment)
+        here.processes.wait_for_event("settled", driver, limit_s=180)
+        for missing in here.rights["executors"]:
+            guarded.allow("executors", [right for right in here.rights["executors"] if right != missing])
+            seen = len(here.processes.events("failed"))
+            fill(here.topics, here.source, 10)
+            wait_until(
+                lambda: any(names_it(event["reason"], missing) for event in here.processes.events("failed")[seen:]),  # noqa: B023
+                f"{missing} is named:\n{driver.tail()}",
+                120,
+            )
+            guarded.allow("executors", here.rights["executors"])
+            wait_until(
+                lambda: len(here.topics.read(here.sink)) == len(here.topics.read(here.source)), "it continues", 120
+            )
+        arguments = [command for _, command in descendants(driver.pid)]
+        assert any("pyspark.daemon" in command for command in arguments)
+        driver.terminate()
+        assert driver.wait() == 0, driver.tail()
+        here.is_complete()
+        assert not here.processes.events("replayed"), "a missing right is no lost transaction"
+    assert list((tmp_path / "spark-events").iterdir())
+    assert_nowhere(tmp_path, arguments)
 
 
 def test_the_password_is_in_no_log_nor_message_when_a_login_is_refused(

@@ -20,7 +20,7 @@ from onceward.connections.rdkafka.client import (
     released,
     topic_partitions,
 )
-from onceward.connections.rdkafka.library import lib, raise_error
+from onceward.connections.rdkafka.library import Metadata, lib, raise_error
 from onceward.coordinator.printable import logger
 from onceward.sources.kafka.client.fetched import Fetched, fetched
 
@@ -82,6 +82,23 @@ class ArrowConsumer:
         topic, number = partition.topic.encode(), partition.partition
         check(lib.query_watermark_offsets(self._client, topic, number, low, high, ms(timeout)))
         return low.value, high.value
+
+    def topic_error(self, topic: str, timeout: float) -> KafkaError | None:
+        """Return the error that a broker reports for the topic. The client does not report it for a partition that it
+        cannot find a leader of. Raises KafkaException without an answer."""
+        handle = lib.topic_new(self._client, topic.encode(), None)
+        if not handle:
+            raise KafkaException(KafkaError(lib.last_error()))
+        found = ctypes.POINTER(Metadata)()
+        try:
+            check(lib.metadata(self._client, 0, handle, ctypes.byref(found), ms(timeout)))
+            try:
+                code = found.contents.topics[0].err
+            finally:
+                lib.metadata_destroy(found)
+        finally:
+            lib.topic_destroy(handle)
+        return KafkaError(code) if code else None
 
     def close(self) -> None:
         """Close connections and end threads."""

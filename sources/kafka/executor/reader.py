@@ -13,6 +13,7 @@ larger record). A reader holds the fetched bytes about three times, 100 to 150 M
 of its ranges and records.
 """
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ _FIRST_ROWS = 1_000
 _BATCH_BYTES = 16 * 1024 * 1024
 _WAIT_SECONDS = 0.02
 _WATERMARK_SECONDS = 5.0
+_TOPIC_SECONDS = 1.0
 
 # Errors that the client reports about its own connections and retries; a group is only named, never used.
 _PASSING = frozenset(
@@ -155,6 +157,7 @@ class KafkaSplitReader:
         rows = min(_FIRST_ROWS, self.max_rows)
         progress = time.monotonic()
         last_said = "nothing"
+        looked = 0.0
         while unread:
             # Requesting no more than can arrive lets small ranges return before the timeout.
             with consumer.fetched(min(rows, unread.offsets()), _WAIT_SECONDS) as got:
@@ -164,13 +167,16 @@ class KafkaSplitReader:
                 # Adapts to the records' size without inspecting each.
                 rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
                 yield from bounded(batch, self.batch_bytes)
-                progress = time.monotonic()  # the consumer of the batches may be slow
+                progress, looked = time.monotonic(), 0.0  # the consumer of the batches may be slow
             if not made:
                 waited = time.monotonic() - progress
                 if waited > self.give_up_after and not events:
                     raise self._stalled(unread.first(), last_said)
                 if waited > LOST_S:
                     consumer.rebootstrap()
+                if waited > looked + LOST_S:
+                    looked = waited
+                    _refuse_forbidden(consumer, unread.first())
             for event in events:
                 error, of = event.error, unread.of(event)
                 if error.code() == KafkaError._PARTITION_EOF:
@@ -301,6 +307,14 @@ def _forbidden(of: _Range, error: KafkaError) -> CheckpointFailedError:
         f"The executors' user may not read topic {of.topic!r}: {error.name()}. Nothing of the checkpoint becomes "
         f"visible; its records are read again. Grant READ on Topic {of.topic!r}."
     )
+
+
+def _refuse_forbidden(consumer: ArrowConsumer, of: _Range) -> None:
+    """Raise CheckpointFailedError if a broker reports that reading the topic is not allowed."""
+    with contextlib.suppress(KafkaException):  # without an answer, reading continues to wait
+        error = consumer.topic_error(of.topic, _TOPIC_SECONDS)
+        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise _forbidden(of, error)
 
 
 def _replaced(of: _Range, offset: int, epoch: int) -> CheckpointFailedError:

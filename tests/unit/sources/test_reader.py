@@ -36,9 +36,17 @@ class Answers:
         self.asked: list[int] = []
         self.left: list[list[int]] = []
         self.rebootstraps = 0
+        self.topic_errors: list[KafkaError | KafkaException] = []
+        """One for each time that the reader asks."""
 
     def rebootstrap(self) -> None:
         self.rebootstraps += 1
+
+    def topic_error(self, _topic: str, _timeout: float) -> KafkaError | None:
+        answer = self.topic_errors.pop(0) if self.topic_errors else None
+        if isinstance(answer, KafkaException):
+            raise answer
+        return answer
 
     @contextmanager
     def fetched(self, most: int, _timeout: float) -> Iterator[Fetched]:
@@ -309,6 +317,16 @@ def test_a_permanent_error_fails_the_task(event: Event) -> None:
 def test_a_missing_right_fails_the_task_and_is_no_records_fault() -> None:
     with pytest.raises(CheckpointFailedError, match=r"may not read topic 't'.*Grant READ on Topic 't'"):
         list(together(Answers([said(KafkaError.TOPIC_AUTHORIZATION_FAILED)]), 2))
+
+
+def test_a_topic_that_may_not_be_described_is_named_though_the_client_reports_nothing(clock: Clock) -> None:
+    consumer = Answers()
+    silent, forbidden = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    consumer.topic_errors = [KafkaException(silent), forbidden]
+    with pytest.raises(CheckpointFailedError, match="Grant READ on Topic 't'"):
+        list(together(consumer, 2))
+    assert not consumer.topic_errors
+    assert consumer.rebootstraps > LOST_S
 
 
 def test_a_passing_error_is_reported_if_no_record_follows(clock: Clock) -> None:
