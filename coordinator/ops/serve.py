@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import resource
 import sys
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def run_serve(
     traces: bool = False,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
+    # A core dump would hold passwords.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     authenticates = tls is not None and (tls.authenticates or rights is not None)
     place = parse_listen(listen, anywhere=anywhere or authenticates)
     level = _LEVELS.get(log_level.lower())

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
 from onceward.coordinator.client.operators import OperatorClient
@@ -20,6 +21,7 @@ from onceward.coordinator.dev.kafka.topics import make_topics
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.listings import JobSummary
+from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.status import JobStatus
@@ -114,12 +116,14 @@ def test_a_coordinator_settles_for_a_dead_driver_with_the_least_rights(
         guarded.allow("coordinator", [])
         coordinator(here)
         here.processes.wait_for_kill(BETWEEN, 3, here.processes.driver(kill_at=[f"{BETWEEN}:3"]))
+        assert "Grant WRITE on TransactionalId" in transactions(here), "unknown, not none"
         for missing in rights:
             guarded.allow("coordinator", [right for right in rights if right != missing])
             wait_until(lambda: names_it(job_in(here).orphan, missing), f"{missing} is named: {job_in(here).orphan}")  # noqa: B023
             assert not job_in(here).settled
             assert job_in(here).status is JobStatus.SUSPENDED
         assert here.readers_wait()
+        assert "unknown, grant DESCRIBE on topic __consumer_offsets" in transactions(here)
         guarded.allow("coordinator", rights)
         wait_until(lambda: job_in(here).settled, "all is settled", 120)
         assert not here.readers_wait()
@@ -240,6 +244,13 @@ def coordinator(here: GuardedJob) -> Process:
     )
 
 
+def transactions(here: GuardedJob) -> str:
+    """What ``onceward transactions`` prints with the coordinator's rights."""
+    address, job = here.processes.spec["coordinator"], here.processes.spec["job"]
+    options = ["--coordinator", address, "--clusters", str(here.processes.clusters_file), "--json"]
+    return str(CliRunner().invoke(app, ["transactions", job, *options]).output)
+
+
 def job_in(here: GuardedJob) -> JobSummary:
     with OperatorClient(here.processes.spec["coordinator"], patience="60s") as client:
         (found,) = [one for one in client.jobs() if one.job == here.processes.spec["job"]]
@@ -250,3 +261,27 @@ def names_it(said: str, right: Right) -> bool:
     """The right and its resource, which the preflight calls ``sink topic`` or ``transactional ids``."""
     kind = right.resource.lower().removesuffix("id")
     return right.operation.upper() in said and kind in said.lower() and right.name in said
+
+
+@pytest.mark.parametrize("guarded", ["SASL_SSL"], indirect=True)
+@pytest.mark.parametrize("point", [KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_CLAIM_RENEWAL])
+def test_a_decided_transaction_that_may_not_be_ended_any_more_waits_and_is_never_taken_for_lost(
+    guarded: Guarded, job: str, tmp_path: Path, point: KillPoint
+) -> None:
+    with guarded_job(guarded, job, tmp_path) as here:
+        rights = here.rights["driver"]
+        driver = here.processes.driver(kill_at=[f"{point}:3:block"])
+        wait_until(lambda: f"{point}:3" in here.processes.killed_at(), "three checkpoints are decided")
+        guarded.allow("driver", [right for right in rights if right.resource != "TransactionalId"])
+        here.processes.wake(f"{point}:3")
+        wait_until(lambda: here.processes.events("failed") or not driver.running, f"it fails:\n{driver.tail()}", 120)
+        assert "WRITE on" in driver.tail()
+        assert here.readers_wait()
+        guarded.allow("driver", rights)
+        if driver.running:
+            assert driver.wait() == 0, driver.tail()
+        else:
+            here.processes.finish()
+        here.is_complete()
+        assert sum(event["resumed"] for event in here.processes.events("recovered")) == 3
+        assert not here.processes.events("replayed")

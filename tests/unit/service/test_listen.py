@@ -1,6 +1,7 @@
 """Addresses to listen on."""
 
 import os
+import resource
 import signal
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode
 from onceward.coordinator.service.listen import parse_listen
 from tests.support.processes import Process, Processes
+from tests.support.scripted import CoordinatorProcess
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,16 @@ def test_a_coordinator_on_a_socket_is_reached_by_its_user_alone_and_leaves_nothi
             assert list(path.parent.iterdir()) == []
     finally:
         os.umask(former)
+
+
+def test_a_coordinator_leaves_no_core_dump_which_would_hold_its_passwords(tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard == 0:
+        pytest.skip("this system permits no core dumps")
+    preamble = f"import resource; resource.setrlimit(resource.RLIMIT_CORE, ({hard}, {hard}))"
+    process = CoordinatorProcess(tmp_path / "c", preamble=preamble).wait_ready()
+    try:
+        (line,) = [one for one in Path(f"/proc/{process.pid}/limits").read_text().splitlines() if "core file" in one]
+        assert line.split()[4] == "0"
+    finally:
+        process.end()
