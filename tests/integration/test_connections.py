@@ -12,9 +12,10 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from onceward import KafkaCluster, KafkaSource
 from onceward.connections.admin import admin_client, reach
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, PreflightError
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import JobName
+from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.support.topics import Topics, wait_for
 
@@ -152,6 +153,19 @@ def test_a_wrong_security_protocol_is_reported_as_such(guarded: LocalKafka, kafk
 def test_settings_that_the_client_does_not_know_are_refused_before_anything_is_connected() -> None:
     with pytest.raises(ConfigurationError, match=r"nonsense\.key"):
         admin_client(KafkaCluster("127.0.0.1:1", config={"nonsense.key": 1}))
+
+
+def test_a_topic_that_may_not_be_described_is_not_taken_for_a_deleted_one(
+    guarded: LocalKafka, password: pytest.MonkeyPatch
+) -> None:
+    """A job that loses the right would else halt, as if its input were gone."""
+    topics = Topics(guarded.internal_servers, "unseen")
+    hidden, shown = topics.create("hidden"), topics.create("shown")
+    grant(topics, shown, AclOperation.READ)
+    view = BrokerView(KafkaCluster(guarded.bootstrap_servers, config=SASL))
+    with pytest.raises(CheckpointFailedError, match=rf"did not report topic {hidden}: TOPIC_AUTHORIZATION_FAILED"):
+        view.topics([shown, hidden])
+    assert view.visible_topics([shown, hidden]).keys() == {shown}
 
 
 def grant(topics: Topics, topic: str, operation: AclOperation) -> None:
