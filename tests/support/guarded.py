@@ -1,7 +1,7 @@
 """A broker that admits users over SASL_SSL, or over mTLS, and lets them do only what they were granted."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ _PROPERTIES = {
     "super.users": "User:ANONYMOUS",
     "listener.name.client.ssl.keystore.type": "PEM",
     "listener.name.client.ssl.truststore.type": "PEM",
-    "log.retention.check.interval.ms": "3600000",
 }
 _ANY = AclBindingFilter(
     ResourceType.ANY,
@@ -162,11 +161,9 @@ class Guarded:
 
 
 @contextmanager
-def guarded_kafka(
-    directory: Path, protocol: str, users: Iterable[str], secret: str, properties: Mapping[str, str] | None = None
-) -> Iterator[Guarded]:
-    """``protocol``: SASL_SSL with SCRAM-SHA-512, or SSL with certificates of the clients. ``secret``: the password of
-    all ``users``, or of their keys."""
+def guarded_kafka(directory: Path, protocol: str, users: Sequence[str], secret: str) -> Iterator[Guarded]:
+    """``protocol``: SASL_SSL with SCRAM-SHA-512 or PLAIN, or SSL with certificates of the clients. ``secret``: the
+    password of all ``users``, or of their keys."""
     files = PeerFiles(directory)
     broker = files.issued_to("broker", addresses=[HOST], common_name="broker")
     assert broker.certificate is not None
@@ -181,7 +178,12 @@ def guarded_kafka(
     if protocol == "SASL_SSL":
         login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         listener |= {
-            "listener.name.client.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.client.sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+            "listener.name.client.plain.sasl.jaas.config": (
+                "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                + " ".join(f'user_{user}="{secret}"' for user in users)
+                + ";"
+            ),
             "listener.name.client.scram-sha-512.sasl.jaas.config": login,
         }
     else:
@@ -193,7 +195,7 @@ def guarded_kafka(
             files.issued_to(user, common_name=user, password=secret)
     password = directory / "password"
     password.write_text(secret)
-    with LocalKafka(properties={**_PROPERTIES, **listener, **(properties or {})}, heap="192m") as kafka:
+    with LocalKafka(properties={**_PROPERTIES, **listener}, heap="192m") as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.internal_servers, "log_level": 0})
         if protocol == "SASL_SSL":
             credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
