@@ -17,6 +17,7 @@ from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
+from onceward.sources.kafka.positions import Partition
 from tests.support.topics import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"
@@ -166,6 +167,15 @@ def test_a_topic_that_may_not_be_described_is_not_taken_for_a_deleted_one(
     with pytest.raises(CheckpointFailedError, match=rf"did not report topic {hidden}: TOPIC_AUTHORIZATION_FAILED"):
         view.topics([shown, hidden])
     assert view.visible_topics([shown, hidden]).keys() == {shown}
+
+
+def test_a_group_that_may_not_be_read_is_named(guarded: LocalKafka, password: pytest.MonkeyPatch) -> None:
+    topics = Topics(guarded.internal_servers, "ungrouped")
+    shown = topics.create("shown")
+    grant(topics, shown, AclOperation.READ)
+    view = BrokerView(KafkaCluster(guarded.bootstrap_servers, config=SASL), request_timeout=2)
+    with pytest.raises(CheckpointFailedError, match="Grant READ on Group 'nobodys'"):
+        view.committed("nobodys", [Partition(shown, 0)])
 
 
 def grant(topics: Topics, topic: str, operation: AclOperation) -> None:

@@ -244,6 +244,11 @@ class BrokerView:
         try:
             answer = consumer.committed(wanted, timeout=self._timeout)
         except KafkaException as error:
+            if _lacks_group(consumer):
+                raise CheckpointFailedError(
+                    f"This user may not read the offsets of consumer group {group!r}: GROUP_AUTHORIZATION_FAILED. "
+                    f'Nothing was read. Grant READ on Group {group!r}, or give another start than "group".'
+                ) from None
             raise self._unanswered(f"offsets of group {group}", error.args[0]) from None
         finally:
             consumer.close()
@@ -298,6 +303,15 @@ class BrokerView:
             "Nothing was read; jobs and streaming queries try again. If this persists, check that the brokers run and "
             "that the user may describe the topics."
         )
+
+
+def _lacks_group(consumer: Consumer) -> bool:
+    """Return whether the brokers refused the group: the client reports that as an event, and its request times out."""
+    while (event := consumer.poll(0)) is not None:
+        error = event.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return True
+    return False
 
 
 def _kafka_id(topic_id: object) -> str:
