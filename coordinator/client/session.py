@@ -317,8 +317,8 @@ class Session:
         return self._unless_fenced(self._caller.call(self._stub.Amend, request, _answered, doing=doing))
 
     def close(self, reason: CloseReason, detail: str = "") -> None:
-        """Leave: end stream and lease, then report to the coordinator, however long that takes."""
-        self.let_go()
+        """Leave: stop the lease and report to the coordinator, however long that takes. The stream ends after the
+        report: a waiting driver may replace one without a stream (``stream_grace``)."""
         self._unless_fenced(self._close(reason, detail, None))
 
     def abandon(self, detail: str, *, back_within_s: float | None = None, halted: bool = False) -> FencedError | None:
@@ -329,7 +329,6 @@ class Session:
         :param halted: a person must act first.
         :return: the reason why the driver must not come back: another driver owns the job, or the job is at rest.
         """
-        self.let_go()
         left = CloseReason.HALTED if halted else CloseReason.FAILED
         reason = left if back_within_s is None else CloseReason.RESTARTING
         try:
@@ -356,7 +355,13 @@ class Session:
             back_within_us=round(back_within_s * 1e6),
         )
         doing = f"closing job {self.job}"
-        return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience_s=patience_s)
+        self._renewing.close()
+        if self._watch is not None:
+            self._watch.silence()
+        try:
+            return self._caller.call(self._stub.CloseJob, request, _answered, doing=doing, patience_s=patience_s)
+        finally:
+            self.let_go()
 
     def renew(self) -> None:
         """Renew the lease, and check that this is still the current generation."""

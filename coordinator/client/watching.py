@@ -48,9 +48,13 @@ class WatchThread:
         self._thread = threading.Thread(target=self._run, name="onceward-watch", daemon=True)
         self._thread.start()
 
+    def silence(self) -> None:
+        """Deliver and report nothing more, but keep the stream open."""
+        self._closed.set()
+
     def close(self) -> None:
         """End the stream; no instruction is delivered afterwards, unless called from a delivery."""
-        self._closed.set()
+        self.silence()
         with self._lock:
             if self._call is not None:
                 self._call.cancel()
@@ -108,9 +112,8 @@ class WatchThread:
                     answer = answer_from_wire(response.end)
                     raise generation_over(self._request.job, self._request.generation, answer)
                 instruction = instruction_from_wire(response.instruction)
-                if self._closed.is_set():
-                    break
-                self._deliver(instruction)
+                if not self._closed.is_set():
+                    self._deliver(instruction)
         except grpc.RpcError as error:
             code = error.code()
             if not self._closed.is_set() and code is not grpc.StatusCode.DEADLINE_EXCEEDED:

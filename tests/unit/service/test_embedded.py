@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,13 @@ def test_a_failing_store_is_coordinator_lost_at_once_not_after_all_patience(
 def break_store(coordinator: EmbeddedCoordinator) -> None:
     """Take the file's descriptor away, as a vanished disk would."""
     store = Path(coordinator._store._database.name)
-    for link in Path("/proc/self/fd").iterdir():
-        if os.path.realpath(link) == str(store) + "-wal":
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, int(link.name))
-            os.close(null)
+    log = os.stat(f"{store}-wal")
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # other threads open and close theirs
+            if os.path.samestat(os.fstat(descriptor), log):
+                null = os.open(os.devnull, os.O_RDONLY)
+                os.dup2(null, descriptor)
+                os.close(null)
 
 
 def test_a_healthy_coordinator_answers_standard_probes(channel: grpc.Channel) -> None:

@@ -8,10 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from onceward.coordinator.client.calls import Caller
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError
 from onceward.coordinator.killpoints import KillPoint
@@ -212,6 +214,41 @@ def test_a_waiting_driver_gets_nothing_from_a_restart_of_the_coordinator(
     assert driver.errors.empty()
     session = waiting.result(60)
     assert session.generation == 2, "it got nothing before the driver left"
+    session.close(CloseReason.STOPPED)
+
+
+def test_a_driver_that_leaves_is_not_replaced_before_it_reports(
+    stack: ExitStack, pool: ThreadPoolExecutor, tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, stream_grace=0)
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address))
+    driver = ScriptedDriver(client, JobName(job), settings=settings)
+    other = stack.enter_context(connect(process.address))
+    polls: list[None] = []
+
+    def polled() -> bool:
+        polls.append(None)
+        return False
+
+    waiting = pool.submit(
+        lambda: other.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="waits", stopping=polled)
+    )
+    driver.wait_committed(1)
+    call = Caller.call
+
+    def late(self: Caller, *arguments: Any, doing: str, **options: Any) -> Any:
+        if doing.startswith("closing"):
+            until = len(polls) + 3
+            wait_until(lambda: len(polls) >= until or waiting.done(), "the other driver asks again")
+        return call(self, *arguments, doing=doing, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Caller, "call", late)
+        driver.close()
+    assert driver.errors.empty()
+    session = waiting.result(60)
+    assert session.generation == 2
     session.close(CloseReason.STOPPED)
 
 

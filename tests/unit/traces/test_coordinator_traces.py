@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from onceward.coordinator.traces.spans import Spans
 from tests.support.collector import Collector, Trace
 from tests.support.places import Place
 from tests.support.processes import armed_with
-from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver
+from tests.support.scripted import SETTINGS, SINK, CoordinatorProcess, ScriptedDriver
 from tests.support.stored_jobs import AT, StoredJob
 from tests.support.waiting import wait_until
 
@@ -209,7 +210,8 @@ def test_the_next_coordinator_ends_the_trace_that_the_killed_one_began(
         wait_until(lambda: run_health(first.address) == 0, "it leads")
         second = started("second", collector.variables) if place.is_postgres else None
         address = first.address if second is None else f"{first.address},{second.address}"
-        driver = ScriptedDriver(stack.enter_context(connect(address, patience="60s")), JobName(job))
+        settings = replace(SETTINGS, num_retained=10_000)  # checkpoint 3 is read at the end
+        driver = ScriptedDriver(stack.enter_context(connect(address, patience="60s")), JobName(job), settings=settings)
         assert first.wait(60) == 128 + signal.SIGKILL
         second = second or started("second", collector.variables, first.port)
         driver.wait_committed(4)
