@@ -24,6 +24,7 @@ class Budgets:
             bounds.idles,
             bounds.requests,
             bounds.losses,
+            bounds.takeovers,
         )
         self._values = list(product(*(range(count + 1) for count in most)))
         self._numbers = {value: number for number, value in enumerate(self._values)}

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from tests.explorer.coordinator import Coordinators, Result
+from onceward.coordinator.protocol.answers import Verdict
+from tests.explorer.coordinator import Coordinators, Result, View
 from tests.explorer.drivers import (
     GONE,
     Local,
@@ -28,6 +29,7 @@ Label = tuple[object, ...]
 _CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TIMEOUT
 _REQUEST = 1 << Fault.REQUEST
 _LOSS = 1 << Fault.LOSS
+_TAKEOVER = 1 << Fault.TAKEOVER
 _TAKE = Call("take", 0)
 _DEATH = _CRASH | 1 << Fault.STORE
 
@@ -63,6 +65,11 @@ class Move(NamedTuple):
 class Moves:
     """Knows all parts by number, and the moves of each."""
 
+    fenced = True
+    """Whether the store refuses the writes of a coordinator that leads no more."""
+    ignored = True
+    """Whether drivers ignore a coordinator that leads no more, once its successor has answered them."""
+
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.coordinators = Coordinators(bounds)
@@ -71,15 +78,16 @@ class Moves:
         self.strays: Table[tuple[Call, ...]] = Table()
         self._gone = self.drivers.number(GONE)
         self._turns: dict[tuple[int, int, bool], tuple[Turn, ...]] = {}
-        self._missed: dict[tuple[int, int], tuple[int, int]] = {}
-        self._reported: dict[tuple[int, int, int], int] = {}
+        self._missed: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._reported: dict[tuple[int, int, int, int], int] = {}
         self._kept: dict[tuple[int, int], int] = {}
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
     def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
         first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
-        return SmallWorld(0, first, second, self.strays.number(()), self.kafkas.number(Kafka()), self._gone)
+        strays, kafka = self.strays.number(()), self.kafkas.number(Kafka())
+        return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0)
 
     # -- all moves
 
@@ -107,6 +115,10 @@ class Moves:
             moves += self._crashes(world)
         if faults & _MESSAGE:
             moves += self._breaks(world)
+        if world.former >= 0:
+            moves += self._formerly(world)
+        elif faults & _TAKEOVER:
+            moves += self._taken_over(world, ("coordinator stands still",))
         return moves
 
     def _delivered(self, world: SmallWorld, slot: int, turn: Turn, faults: int) -> list[Move]:
@@ -115,18 +127,22 @@ class Moves:
         label: Label = ("call", slot, call)
         if result.demand is not None:
             violation = violation or self._demanded(result.demand, world)
-        moves = [Move(label, self._after(world, result.after, slot, reported, call), 0, violation)]
+        moves = [
+            Move(label, self._heard(world, slot, self._after(world, result.after, slot, reported, call)), 0, violation)
+        ]
         driver = self.drivers.values[world[1 + slot]]
         if driver.phase is Phase.ABSENT:
             world = self._with(world, slot, self.drivers.number(driver._replace(phase=Phase.OPENING)))
         if result.restarted >= 0 and faults & _DEATH:
             moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
+        if result.restarted >= 0 and faults & _TAKEOVER and world.former < 0:
+            moves += self._taken_over(self._after(world, result.after), (*label, "stands still before it answers"))
         if faults & _MESSAGE:
             if reported != world[1 + slot]:
                 lost = self._after(world, result.after)
                 moves.append(Move((*label, "answer lost"), lost, _MESSAGE, violation))
             if call.kind != "watch":  # see ``left_behind``
-                doubled = self._after(world, result.after, slot, reported, call, (call,))
+                doubled = self._heard(world, slot, self._after(world, result.after, slot, reported, call, (call,)))
                 moves.append(Move((*label, "doubled"), doubled, _MESSAGE, violation))
         return moves
 
@@ -187,14 +203,63 @@ class Moves:
         fault ends the process at a write. It counts as one more such death at any point, which covers more than can
         happen.
         """
-        first, first_lost = self._cut_off(world.first, coordinator)
-        second, second_lost = self._cut_off(world.second, coordinator)
+        first, first_lost = self._cut_off(world.first, coordinator, world.former)
+        second, second_lost = self._cut_off(world.second, coordinator, world.former)
         stray = self._keep(world.stray, coordinator)
-        moves = [Move(label, SmallWorld(coordinator, first, second, stray, world.kafka, self._gone), cost, None)]
+        after = world._replace(coordinator=coordinator, first=first, second=second, stray=stray, alone=self._gone)
+        moves = [Move(label, after, cost, None)]
         if first_lost != first or second_lost != second:
-            lost = SmallWorld(coordinator, first_lost, second_lost, stray, world.kafka, self._gone)
+            lost = after._replace(first=first_lost, second=second_lost)
             moves.append(Move((*label, "instructions lost"), lost, cost, None))
         return moves
+
+    def _taken_over(self, world: SmallWorld, label: Label) -> list[Move]:
+        """The coordinator stands still, and another one leads: it starts from the store."""
+        restarted = self.coordinators.restart(world.coordinator)
+        world = world._replace(former=world.coordinator, former_alone=world.alone, aware=0)
+        return self._restarted(world, restarted, label, _TAKEOVER)
+
+    def _formerly(self, world: SmallWorld) -> list[Move]:
+        """What a coordinator does that led before: it answers from memory, shows its instructions, and its threads
+        continue at Kafka, until its first write is refused.
+
+        The product answers nothing past its deadline. Here only the clients ignore what an earlier term says, once they
+        know of a later one.
+        """
+        moves = [Move(("former", "learns that another one leads"), self._stepped_down(world), 0, None)]
+        moves += [
+            self._formerly_answered(world, slot, turn)
+            for slot in (0, 1)
+            if not (self.ignored and world.aware >> slot & 1)
+            for turn in self._turns_of(world.former, world[1 + slot])
+            if turn.result.restarted < 0 or not self.fenced
+        ]
+        for done, number, kafka in self._locals_of(world.former_alone, world.kafka):
+            after = world._replace(former_alone=number, kafka=kafka)
+            moves.append(Move(("former", done.label), after, 0, done.violation or self._rightful(world, done)))
+        return moves
+
+    def _formerly_answered(self, world: SmallWorld, slot: int, turn: Turn) -> Move:
+        """The former leader answers a driver. A stream to it shows what it wants, and breaks."""
+        call, result, reported, violation = turn
+        after = world._replace(former=result.after)
+        if call.kind == "watch" and result.reply.verdict is not Verdict.FENCED:
+            wanted = self.coordinators.views[result.after].wanted
+            reported = self.drivers.number(instructed(self.drivers.values[world[1 + slot]], wanted))
+        completed = self.coordinators.views[world.coordinator].output.completed >> call.checkpoint & 1
+        if result.reply.decided and (result.reply.decided == "completed") != bool(completed):
+            text = f"a former leader answers that checkpoint {call.checkpoint} is {result.reply.decided}"
+            violation = violation or Violation(Invariant.ONE_DECISION, text)
+        return Move(("former", slot, call), self._with(after, slot, reported), 0, violation)
+
+    def _heard(self, before: SmallWorld, slot: int, after: SmallWorld) -> SmallWorld:
+        """The world after the leader has answered a driver."""
+        return after._replace(aware=before.aware | 1 << slot) if before.former >= 0 else after
+
+    def _stepped_down(self, world: SmallWorld) -> SmallWorld:
+        leader = world.coordinator
+        first, second = (self._tell(one, leader, leader, -1) for one in (world.first, world.second))
+        return world._replace(first=first, second=second, former=-1, former_alone=self._gone, aware=0)
 
     def _requests(self, world: SmallWorld, faults: int) -> list[Move]:
         """A person asks the coordinator for something, or signals a driver to stop."""
@@ -295,6 +360,8 @@ class Moves:
         None when nothing is left to do. A job without a driver is started again, beyond the bound of generations.
         """
         view = self.coordinators.views[world.coordinator]
+        if world.former >= 0:
+            return self._formerly(world)[0]
         for call in self.strays.values[world.stray]:
             for move in self._strayed(world, call, 0):
                 return move
@@ -435,7 +502,7 @@ class Moves:
     ) -> SmallWorld:
         """The world with another coordinator and driver: instructions are sent, and what cannot matter any more is
         dropped."""
-        before, first, second, stray, kafka, alone = world
+        before, first, second, stray, former = world.coordinator, world.first, world.second, world.stray, world.former
         if strayed:
             stray = self.strays.number(tuple(sorted((*self.strays.values[stray], *strayed))))
         if stray:
@@ -446,22 +513,30 @@ class Moves:
             second = driver
         new = call is not None and call.kind == "watch"
         if coordinator != before or slot == 0:
-            first = self._tell(first, -1 if new and slot == 0 else before, coordinator)
+            first = self._tell(first, -1 if new and slot == 0 else before, coordinator, former)
         if coordinator != before or slot == 1:
-            second = self._tell(second, -1 if new and slot == 1 else before, coordinator)
-        return SmallWorld(coordinator, first, second, stray, kafka, alone)
+            second = self._tell(second, -1 if new and slot == 1 else before, coordinator, former)
+        return world._replace(coordinator=coordinator, first=first, second=second, stray=stray)
 
-    def _tell(self, driver: int, before: int, after: int) -> int:
+    def _tell(self, driver: int, before: int, after: int, former: int) -> int:
         """Send what is wanted now and was not sent before (``before`` = -1: a new stream, nothing was sent)."""
-        key = (driver, before, after)
+        key = (driver, before, after, former)
         found = self._reported.get(key)
         if found is None:
             d, view = self.drivers.values[driver], self.coordinators.views[after]
             if d.stream is Stream.OPEN and view.owned and d.generation == view.generation:
                 shown = self.coordinators.views[before].wanted if before >= 0 else ()
                 d = instructed(d, tuple(one for one in view.wanted if one not in shown))
-            found = self._reported[key] = self.drivers.number(cut_off(d, view))
+            found = self._reported[key] = self.drivers.number(self._reduced(d, view, former))
         return found
+
+    def _reduced(self, driver: Driver, view: View, former: int) -> Driver:
+        """Reduce a fenced driver, unless a former leader still takes it for the owner of the job."""
+        if former >= 0:
+            outdated = self.coordinators.views[former]
+            if outdated.owned and outdated.generation == driver.generation:
+                return driver
+        return cut_off(driver, view)
 
     def _keep(self, stray: int, coordinator: int) -> int:
         key = (stray, coordinator)
@@ -472,16 +547,16 @@ class Moves:
             found = self._kept[key] = self.strays.number(kept)
         return found
 
-    def _cut_off(self, driver: int, coordinator: int) -> tuple[int, int]:
+    def _cut_off(self, driver: int, coordinator: int, former: int) -> tuple[int, int]:
         """The driver after a restart of its coordinator, with and without the instructions in flight."""
-        key = (driver, coordinator)
+        key = (driver, coordinator, former)
         found = self._missed.get(key)
         if found is None:
             d, view = self.drivers.values[driver], self.coordinators.views[coordinator]
             missed = overlooked(d) if d.stream is Stream.OPEN else d
             stream = Stream.NONE if d.stream is Stream.NONE else Stream.WANTED
             found = self._missed[key] = (
-                self.drivers.number(cut_off(d._replace(stream=stream), view)),
-                self.drivers.number(cut_off(missed._replace(stream=stream), view)),
+                self.drivers.number(self._reduced(d._replace(stream=stream), view, former)),
+                self.drivers.number(self._reduced(missed._replace(stream=stream), view, former)),
             )
         return found

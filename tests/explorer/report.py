@@ -69,6 +69,12 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return [f"# the stream of driver {slot + 1} breaks; instructions on their way are lost"]
         case ("coordinator dies", *lost):
             return _died("", lost)
+        case ("coordinator stands still", *lost):
+            return _stands_still("", lost)
+        case ("former", str(what)):
+            return [f"# the former leader {what}"]
+        case ("former", int(slot), Call() as call):
+            return [f"# the former leader answers driver {slot + 1}: {call}"]
         case _:
             raise AssertionError(f"no words for {label}")
 
@@ -85,12 +91,19 @@ def _handled(call: Call, how: list[object], player: Player, who: str) -> list[st
             return ["# the call is doubled: a copy stays under way", *commands]
         case ["dies before it answers", *lost]:
             return [*commands, *_died(" after the write, before it answers", lost)]
+        case ["stands still before it answers", *lost]:
+            return [*commands, *_stands_still(" after the write, before it answers", lost)]
         case _:
             raise AssertionError(f"no words for {how}")
 
 
 def _died(when: str, lost: list[object]) -> list[str]:
     return [f"# the coordinator dies, or its store fails{when}{'; instructions are lost' if lost else ''}", "> restart"]
+
+
+def _stands_still(when: str, lost: list[object]) -> list[str]:
+    missed = "; instructions are lost" if lost else ""
+    return [f"# the coordinator stands still{when}, and another one leads{missed}", "> restart"]
 
 
 def _commands(call: Call, player: Player) -> list[str]:

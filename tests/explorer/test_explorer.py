@@ -12,6 +12,7 @@ from onceward.coordinator.protocol.answers import Complete, Instruction
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import CheckpointRestored
 from onceward.coordinator.protocol.state import JobState
+from tests.explorer.moves import Moves
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
 from tests.explorer.ways_out import explore_ways_out
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.long
 SMALLER = WORLDS | {
     "checkpoints": replace(WORLDS["checkpoints"], checkpoints=3),
     "requests": replace(WORLDS["requests"], messages=0),
+    "leaders": replace(WORLDS["leaders"], messages=0),
 }
 """A third of the states that `make explore` visits."""
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
@@ -126,4 +128,18 @@ def test_a_broken_core_is_found_and_shown_as_a_scenario_that_plays(name: str, mo
     assert result.broken is not None
     assert result.broken.violation.invariant is invariant
     text = scenario(result.broken)
+    assert player.play(text) == text
+
+
+@pytest.mark.parametrize("protection", ["fenced", "ignored"])
+def test_an_outdated_leader_is_found_out_without_each_protection(
+    protection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store refuses its writes, and drivers that know of its successor ignore its answers."""
+    monkeypatch.setattr(Moves, protection, False)
+    result = explore(SMALLER["leaders"])
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.CONTRACT
+    text = scenario(result.broken)
+    assert "the former leader answers" in text
     assert player.play(text) == text

@@ -1,7 +1,8 @@
 """The parts of a small world. All values are hashable: equal situations are equal states.
 
-A world is six numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, and the
-coordinator's own threads in place of a driver. Each number stands for a value that is interned once, so that a step of
+A world is nine numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, the
+coordinator's own threads in place of a driver, and a coordinator that led before, with such threads, and who
+knows of its successor. Each number stands for a value that is interned once, so that a step of
 a part is computed once and looked up in all worlds that share it.
 """
 
@@ -37,6 +38,8 @@ class Bounds:
     """Requests of a person: calls to the coordinator, or a signal to a driver."""
     losses: int = 0
     """Transactions that the brokers abort on their own after the pre-commit, or whose outcome cannot be proved."""
+    takeovers: int = 0
+    """Coordinators that stand still while another one takes the lead, and wake up afterwards."""
     alone: bool = False
     """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
 
@@ -46,11 +49,16 @@ WORLDS = {
     "orphans": Bounds(checkpoints=3, generations=3, crashes=2, messages=1, store=0, declines=0, timeouts=0, alone=True),
     "replays": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=2),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
+    "leaders": Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0, takeovers=1),
+    "leaders of orphans": Bounds(
+        checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, takeovers=1, alone=True
+    ),
 }
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
-immediate end, or signals a driver to stop."""
+immediate end, or signals a driver to stop. Two while an outdated leader continues to answer drivers. One while it
+continues to end transactions in place of a driver."""
 
 
 class Fault(IntEnum):
@@ -64,6 +72,7 @@ class Fault(IntEnum):
     IDLE = 5
     REQUEST = 6
     LOSS = 7
+    TAKEOVER = 8
 
 
 class Table(Generic[T]):
@@ -218,3 +227,9 @@ class SmallWorld(NamedTuple):
     kafka: int
     alone: int
     """The coordinator's own threads, as a driver."""
+    former: int
+    """A coordinator that led before and does not know that another one leads; -1 for none."""
+    former_alone: int
+    """Its own threads, as a driver."""
+    aware: int
+    """Bits of the drivers that the new leader has answered: they ignore the former one."""

@@ -78,7 +78,10 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
             assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}
             sink.sink.on_settled(CheckpointId(checkpoint), committables)
         assert len(groups_of(sink, topics)) <= 20
-        assert all(present(sink, KafkaCommittable.of(one)) for one in committables)
+        last = [KafkaCommittable.of(one) for one in committables]
+        wait_until(
+            lambda: all(present(sink, one) for one in last), "the brokers show the receipts of the last checkpoint"
+        )
 
 
 @pytest.mark.long
