@@ -21,8 +21,8 @@ check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
 	@sh scripts/check.sh
 
-versions: ## the tests that meet Spark, on other versions of PySpark; VERSIONS="4.0.5 4.2.1" PYTEST="-k name"
-	@PYTEST="$(PYTEST)" sh scripts/versions.sh $(VERSIONS)
+versions: ## the tests that meet Spark or PostgreSQL, on other versions; PYSPARK="4.0.5 4.2.1" POSTGRES="14 18" PYTEST="-k name"
+	@PYSPARK="$(PYSPARK)" POSTGRES="$(POSTGRES)" PYTEST="$(PYTEST)" sh scripts/versions.sh
 
 explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
 	@sh scripts/setup.sh --no-broker

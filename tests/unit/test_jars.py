@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.errors import LocalServerError
+from onceward.coordinator.dev.errors import LocalPostgresError, LocalServerError
 from onceward.coordinator.dev.jars import JarList
 from onceward.coordinator.dev.java import find_java
 from onceward.coordinator.dev.kafka.jars import jar_list
+from onceward.coordinator.dev.postgres import binaries as postgres
+from onceward.coordinator.dev.postgres.binaries import VERSION_VARIABLE
 
 CONTENT = b"published\n"
 LISTED = "# two jars\n" + "".join(
@@ -137,3 +139,15 @@ def test_an_unwritable_cache_is_reported_with_the_variable_that_moves_it(
     with pytest.raises(LocalServerError, match="ONCEWARD_CACHE_DIR"):
         jars().directory()
     assert registry.asked == 0
+
+
+def test_another_postgres_can_be_chosen_and_an_unknown_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VERSION_VARIABLE, raising=False)
+    default = postgres.jar_list()
+    monkeypatch.setenv(VERSION_VARIABLE, "14")
+    other = postgres.jar_list()
+    assert [jar.version.partition(".")[0] for jar in (*default.jars, *other.jars)] == ["17", "14"]
+    assert default.version != other.version, "they share no directory"
+    monkeypatch.setenv(VERSION_VARIABLE, "9")
+    with pytest.raises(LocalPostgresError, match="17, 18, 16, 15, 14"):
+        postgres.jar_list()

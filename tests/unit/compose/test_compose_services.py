@@ -79,7 +79,7 @@ def test_images_have_the_versions_that_the_tests_of_this_repository_use() -> Non
     broker = re.search(
         r":kafka_2\.13:([\d.]+)$", (ROOT / "coordinator/dev/kafka/jars.txt").read_text(), flags=re.MULTILINE
     )
-    database = re.search(
+    database = re.search(  # the first is the default
         r"linux-amd64:([\d.]+)\.0$", (ROOT / "coordinator/dev/postgres/jars.txt").read_text(), flags=re.MULTILINE
     )
     proxy = re.findall(r"toxiproxy/v2/cmd/\w+@v([\d.]+)", (FOLDER / "Dockerfile").read_text())
