@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("benchmarks", "connections", "coordinator", "onceward", "sinks", "sources", "tests")
 
 # The project's packages that each package may import besides itself. Every package may import errors, kill points,
-# pauses, broken links and printable text.
+# pauses, broken links, printable text and readable numbers.
 FOLDERS = ("connections", "coordinator", "sinks", "sources")
-EVERYBODY = tuple(f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable"))
+EVERYBODY = tuple(
+    f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable", "readable")
+)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "coordinator/protocol": (),
     "coordinator/v1": (),
