@@ -78,6 +78,9 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; port 0 for any free one."),
     ] = None,
+    web: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the page there that shows jobs; port 0 for any free.")
+    ] = None,
     traces: Annotated[
         bool, typer.Option("--traces", help="Export OpenTelemetry traces of checkpoints, as the variables OTEL_* say.")
     ] = False,
@@ -98,6 +101,7 @@ def serve(
         log_level=log_level,
         log_format=log_format,
         metrics=metrics,
+        web=web,
         traces=traces,
     )
 

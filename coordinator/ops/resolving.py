@@ -22,18 +22,13 @@ from onceward.coordinator.protocol.values import (
     Role,
     Settlement,
 )
+from onceward.coordinator.rulings import CONSEQUENCE
 
 __all__ = ["ALL_SLOTS", "Resolution", "decide", "resolve_slots", "slots_of"]
 
 ALL_SLOTS = "all"
 _COMMIT_PATIENCE_S = 60.0
 """If a commit is unanswered for this long, it is left to the next start of the job."""
-
-_CONSEQUENCE = {
-    Ruling.COMMITTED: "it counts as committed. If it is not, its records are missing and no loss is recorded",
-    Ruling.GIVEN_UP: "it counts as not committed, and its records are given up. The loss is recorded",
-    Ruling.REPLAY: "it counts as not committed: the next start of the job replays its records",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +85,7 @@ def decide(client: OperatorClient, reached: Brokers, job: JobName, resolution: R
         _refuse_blindness(reached, description.unresolved.get(sink, {}), seen, resolution.ruling)
         _refuse_what_is_open(reached, kind, job, seen, resolution.ruling)
     for one in seen:
-        say(f"{_shown(one, recorded)}: {_CONSEQUENCE[resolution.ruling]}")
+        say(f"{_shown(one, recorded)}: {CONSEQUENCE[resolution.ruling]}")
     confirm(resolution.yes, f"Nothing was decided for job {job}")
 
     slots = sorted(one.slot for one in committables)

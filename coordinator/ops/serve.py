@@ -23,6 +23,7 @@ from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
+from onceward.coordinator.web.page import Page, place_of_page
 
 __all__ = ["run_serve"]
 
@@ -58,6 +59,28 @@ def rights_of(file: Path | None, place: Listen, tls: ServerTls | None) -> Rights
     return RightsFile(file, certificates=tls is not None and tls.authenticates and place.path is None)
 
 
+def page_of(
+    stack: contextlib.ExitStack,
+    web: str | None,
+    place: Listen,
+    tls: ServerTls | None,
+    rights: Path | None,
+    *,
+    anywhere: bool,
+) -> Page | None:
+    """Serve the page until ``stack`` closes; None if it is not wanted. Raises ConfigurationError."""
+    if web is None:
+        return None
+    if tls is not None or rights is not None or place.path is not None:
+        raise ConfigurationError(
+            "--web cannot be combined with TLS, --rights or a socket yet: the page asks no login, so it would show "
+            "every job to people whom the coordinator does not answer. Nothing was started. Leave --web out."
+        )
+    page = Page(place_of_page(web, anywhere=anywhere))
+    stack.callback(page.close)
+    return page
+
+
 def run_serve(
     *,
     listen: str,
@@ -72,6 +95,7 @@ def run_serve(
     log_level: str,
     log_format: str = "text",
     metrics: str | None = None,
+    web: str | None = None,
     traces: bool = False,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
@@ -96,6 +120,9 @@ def run_serve(
         how = "" if tls is None else " with TLS" if authenticates else " with TLS, clients are not authenticated"
         if measured.url is not None:
             print_result(f"metrics are at {measured.url}")
+        if page is not None:
+            page.attach(address, advertise or address)
+            print_result(f"the page is at {page.url}")
         which = "stands by" if store is None else store.store_id
         print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({which}){names}")
 
@@ -103,6 +130,7 @@ def run_serve(
         addresses_of(advertise)
     with contextlib.ExitStack() as stack:
         measured = measure(stack, metrics, tls, anywhere=anywhere)
+        page = page_of(stack, web, place, tls, rights, anywhere=anywhere)
         observer = observers(measured.observer, trace(stack, traces))
         serving = Serving(
             listen=place,

@@ -106,6 +106,8 @@ def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
     for folder in OUR_FOLDERS:
         assert any(name.startswith(f"onceward/{folder}/") for name in core)
     assert "onceward/py.typed" in core
+    for file in ("static/page.js", "static/style.css", "templates/base.html"):
+        assert f"onceward/coordinator/web/{file}" in core
     assert not any("deploy" in name or name.endswith((".yml", ".json")) for name in core)
     assert all(name.startswith("onceward/coordinator/dev/") for name in dev)
     assert not set(core) & set(dev)

@@ -41,6 +41,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "coordinator/metrics": ("coordinator.protocol", "coordinator.service.listen", "coordinator.service.observer"),
     "coordinator/traces": ("coordinator.protocol", "coordinator.service.observer"),
+    "coordinator/web": (
+        "coordinator.client",
+        "coordinator.listings",
+        "coordinator.protocol",
+        "coordinator.rulings",
+        "coordinator.service.listen",
+    ),
     "coordinator/pipeline": (
         "coordinator.protocol",
         "coordinator.client",
@@ -57,6 +64,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.jvm",
         "coordinator.metrics",
         "coordinator.traces",
+        "coordinator.web",
+        "coordinator.rulings",
         "coordinator.pipeline.interfaces",
         "coordinator.service",
         "coordinator.store",

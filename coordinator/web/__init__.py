@@ -1,0 +1,1 @@
+"""The page that shows jobs to people. Needs onceward[web]."""

@@ -1,0 +1,115 @@
+"""The page's server: a thread and an event loop of its own, so that it never holds up the coordinator's."""
+
+import asyncio
+import logging
+import socket
+import threading
+from importlib.util import find_spec
+
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.service.listen import Listen, parse_listen
+
+__all__ = ["Page", "place_of_page", "require_installed"]
+
+_MAX_CONNECTIONS = 64
+"""Open at a time; further connections are closed at once."""
+_LONGEST_S = 30.0
+"""A connection is closed after this time, whatever it does. Each carries one request."""
+_MAX_HEAD_BYTES = 16 * 1024
+_BACKLOG = 64
+
+
+def require_installed() -> None:
+    """Raise ConfigurationError if a package of ``onceward[web]`` is missing."""
+    missing = [package for package in ("starlette", "uvicorn", "jinja2") if find_spec(package) is None]
+    if missing:
+        raise ConfigurationError(
+            f"The page needs packages that are not installed ({', '.join(missing)}). Nothing was started. Install them "
+            "with: pip install 'onceward[web]'"
+        )
+
+
+def place_of_page(text: str, *, anywhere: bool) -> Listen:
+    """Parse ``HOST:PORT``. Raises ConfigurationError.
+
+    :param anywhere: the user allows an address that other machines can reach.
+    """
+    listen = parse_listen(text, anywhere=True)
+    if listen.path is not None:
+        raise ConfigurationError(f"--web {text}: browsers need HOST:PORT. Nothing was started.")
+    if not listen.loopback and not anywhere:
+        raise ConfigurationError(
+            f"--web {text} can be reached from other machines, and the page asks no login: anyone there could read "
+            "what all jobs do. Nothing was started. Serve it on 127.0.0.1, reach it through a tunnel by ssh, or pass "
+            "--insecure-listen-anywhere if only trusted machines reach it."
+        )
+    return listen
+
+
+class Page:
+    """Serves from construction to :meth:`close`."""
+
+    def __init__(self, listen: Listen) -> None:
+        """Raises ConfigurationError for an address that cannot be used, or a missing package."""
+        require_installed()
+        import uvicorn
+
+        from onceward.coordinator.web.application import HEADERS, application
+        from onceward.coordinator.web.connections import bounded
+        from onceward.coordinator.web.reading import Reader
+
+        self._socket = _listening(listen)
+        self.url = f"http://{listen.with_port(self._socket.getsockname()[1])}/"
+        self._reader = Reader()
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client chooses the text of the rest
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application(self._reader, listen.host),
+                loop="asyncio",
+                http=bounded(_MAX_CONNECTIONS, _LONGEST_S),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                headers=list(HEADERS.items()),
+                h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="onceward-page", daemon=True)
+        self._thread.start()
+
+    def attach(self, own_address: str, address: str) -> None:
+        """Show the coordinator that listens at ``own_address``; commands reach it at ``address``."""
+        self._reader.attach(own_address, address)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+        self._reader.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def _listening(listen: Listen) -> socket.socket:
+    made = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+    except OSError as error:
+        if made is not None:
+            made.close()
+        raise ConfigurationError(
+            f"Cannot serve the page on {listen.target}: {error.strerror or error}. Nothing was started. Choose another "
+            "address, or stop what uses it."
+        ) from None
+    return made

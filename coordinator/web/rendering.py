@@ -1,0 +1,105 @@
+"""Answers as pages and as JSON."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from onceward.coordinator.printable import printable
+from onceward.coordinator.readable import age, count, duration
+
+__all__ = ["FILES", "as_json", "render"]
+
+_HERE = Path(__file__).parent
+_MOMENT = timedelta(seconds=1)
+
+FILES: Mapping[str, tuple[bytes, str]] = {
+    "/style.css": ((_HERE / "static" / "style.css").read_bytes(), "text/css; charset=utf-8"),
+    "/page.js": ((_HERE / "static" / "page.js").read_bytes(), "text/javascript; charset=utf-8"),
+}
+"""What a page loads, by path: the content and its type."""
+
+
+def render(template: str, **values: Any) -> str:
+    """Every text is escaped for HTML, and its control characters, which could turn its direction, are made visible."""
+    return _environment.get_template(template).render(now=datetime.now(UTC), **values)
+
+
+def as_json(values: Any) -> str:
+    """Dataclasses as objects, times as ISO 8601, durations in seconds: as the commands with ``--json``."""
+    return json.dumps(values, default=_plain, indent=2) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return dict(value)
+        case _ if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+        case _:
+            raise TypeError(f"{type(value).__name__} in a listing")
+
+
+def _finalize(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _moment(at: datetime | None) -> Markup:
+    """A time, which the script shows as local."""
+    if at is None:
+        return Markup("–")
+    known = at.astimezone(UTC)
+    return Markup('<time datetime="{}" data-local>{} UTC</time>').format(
+        known.isoformat(timespec="milliseconds"), known.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def _ago(at: datetime | None, now: datetime) -> Markup:
+    return _since(at, lambda known: "now" if now - known < _MOMENT else age(known, now))
+
+
+def _elapsed(at: datetime | None, now: datetime) -> Markup:
+    return _since(at, lambda known: duration(max(0.0, (now - known).total_seconds())))
+
+
+def _since(at: datetime | None, text: Callable[[datetime], str]) -> Markup:
+    if at is None:
+        return Markup("an unknown time")
+    iso = at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return Markup('<time datetime="{}">{}</time>').format(iso, text(at))
+
+
+def _took(took: timedelta | None) -> str:
+    return "–" if took is None else duration(took.total_seconds())
+
+
+def _breakable(text: str) -> Markup:
+    """Long names may wrap after their separators."""
+    return Markup("").join(Markup("{}<wbr>").format(part) if part in "-_." else escape(part) for part in text)
+
+
+_environment = Environment(
+    loader=FileSystemLoader(_HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_finalize,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {
+    "ago": _ago,
+    "elapsed": _elapsed,
+    "count": count,
+    "moment": _moment,
+    "took": _took,
+    "breakable": _breakable,
+}

@@ -1,0 +1,181 @@
+"""Which jobs an address shows, and how long a phase is drawn."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from onceward.coordinator.errors import CoordinatorLostError
+from onceward.coordinator.listings import CheckpointSummary, JobSummary, JobWait
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Generation,
+    JobName,
+)
+from onceward.coordinator.web.bars import WIDTH, bars
+from onceward.coordinator.web.overview import MAX_ROWS, overview, parse_query
+from onceward.coordinator.web.reading import Reader
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def job(name: str, **given: Any) -> JobSummary:
+    usual: dict[str, Any] = {
+        "job": JobName(name),
+        "status": JobStatus.RUNNING,
+        "status_detail": "",
+        "generation": Generation(1),
+        "last_checkpoint": CheckpointId(1),
+        "last_completed": CheckpointId(1),
+        "last_completed_at": NOW,
+        "settled": True,
+        "ending": None,
+        "failures": 0,
+        "open_requests": (),
+        "unreadable": "",
+        "restore_from": CheckpointId(0),
+        "restore_reason": "",
+        "orphan": "",
+        "unacknowledged_losses": 0,
+        "waits": (),
+        "oldest_transaction": None,
+        "takeover_permitted": False,
+        "adoption_permitted": None,
+    }
+    return JobSummary(**usual | given)
+
+
+def names(jobs: list[JobSummary], *query: tuple[str, str]) -> list[str]:
+    return [row.job for row in overview(jobs, parse_query(query), NOW).rows]
+
+
+def test_thousands_of_jobs_are_never_in_one_answer() -> None:
+    jobs = [job(f"job-{number:04}") for number in range(5000)]
+    first = overview(jobs, parse_query([("limit", str(MAX_ROWS))]), NOW)
+    assert (len(first.rows), first.pages, first.total) == (100, 50, 5000)
+    assert names(jobs, ("limit", "100"), ("page", "50"))[-1] == "job-4999"
+    assert names(jobs, ("page", "999999999"))[-1] == "job-4999", "a page after the last one is the last one"
+    assert names(jobs, ("q", "4242")) == ["job-4242"]
+
+
+def test_pages_show_each_job_once_whatever_the_order() -> None:
+    jobs = [job(f"job-{number}", generation=Generation(1 + number % 3)) for number in range(25)]
+    for sort in ("name", "status", "generation", "waits", "completed", "losses"):
+        for reverse in ("0", "1"):
+            query = (("sort", sort), ("reverse", reverse), ("limit", "10"))
+            pages = [names(jobs, *query, ("page", str(page))) for page in (1, 2, 3)]
+            assert sorted(name for page in pages for name in page) == sorted(one.job for one in jobs)
+
+
+def test_orders_put_what_a_person_looks_for_first() -> None:
+    minute = timedelta(minutes=1)
+    jobs = [
+        job("calm"),
+        job("old", last_completed_at=NOW - minute),
+        job("stuck", waits=(JobWait(what="x", since=NOW - minute),)),
+        job("lossy", unacknowledged_losses=3),
+        job("restless", generation=Generation(9)),
+        job("halted", status=JobStatus.HALTED),
+        job("done", status=JobStatus.FINISHED),
+    ]
+    firsts = {sort: names(jobs, ("sort", sort))[0] for sort in ("status", "completed", "waits", "losses", "generation")}
+    assert firsts == {
+        "status": "halted", "completed": "old", "waits": "stuck", "losses": "lossy", "generation": "restless",
+    }  # fmt: skip
+    assert names(jobs, ("sort", "status"), ("reverse", "1"))[0] == "done"
+    assert names(jobs, ("status", "halted")) == ["halted"]
+
+
+def test_an_address_of_a_view_leads_back_to_it() -> None:
+    query = parse_query([("q", "a b"), ("status", "halted"), ("sort", "name"), ("reverse", "1"), ("page", "3")])
+    assert query.address(page=4) == "/?q=a+b&status=halted&sort=name&reverse=1&page=4"
+    assert query.address(status=None) == "/?q=a+b&sort=name&reverse=1", "another view begins with its first page"
+
+
+def checkpoint(**given: Any) -> CheckpointSummary:
+    usual: dict[str, Any] = {
+        "checkpoint": CheckpointId(2),
+        "base": CheckpointId(1),
+        "generation": Generation(1),
+        "kind": CheckpointKind.CHECKPOINT,
+        "name": "",
+        "state": CheckpointState.SETTLED,
+        "abort_reason": None,
+        "detail": "",
+        "triggered_at": NOW,
+        "decided_at": None,
+        "settled_at": None,
+        "waited": timedelta(seconds=1),
+        "ran": timedelta(seconds=2),
+        "decided": timedelta(0),
+        "settled": timedelta(seconds=7),
+        "records_read": 0,
+        "records_written": 0,
+        "bytes_read": 0,
+        "bytes_written": 0,
+        "committables": 0,
+        "amendment": 0,
+    }
+    return CheckpointSummary(**usual | given)
+
+
+def test_bars_are_on_one_scale_and_phases_follow_each_other() -> None:
+    half = checkpoint(settled=timedelta(seconds=2))
+    whole, short = bars([checkpoint(), half], NOW)
+    assert [(one.name, one.x, one.width) for one in whole.phases] == [
+        *(("wait", 0, WIDTH / 10), ("run", WIDTH / 10, WIDTH / 5)),
+        *(("decide", WIDTH * 3 / 10, 0), ("settle", WIDTH * 3 / 10, WIDTH * 7 / 10)),
+    ]
+    assert sum(one.width for one in short.phases) == WIDTH / 2
+    assert whole.took == timedelta(seconds=10)
+
+
+def test_a_phase_that_is_not_over_grows_until_now_and_an_aborted_one_does_not() -> None:
+    running = checkpoint(state=CheckpointState.TRIGGERED, ran=None, decided=None, settled=None)
+    aborted = checkpoint(state=CheckpointState.ABORTED, decided=None, settled=None)
+    settling = checkpoint(state=CheckpointState.COMPLETED, settled=None)
+    later = NOW + timedelta(seconds=60)
+    drawn = bars([running, aborted, settling], later)
+    shown = [[(one.name, one.took.total_seconds(), one.over) for one in bar.phases] for bar in drawn]
+    assert shown[0] == [("wait", 1, True), ("run", 60, False)]
+    assert shown[1] == [("wait", 1, True), ("run", 2, True)]
+    assert shown[2] == [("wait", 1, True), ("run", 2, True), ("decide", 0, True), ("settle", 58, False)]
+
+
+def test_bars_of_nothing_and_of_damaged_rows_are_empty() -> None:
+    assert bars([], NOW) == []
+    (bar,) = bars([checkpoint(state=CheckpointState.UNREADABLE)], NOW)
+    assert (list(bar.phases), bar.took) == ([], timedelta(0))
+
+
+def test_before_the_coordinator_listens_the_page_says_that_it_starts() -> None:
+    with pytest.raises(CoordinatorLostError, match="starts"):
+        Reader().jobs()
+
+
+def test_open_pages_share_an_answer_and_slow_ones_are_asked_for_less_often() -> None:
+    time, asked = [100.0], []
+
+    def ask(took: float) -> Callable[[], int]:
+        def read() -> int:
+            asked.append(took)
+            time[0] += took
+            return len(asked)
+
+        return read
+
+    reader = Reader(clock=lambda: time[0])
+    assert [reader._shared("a", ask(0.01)) for _ in range(3)] == [1, 1, 1]
+    time[0] += 1.1
+    assert reader._shared("a", ask(2.0)) == 2
+    time[0] += 39.0
+    assert reader._shared("a", ask(0.01)) == 2
+    time[0] += 2.0
+    assert reader._shared("a", ask(0.01)) == 3
+    for number in range(100):
+        reader._shared(str(number), ask(0.0))
+    assert len(reader._kept) <= 16, "many jobs are not kept for ever"

@@ -1,0 +1,294 @@
+"""The page of ``onceward serve --web``, over HTTP: what it shows, and what it refuses."""
+
+import html
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.web.application import HEADERS
+from onceward.coordinator.web.page import require_installed
+from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver, free_port
+from tests.support.waiting import wait_until
+from tests.unit.ops.halted import halted
+from tests.unit.ops.test_command import onceward, onceward_process
+from tests.unit.web.browser import Answer, Site, serving
+
+pytestmark = pytest.mark.slow
+
+MARKUP = "<script>alert('x')</script><b onclick=x>\u202e & \x1b[2J"
+ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
+OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
+
+
+@dataclass(frozen=True)
+class Place:
+    process: CoordinatorProcess
+    site: Site
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A coordinator with a halted job (orders), a running, a restarting and a finished one."""
+    here = tmp_path_factory.mktemp("page")
+    before = here / "before"
+    before.mkdir(mode=0o700)
+    halted(before)
+    store = f"sqlite:///{next(before.rglob('*.db'))}"
+    with ExitStack() as stack:
+        process, site = stack.enter_context(serving(here / "coordinator", store_url=store))
+        client = stack.enter_context(connect(process.address))
+        running = ScriptedDriver(client, JobName("running"), settings=OFTEN)
+        running.wait_committed(2)
+        finished = ScriptedDriver(client, JobName("finished"), settings=ON_DEMAND)
+        finished.wait_committed(1)
+        finished.close(CloseReason.FINISHED)
+        restarting = ScriptedDriver(client, JobName("restarting"), settings=ON_DEMAND)
+        restarting.wait_committed(1)
+        restarting.session.abandon(f"it failed: {MARKUP}", back_within_s=3600)
+        yield Place(process, site)
+        running.close()
+
+
+def shows(site: Site, path: str, seen: Callable[[Answer], bool], what: str) -> Answer:
+    """Get the page until it shows that: an answer is kept for a moment."""
+    found: list[Answer] = []
+
+    def look() -> bool:
+        found[:] = [site.get(path)]
+        return seen(found[0])
+
+    wait_until(look, what)
+    return found[0]
+
+
+def asked(connection: socket.socket) -> bytes:
+    """The first line of the answer on a connection; empty if it was closed."""
+    connection.settimeout(60)
+    try:
+        connection.sendall(b"GET /style.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return connection.recv(1000).partition(b"\r\n")[0]
+    except ConnectionError:
+        return b""
+
+
+def newest(answer: Answer) -> int:
+    return int(re.findall(r'<tr class="\w+"> <th scope="row" class="number">(\d+)</th>', answer.live)[0])
+
+
+def test_the_overview_shows_every_job_those_that_need_a_person_first(place: Place) -> None:
+    answer = shows(place.site, "/", lambda answer: 'class="status restarting"' in answer.live, "the job restarts")
+    rows = re.findall(r'<a id="job-(\w+)" href="/jobs/\1">.*?<span class="status (\w+)">\2</span>', answer.live)
+    others = [(name, name) for name in ("restarting", "running", "finished")]
+    assert rows == [("orders", "halted"), *others]
+    assert "settling checkpoint 2: 3 commits are not proved" in answer.live
+    assert "its driver, which announced its return" in answer.live
+
+
+def test_a_running_job_shows_its_checkpoints_as_bars_that_go_on(place: Place) -> None:
+    first = shows(place.site, "/jobs/running", lambda answer: '<rect class="settle"' in answer.live, "it is settled")
+    assert 'class="status running"' in first.live
+    assert re.search(r'aria-label="wait [\d.]+ (ms|s), run [\d.]+ (ms|s), decide [\d.]+ (ms|s), settle', first.live)
+    shows(place.site, "/jobs/running", lambda answer: newest(answer) > newest(first), "a later checkpoint is shown")
+
+
+def test_finished_and_restarting_jobs_say_so(place: Place) -> None:
+    finished = place.site.get("/jobs/finished")
+    assert 'class="status finished"' in finished.live
+    assert "<dt>Settled</dt><dd>yes</dd>" in finished.live
+    restarting = shows(place.site, "/jobs/restarting", lambda a: "announced its return" in a.live, "it waits")
+    assert 'class="status restarting"' in restarting.live
+
+
+def test_an_aborted_checkpoint_shows_its_reason(place: Place) -> None:
+    live = place.site.get("/jobs/orders").live
+    assert "<strong>the job was halted</strong> checkpoint 2: slot 1 was lost; slot 2 was in_doubt" in live
+
+
+def test_text_from_outside_is_never_markup_and_has_no_control_characters(place: Place) -> None:
+    for path in ("/", "/jobs/restarting"):
+        answer = shows(place.site, path, lambda answer: "it failed:" in answer.live, "the reason is shown")
+        assert "<script>alert" not in answer.text
+        assert "<b " not in answer.text
+        assert not {"\u202e", "\x1b"} & set(answer.text)
+        assert html.escape("<script>alert(") in answer.text
+    (job,) = place.site.json("/?q=restarting")["jobs"]
+    assert MARKUP in job["status_detail"]
+
+
+def test_what_an_address_holds_is_escaped(place: Place) -> None:
+    answer = place.site.get("/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E")
+    assert answer.status == 200
+    assert "<script>alert" not in answer.text
+    assert "No job matches" in answer.text
+
+
+def test_the_same_views_are_json(place: Place) -> None:
+    found = place.site.json("/?sort=name&limit=2&page=2")
+    assert [job["job"] for job in found["jobs"]] == ["restarting", "running"]
+    assert (found["total"], found["matching"], found["pages"], found["query"]["page"]) == (4, 4, 2, 2)
+    assert found["statuses"] == {"halted": 1, "restarting": 1, "running": 1, "finished": 1}
+    job = place.site.json("/jobs/orders")
+    assert job["description"]["unresolved"] == {"sink": {"1": "lost", "2": "in_doubt"}}
+    assert [one["checkpoint"] for one in job["checkpoints"]] == [3, 2, 1]
+    assert [one["ruling"] for one in job["choices"]] == ["replay", "given_up"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("page=0", "page=-1", "page=x", "page=1&page=2", "page=" + "9" * 40, "page=%D9%A1", "limit=101", "limit=0"),
+        *(
+            "sort=size",
+            "status=ill",
+            "reverse=yes",
+            "other=1",
+            "q=" + "a" * 101,
+            "&".join(f"x{n}=1" for n in range(50)),
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(place: Place, query: str) -> None:
+    answer = place.site.get(f"/?{query}", accept="application/json")
+    assert answer.status == 400
+    assert answer.json["error"].startswith("This address cannot be used.")
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/absent", "/jobs/Not-A-Name", "/jobs/..%2f..%2fetc", "/jobs/", "/other", "/docs"]
+)
+def test_other_addresses_show_nothing(place: Place, path: str) -> None:
+    answer = place.site.get(path)
+    assert answer.status == 404
+    assert "There is nothing here" in answer.live
+
+
+def test_every_answer_keeps_the_browser_from_loading_framing_and_storing(place: Place) -> None:
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    answers = [place.site.get(path) for path in ("/", "/jobs/orders", "/jobs/x", "/?page=0", "/style.css", "/page.js")]
+    answers += [place.site.get("/", method="POST"), place.site.get("/", host="evil.example")]
+    for answer in answers:
+        for name, value in HEADERS.items():
+            assert answer.headers[name.lower()] == value
+    for page in answers[:2]:  # nothing inline, which the policy would stop, and nothing from elsewhere
+        assert not re.search(r"<style|<script(?! src=)|<[^>]*\s(on\w+|style)=", page.text)
+        assert set(re.findall(r'(?:src|href)="([^"?]*)', page.text)) <= {
+            *("/", "/style.css", "/page.js", "#live", "data:,"),
+            *(f"/jobs/{name}" for name in ("orders", "running", "restarting", "finished", "meanwhile", "declines")),
+        }
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_only_reading_is_answered(place: Place, method: str) -> None:
+    answer = place.site.get("/jobs/orders", method=method)
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_head_gives_the_headers_alone(place: Place) -> None:
+    answer = place.site.get("/", method="HEAD")
+    assert (answer.status, answer.text) == (200, "")
+    assert int(answer.headers["content-length"]) > 1000
+
+
+def test_a_site_whose_name_leads_here_reads_nothing(place: Place) -> None:
+    """DNS rebinding: the browser takes our answer for the site's own."""
+    port = place.site.port
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "",
+        "[::1",
+    ):
+        assert place.site.get("/", host=host).status == 421, host
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "LOCALHOST", f"[::1]:{port}"):
+        assert place.site.get("/", host=host).status == 200, host
+
+
+def test_a_halted_job_shows_a_command_that_works(place: Place) -> None:
+    live = place.site.get("/jobs/orders").live
+    assert "A person must decide" in live
+    assert re.search(r'<td>sink</td><td class="number">1</td><td>lost</td><td>slot 1 was lost</td>', live)
+    replay, give_up = (html.unescape(line) for line in re.findall(r"<pre><code>(.*?)</code></pre>", live))
+    assert "--give-up 1,2" in give_up
+    program, *words = shlex.split(replay)
+    assert program == "onceward"
+    refused = onceward(*words, "--yes")
+    assert "what the brokers say of slot 2 must be known first" in refused.stderr
+    done = onceward(*words, "--yes", "--force")
+    assert done.returncode == ExitCode.FINISHED, done.stderr
+    shows(place.site, "/jobs/orders", lambda answer: "A person must decide" not in answer.live, "it is decided")
+
+
+def test_silent_connections_are_bounded_and_take_nothing_from_the_coordinator(place: Place) -> None:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(("127.0.0.1", place.site.port))) for _ in range(100)]
+        answers = [asked(opened[0]), asked(opened[-1])]
+        assert answers == [b"HTTP/1.1 200 OK", b""]
+        with connect(place.process.address) as client:
+            driver = ScriptedDriver(client, JobName("meanwhile"), settings=ON_DEMAND)
+            driver.wait_committed(1)
+            driver.close(CloseReason.FINISHED)
+    shows(place.site, "/", lambda answer: answer.status == 200, "the page is served again")
+
+
+def test_a_page_comes_back_with_its_coordinator(tmp_path: Path) -> None:
+    port, web = free_port(), free_port()
+    with serving(tmp_path / "here", port=port, web=f"127.0.0.1:{web}") as (process, site):
+        with connect(process.address) as client:
+            driver = ScriptedDriver(client, JobName("orders"), settings=ON_DEMAND)
+            driver.wait_committed(1)
+            driver.close(CloseReason.FINISHED)
+        assert [job["job"] for job in site.json("/")["jobs"]] == ["orders"]
+    with pytest.raises(OSError):  # noqa: PT011 - the script says so, and asks again
+        site.get("/")
+    with serving(tmp_path / "here", port=port, web=f"127.0.0.1:{web}") as (_, again):
+        shows(again, "/", lambda answer: 'id="job-orders"' in answer.text, "the page is back")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--web", "0.0.0.0:0"), "can be reached from other machines"),
+        (("--web", "unix:/tmp/page"), "browsers need HOST:PORT"),
+        (("--web", "7879"), "is no address to listen on"),
+        (("--web", "127.0.0.1:0", "--listen", "unix:SOCKET"), "cannot be combined with TLS, --rights or a socket"),
+    ],
+)
+def test_what_would_show_jobs_to_others_is_refused_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], says: str
+) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    given = [word.replace("SOCKET", str(tmp_path / "s")) for word in options]
+    result = onceward_process("serve", "--listen", "127.0.0.1:0", "--store", store, *given)
+    assert (result.returncode, says in result.stderr) == (ExitCode.USAGE, True), result.stderr
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.coordinator.web.page.find_spec", lambda name: None if name == "uvicorn" else name)
+    with pytest.raises(ConfigurationError, match=r"not installed \(uvicorn\).*pip install 'onceward\[web\]'"):
+        require_installed()
+
+
+def test_a_driver_s_words_about_a_sink_are_text(place: Place) -> None:
+    with connect(place.process.address) as client:
+        driver = ScriptedDriver(client, JobName("declines"), settings=OFTEN)
+        driver.wait_committed(1)
+        driver.session.decline(CheckpointId(max(driver.runs) + 1), SINK.name, MARKUP)
+        driver.session.abandon(MARKUP)
+    answer = shows(place.site, "/jobs/declines", lambda answer: "alert" in answer.text, "its words are shown")
+    assert "<script>alert" not in answer.text
