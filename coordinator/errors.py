@@ -91,6 +91,9 @@ class ClaimChangedError(OncewardError):
 class CoordinatorLostError(OncewardError):
     """The coordinator did not answer for too long, or had to exit because its store failed."""
 
+    why: str = ""
+    """The reason alone; empty if it is not known."""
+
     exit_code = ExitCode.COORDINATOR_LOST
 
 

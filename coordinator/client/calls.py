@@ -209,10 +209,12 @@ class Caller:
         self.channel.close()
 
     def _lost(self, doing: str, why: str) -> CoordinatorLostError:
-        return CoordinatorLostError(
+        lost = CoordinatorLostError(
             f"The coordinator at {self.address} is lost while {doing}: {why}. Whether the last call was carried out is "
             "unknown; nothing is guessed, no pre-committed transaction is ended. Start the coordinator, then the job."
         )
+        lost.why = why
+        return lost
 
     def refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
         return RefusedError(

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onceward.coordinator.errors import OncewardError, RefusedError
+from onceward.coordinator.errors import CoordinatorLostError, OncewardError, RefusedError
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import JobName, Outcome
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
@@ -177,4 +177,7 @@ def _unknown(request: Request) -> Response:
 
 
 def _away(request: Request, error: OncewardError) -> Response:
-    return _problem(request, 503, "The coordinator does not answer now", str(error))
+    why = error.why if isinstance(error, CoordinatorLostError) else ""
+    return _problem(
+        request, 503, "The coordinator does not answer now", f"{why[:1].upper()}{why[1:]}." if why else str(error)
+    )

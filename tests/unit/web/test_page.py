@@ -1,11 +1,12 @@
 """The page of ``onceward serve --web``, over HTTP: what it shows, and what it refuses."""
 
+import asyncio
 import html
 import re
 import shlex
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from onceward.coordinator.errors import ConfigurationError, ExitCode
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.web.application import HEADERS
-from onceward.coordinator.web.page import require_installed
+from onceward.coordinator.web.page import Page, require_installed
 from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
 from tests.unit.ops.halted import halted
@@ -243,6 +246,40 @@ def test_silent_connections_are_bounded_and_take_nothing_from_the_coordinator(pl
             driver.wait_committed(1)
             driver.close(CloseReason.FINISHED)
     shows(place.site, "/", lambda answer: answer.status == 200, "the page is served again")
+
+
+def test_a_page_outlives_an_outage_of_its_coordinator_and_says_so(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with closing(Page(parse_listen("127.0.0.1:0"))) as page:
+        site = Site(int(page.url.rstrip("/").rpartition(":")[2]))
+        assert "The coordinator starts." in site.get("/").live
+        page.attach(address, address)
+        away = site.get("/")
+        assert away.status == 503
+        assert "It did not answer for 0.5 s" in away.live
+        assert "asks again by itself" in away.live
+        assert site.get("/jobs/orders", accept="application/json").json["error"].startswith("The coordinator does not")
+        with serving(tmp_path / "here", port=int(address.rpartition(":")[2])):
+            shows(site, "/", lambda answer: answer.status == 200, "the page is back")
+            assert site.get("/jobs/orders").status == 404
+        shows(site, "/", lambda answer: answer.status == 503, "the outage is shown")
+
+
+def test_a_coordinator_that_stands_by_says_who_leads() -> None:
+    async def standing_by(page: Page, site: Site) -> Answer:
+        server = CoordinatorServer(options=ServerOptions())
+        (port,) = await server.start("127.0.0.1:0")
+        try:
+            await server.stand_by("this coordinator stands by; <b>10.0.0.9:7878</b> leads", "10.0.0.9:7878")
+            page.attach(f"127.0.0.1:{port}", f"127.0.0.1:{port}")
+            return await asyncio.to_thread(site.get, "/")
+        finally:
+            await server.stop(0)
+
+    with closing(Page(parse_listen("127.0.0.1:0"))) as page:
+        answer = asyncio.run(standing_by(page, Site(int(page.url.rstrip("/").rpartition(":")[2]))))
+    assert answer.status == 503
+    assert "this coordinator stands by; &lt;b&gt;10.0.0.9:7878&lt;/b&gt; leads." in answer.live
 
 
 def test_a_page_comes_back_with_its_coordinator(tmp_path: Path) -> None:
