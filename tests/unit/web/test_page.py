@@ -14,11 +14,13 @@ import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.coordinator.ops.serve import page_of
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.web.application import HEADERS
 from onceward.coordinator.web.page import Page, require_installed
 from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver, free_port
@@ -313,6 +315,21 @@ def test_what_would_show_jobs_to_others_is_refused_before_anything_starts(
     result = onceward_process("serve", "--listen", "127.0.0.1:0", "--store", store, *given)
     assert (result.returncode, says in result.stderr) == (ExitCode.USAGE, True), result.stderr
     assert not (tmp_path / "store.db").exists()
+
+
+def test_a_coordinator_that_asks_for_proofs_has_no_page() -> None:
+    tls = ServerTls(certificate=Path("a.pem"), key=Path("a.key"), client_ca=None)
+    place = parse_listen("127.0.0.1:0")
+    for given, rights in ((tls, None), (None, Path("rights.toml"))):
+        with ExitStack() as stack, pytest.raises(ConfigurationError, match="the page asks no login"):
+            page_of(stack, "127.0.0.1:0", place, given, rights, anywhere=True)
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        used = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=rf"Cannot serve the page on {used}: Address already in use"):
+            Page(parse_listen(used))
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
