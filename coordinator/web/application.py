@@ -44,8 +44,6 @@ HEADERS: Mapping[str, str] = {
 }
 """Of every answer, also of those that the server gives before it reads a request."""
 
-_METHODS = ("GET", "HEAD")
-
 
 def application(reader: Reader, host: str) -> ASGIApp:
     """:param host: what the page listens on."""
@@ -108,7 +106,7 @@ def application(reader: Reader, host: str) -> ASGIApp:
 
 
 class _Guard:
-    """Answers only a browser that was sent to this host, and only what changes nothing.
+    """Answers only a browser that was sent to this host.
 
     A site whose name resolves to this machine (DNS rebinding) would otherwise read the page as its own. An address in
     numbers is no such name.
@@ -124,8 +122,6 @@ class _Guard:
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             if len(hosts) != 1 or not self._allowed(hosts[0]):
                 answer = PlainTextResponse("This page is not served under this name.\n", 421)
-            elif scope["method"] not in _METHODS:
-                answer = PlainTextResponse("Use GET.\n", 405, {"Allow": ", ".join(_METHODS)})
         await answer(scope, receive, send)
 
     def _allowed(self, given: str) -> bool:
