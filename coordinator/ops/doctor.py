@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.jvm.archives import java_path
-from onceward.coordinator.ops.tables import print_json, print_table, table
+from onceward.coordinator.ops.tables import Column, Listing, print_json, print_listings, status
 
 __all__ = ["Check", "run_doctor"]
 
@@ -34,10 +34,10 @@ def run_doctor(coordinator: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(checks)
     else:
-        shown = table("", "what", "found", "remedy")
+        shown = Listing("", "what", Column(name="found", text=True), Column(name="remedy", text=True))
         for check in checks:
-            shown.add_row("ok" if check.ok else "NO", check.subject, check.found, check.remedy)
-        print_table(shown, "")
+            shown.add(status("ok" if check.ok else "error"), check.subject, check.found, check.remedy)
+        print_listings([shown])
     return 0 if all(check.ok for check in checks) else 1
 
 

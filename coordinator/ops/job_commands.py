@@ -15,17 +15,26 @@ from onceward.coordinator.ops.options import (
     NameOption,
     NoWaitOption,
     StateDirOption,
+    UtcOption,
+    WatchOption,
     place_of,
+    view_of,
 )
 
 __all__ = ["COMMANDS"]
 
 
-def jobs(coordinator: CoordinatorOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False) -> None:
+def jobs(
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    watch: WatchOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """List all jobs. Exit code 7 while a loss is not acknowledged; the same for checkpoints, history and losses."""
     from onceward.coordinator.ops.listings import list_jobs
 
-    raise typer.Exit(list_jobs(place_of(coordinator, state_dir), as_json=as_json))
+    raise typer.Exit(list_jobs(place_of(coordinator, state_dir), view_of(as_json=as_json, utc=utc, watch=watch)))
 
 
 def checkpoints(
@@ -36,15 +45,18 @@ def checkpoints(
     ] = None,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List a job's checkpoints, newest first, with the seconds they waited, ran, and took to decide and to settle."""
+    """List a job's checkpoints, newest first, with how long each of their steps took."""
     from onceward.coordinator.ops.listings import list_checkpoints, show_checkpoint
 
+    view = view_of(as_json=as_json, utc=utc, watch=watch)
     if show is not None:
         show_checkpoint(job, show, place_of(coordinator, state_dir))
         return
-    raise typer.Exit(list_checkpoints(job, limit, place_of(coordinator, state_dir), as_json=as_json))
+    raise typer.Exit(list_checkpoints(job, limit, place_of(coordinator, state_dir), view))
 
 
 def history(
@@ -52,12 +64,15 @@ def history(
     limit: LimitOption = 20,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List a job's generations and its events, including refused calls, newest first."""
     from onceward.coordinator.ops.listings import list_history
 
-    raise typer.Exit(list_history(job, limit, place_of(coordinator, state_dir), as_json=as_json))
+    view = view_of(as_json=as_json, utc=utc, watch=watch)
+    raise typer.Exit(list_history(job, limit, place_of(coordinator, state_dir), view))
 
 
 def state(
@@ -219,14 +234,16 @@ def losses(
     limit: LimitOption = 20,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List records that were given up, newest first; exit code 7 while a loss is not acknowledged."""
     from onceward.coordinator.ops.losses import acknowledge_losses, list_losses
 
-    place = place_of(coordinator, state_dir)
+    place, view = place_of(coordinator, state_dir), view_of(as_json=as_json, utc=utc, watch=watch)
     if acknowledge is None:
-        raise typer.Exit(list_losses(job, limit, place, acknowledged=acknowledged, as_json=as_json))
+        raise typer.Exit(list_losses(job, limit, place, view, acknowledged=acknowledged))
     if job is None or not reason:
         raise ConfigurationError("--acknowledge needs a JOB and a --reason. Nothing was changed.")
     acknowledge_losses(job, acknowledge, reason, place)

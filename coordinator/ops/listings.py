@@ -1,54 +1,77 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator and show its answer."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSummary, JobWait
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.losses import exit_code
-from onceward.coordinator.ops.tables import as_bytes, as_seconds, as_time, print_json, print_table, table
+from onceward.coordinator.ops.options import View
+from onceward.coordinator.ops.tables import Column, Listing, Times, as_bytes, as_duration, print_json, status
+from onceward.coordinator.ops.views import Answer, show
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
 
-__all__ = ["SPARK_BATCH", "job_detail", "list_checkpoints", "list_history", "list_jobs", "show_checkpoint"]
+__all__ = [
+    "SPARK_BATCH",
+    "describe_wait",
+    "job_detail",
+    "list_checkpoints",
+    "list_history",
+    "list_jobs",
+    "show_checkpoint",
+    "unusual",
+]
 
 SPARK_BATCH = "spark-batch"
 """The kind of a Structured Streaming query's positions, and of the source that has them."""
 
 
-def list_jobs(place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
-    with operators(place) as (client, _):
-        found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
-    code = exit_code(sum(job.unacknowledged_losses for job in found))
-    if as_json:
-        print_json(found)
-        return code
-    shown = table("job", "status", "generation", "last checkpoint", "last completed", "at", "settled", "detail")
-    for job in found:
-        shown.add_row(
-            job.job,
-            job.status.value,
-            str(job.generation),
-            str(job.last_checkpoint or "-"),
-            str(job.last_completed or "-"),
-            as_time(job.last_completed_at),
-            "yes" if job.settled else "no",
-            job_detail(job),
+def list_jobs(place: CoordinatorLocation, view: View) -> ExitCode:
+    return show(place, view, _jobs)
+
+
+def _jobs(client: OperatorClient) -> Answer:
+    found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
+
+    def listings(times: Times) -> list[Listing]:
+        shown = Listing(
+            "job",
+            "status",
+            Column(name="generation", spare=1),
+            "last completed",
+            "completed",
+            Column(name="settled", spare=2),
+            Column(name="last checkpoint", spare=3),
+            Column(name="detail", text=True),
+            if_empty="There are no jobs.",
         )
-    print_table(shown, "There are no jobs.")
-    return code
+        for job in found:
+            shown.add(
+                job.job,
+                status(job.status.value),
+                str(job.generation),
+                str(job.last_completed or "-"),
+                times.of(job.last_completed_at),
+                "yes" if job.settled else "no",
+                str(job.last_checkpoint or "-"),
+                job_detail(job, times),
+            )
+        return [shown]
+
+    return Answer(values=found, listings=listings, code=exit_code(sum(job.unacknowledged_losses for job in found)))
 
 
 _USUAL = timedelta(seconds=5)
 """Waits up to this long are normal: every job always waits for something."""
 
 
-def _unusual(wait: JobWait) -> bool:
-    return wait.since is None or datetime.now(UTC) - wait.since >= _USUAL
+def unusual(wait: JobWait, now: datetime) -> bool:
+    return wait.since is None or now - wait.since >= _USUAL
 
 
-def job_detail(job: JobSummary) -> str:
+def job_detail(job: JobSummary, times: Times) -> str:
     """Describe everything that is not normal."""
     parts = [job.status_detail]
     if job.ending is not None:
@@ -62,11 +85,11 @@ def job_detail(job: JobSummary) -> str:
         parts.append(f"its newest checkpoint cannot be read: {job.unreadable}")
     if job.orphan:
         parts.append(job.orphan)
-    parts += [f"waits since {as_time(wait.since)} for {wait.what}" for wait in job.waits if _unusual(wait)]
+    parts += [describe_wait(wait, times) for wait in job.waits if unusual(wait, times.now)]
     oldest = job.oldest_transaction
     if oldest is not None and oldest.open_for >= _USUAL:
-        age, limit = oldest.open_for.total_seconds(), oldest.timeout.total_seconds()
-        parts.append(f"oldest pre-committed transaction open for {age:.0f} s of {limit:.0f} s ({oldest.transaction})")
+        age, limit = as_duration(oldest.open_for), as_duration(oldest.timeout)
+        parts.append(f"oldest pre-committed transaction open for {age} of {limit} ({oldest.transaction})")
     if job.unacknowledged_losses:
         lost = f"the records of {job.unacknowledged_losses} slots were given up"
         parts.append(f"{lost}, and the loss is not acknowledged: onceward losses {job.job}")
@@ -81,53 +104,61 @@ def job_detail(job: JobSummary) -> str:
     return "; ".join(filter(None, parts))
 
 
-def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
+def describe_wait(wait: JobWait, times: Times) -> str:
+    return f"waits {times.since(wait.since)} for {wait.what}" if wait.since is not None else f"waits for {wait.what}"
+
+
+def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, view: View) -> ExitCode:
     name = job_name(job)
-    with operators(place) as (client, _):
-        described, found = client.describe(name), client.checkpoints(name, limit)
-        streaming = not as_json and any(one.kind == SPARK_BATCH for one in described.participants)
-        batches = {one.checkpoint: _batch(client, name, one) for one in found} if streaming else {}
-        code = exit_code(described.summary.unacknowledged_losses)
-    if as_json:
-        print_json(found)
-        return code
-    shown = table(
-        "checkpoint",
-        "base",
-        "generation",
-        "kind",
-        "state",
-        "triggered",
-        "wait s",
-        "run s",
-        "decide s",
-        "settle s",
-        "read",
-        "written",
-        "bytes",
-        "slots",
-        "detail",
-    )
-    for checkpoint in found:
-        shown.add_row(
-            str(checkpoint.checkpoint),
-            str(checkpoint.base or "-"),
-            str(checkpoint.generation),
-            checkpoint.kind.value,
-            checkpoint.state.value,
-            as_time(checkpoint.triggered_at),
-            as_seconds(checkpoint.waited),
-            as_seconds(checkpoint.ran),
-            as_seconds(checkpoint.decided),
-            as_seconds(checkpoint.settled),
-            str(checkpoint.records_read),
-            str(checkpoint.records_written),
-            as_bytes(checkpoint.bytes_written),
-            str(checkpoint.committables),
-            "; ".join(filter(None, (batches.get(checkpoint.checkpoint), _checkpoint_detail(checkpoint)))),
+    return show(place, view, lambda client: _checkpoints(client, name, limit, view))
+
+
+def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -> Answer:
+    described, found = client.describe(job), client.checkpoints(job, limit)
+    streaming = not view.as_json and any(one.kind == SPARK_BATCH for one in described.participants)
+    batches = {one.checkpoint: _batch(client, job, one) for one in found} if streaming else {}
+
+    def listings(times: Times) -> list[Listing]:
+        shown = Listing(
+            "checkpoint",
+            Column(name="kind", spare=1),
+            "state",
+            "began",
+            Column(name="began late by", spare=6),
+            Column(name="read and wrote for", spare=4),
+            Column(name="then waited for", spare=7),
+            Column(name="committed in", spare=3),
+            "records read",
+            "records written",
+            Column(name="size written", spare=2),
+            Column(name="transactions", spare=5),
+            Column(name="continues", spare=8),
+            Column(name="generation", spare=9),
+            Column(name="detail", text=True),
+            if_empty=f"Job {job} has no stored checkpoints.",
         )
-    print_table(shown, f"Job {job} has no stored checkpoints.")
-    return code
+        for checkpoint in found:
+            shown.add(
+                str(checkpoint.checkpoint),
+                checkpoint.kind.value,
+                status(checkpoint.state.value),
+                times.of(checkpoint.triggered_at),
+                as_duration(checkpoint.waited),
+                as_duration(checkpoint.ran),
+                as_duration(checkpoint.decided),
+                as_duration(checkpoint.settled),
+                f"{checkpoint.records_read:,}",
+                f"{checkpoint.records_written:,}",
+                as_bytes(checkpoint.bytes_written),
+                str(checkpoint.committables),
+                str(checkpoint.base or "-"),
+                str(checkpoint.generation),
+                "; ".join(filter(None, (batches.get(checkpoint.checkpoint), _checkpoint_detail(checkpoint)))),
+            )
+        return [shown]
+
+    code = exit_code(described.summary.unacknowledged_losses)
+    return Answer(values=found, listings=listings, code=code)
 
 
 def _batch(client: OperatorClient, job: JobName, checkpoint: CheckpointSummary) -> str:
@@ -161,33 +192,52 @@ def _checkpoint_detail(checkpoint: CheckpointSummary) -> str:
     return "; ".join(filter(None, parts))
 
 
-def list_history(job: str, limit: int, place: CoordinatorLocation, *, as_json: bool) -> ExitCode:
+def list_history(job: str, limit: int, place: CoordinatorLocation, view: View) -> ExitCode:
     name = job_name(job)
-    with operators(place) as (client, _):
-        generations, events = client.generations(name, limit), client.history(name, limit)
-        code = exit_code(client.job(name).unacknowledged_losses)
-    if as_json:
-        print_json({"generations": generations, "events": events})
-        return code
-    shown = table("generation", "granted", "ended", "driver", "detail", title="Generations")
-    for generation in generations:
-        ended = as_time(generation.ended_at)
-        granted = as_time(generation.granted_at)
-        shown.add_row(str(generation.generation), granted, ended, generation.driver, generation.detail)
-    print_table(shown, f"Job {job} has never run.")
-    shown = table("at", "event", "generation", "checkpoint", "participant", "times", "detail", title="\nEvents")
-    for event in events:
-        shown.add_row(
-            as_time(event.at),
-            event.event,
-            str(event.generation or "-"),
-            str(event.checkpoint or "-"),
-            event.participant or "-",
-            str(event.count),
-            _event_detail(event),
+    return show(place, view, lambda client: _history(client, name, limit))
+
+
+def _history(client: OperatorClient, job: JobName, limit: int) -> Answer:
+    generations, events = client.generations(job, limit), client.history(job, limit)
+    code = exit_code(client.job(job).unacknowledged_losses)
+
+    def listings(times: Times) -> list[Listing]:
+        runs = Listing(
+            "generation",
+            "began",
+            "ended",
+            Column(name="driver", spare=1),
+            Column(name="detail", text=True),
+            title="Generations",
+            if_empty=f"Job {job} has never run.",
         )
-    print_table(shown, f"The history of job {job} is empty.")
-    return code
+        for one in generations:
+            began, ended = times.of(one.granted_at), times.of(one.ended_at)
+            runs.add(str(one.generation), began, ended, one.driver, one.detail)
+        happened = Listing(
+            "when",
+            "event",
+            Column(name="generation", spare=1),
+            "checkpoint",
+            Column(name="participant", spare=2),
+            Column(name="times", spare=3),
+            Column(name="detail", text=True),
+            title="Events",
+            if_empty=f"The history of job {job} is empty.",
+        )
+        for event in events:
+            happened.add(
+                times.of(event.at),
+                event.event,
+                str(event.generation or "-"),
+                str(event.checkpoint or "-"),
+                event.participant or "-",
+                str(event.count),
+                _event_detail(event),
+            )
+        return [runs, happened]
+
+    return Answer(values={"generations": generations, "events": events}, listings=listings, code=code)
 
 
 def _event_detail(event: HistoryEntry) -> str:

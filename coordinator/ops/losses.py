@@ -4,8 +4,10 @@ from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
 from onceward.coordinator.listings import LossReport
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
+from onceward.coordinator.ops.options import View
 from onceward.coordinator.ops.prompts import print_result
-from onceward.coordinator.ops.tables import as_time, print_json, print_table, table
+from onceward.coordinator.ops.tables import Column, Listing, Times
+from onceward.coordinator.ops.views import Answer, show
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.values import JobName, ParticipantName
 
@@ -19,29 +21,42 @@ def exit_code(unacknowledged: int) -> ExitCode:
     return ExitCode.LOSSES if unacknowledged else ExitCode.FINISHED
 
 
-def list_losses(
-    job: str | None, limit: int, place: CoordinatorLocation, *, acknowledged: bool, as_json: bool
-) -> ExitCode:
+def list_losses(job: str | None, limit: int, place: CoordinatorLocation, view: View, *, acknowledged: bool) -> ExitCode:
     """List losses of one job or of all, newest first; with ``acknowledged`` also the acknowledged ones."""
-    with operators(place) as (client, _):
-        found = client.losses(job_name(job) if job is not None else None, limit, acknowledged=acknowledged)
-    if as_json:
-        print_json(found)
-    else:
-        shown = table("job", "checkpoint", "sink or source", "slot", "at", "why", "what is lost", "acknowledged")
+    name = job_name(job) if job is not None else None
+    return show(
+        place, view, lambda client: _losses(client.losses(name, limit, acknowledged=acknowledged), acknowledged)
+    )
+
+
+def _losses(found: list[LossReport], acknowledged: bool) -> Answer:
+    def listings(times: Times) -> list[Listing]:
+        shown = Listing(
+            "job",
+            "checkpoint",
+            Column(name="sink or source", spare=2),
+            "slot",
+            Column(name="given up", spare=1),
+            Column(name="why", text=True),
+            Column(name="what is lost", text=True),
+            Column(name="acknowledged", text=True),
+            if_empty="No records were given up." if acknowledged else "No loss is unacknowledged.",
+        )
         for loss in found:
-            shown.add_row(
+            shown.add(
                 loss.job,
                 str(loss.checkpoint),
                 loss.participant,
                 str(loss.settlement.slot),
-                as_time(loss.recorded_at),
+                times.of(loss.recorded_at),
                 loss.reason,
                 f"{loss.settlement.outcome.value}: {loss.settlement.evidence}",
                 loss.acknowledgement or "no",
             )
-        print_table(shown, "No records were given up." if acknowledged else "No loss is unacknowledged.")
-    return exit_code(sum(not loss.acknowledgement for loss in found))
+        return [shown]
+
+    code = exit_code(sum(not loss.acknowledgement for loss in found))
+    return Answer(values=found, listings=listings, code=code)
 
 
 def acknowledge_losses(job: str, checkpoint: str, reason: str, place: CoordinatorLocation) -> None:

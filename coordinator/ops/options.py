@@ -1,6 +1,8 @@
 """Options and arguments that several commands share."""
 
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +23,12 @@ __all__ = [
     "NameOption",
     "NoWaitOption",
     "StateDirOption",
+    "UtcOption",
+    "View",
+    "WatchOption",
     "clusters_of",
     "place_of",
+    "view_of",
 ]
 
 CoordinatorOption = Annotated[
@@ -39,6 +45,8 @@ StateDirOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC instead of ages.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Keep the listing up to date until Ctrl-C.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 MaybeJobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="The most rows to list.")]
@@ -56,6 +64,24 @@ def place_of(coordinator: str | None, state_dir: Path | None) -> "CoordinatorLoc
     from onceward.coordinator.ops.connecting import CoordinatorLocation
 
     return CoordinatorLocation(coordinator=coordinator, state_dir=state_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How a listing is shown."""
+
+    as_json: bool
+    utc: bool
+    watch: bool
+
+
+def view_of(*, as_json: bool, utc: bool, watch: bool) -> View:
+    """Raises ConfigurationError for options that exclude each other, and for ``--watch`` without a terminal."""
+    if as_json and (utc or watch):
+        raise ConfigurationError("--json goes with neither --utc nor --watch. Nothing was listed.")
+    if watch and not sys.stdout.isatty():
+        raise ConfigurationError("--watch needs a terminal. Nothing was listed. Leave it out, or use --json.")
+    return View(as_json=as_json, utc=utc, watch=watch)
 
 
 def clusters_of(file: Path, done: str) -> Mapping[str, Any]:

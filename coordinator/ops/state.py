@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.listings import SPARK_BATCH
-from onceward.coordinator.ops.tables import print_json, print_table, table
+from onceward.coordinator.ops.tables import Column, Listing, print_json, print_listings
 from onceward.coordinator.protocol.values import JsonObject
 
 if TYPE_CHECKING:
@@ -28,12 +28,16 @@ def list_operators(job: str, place: CoordinatorLocation, *, as_json: bool) -> No
     if as_json:
         print_json({"location": location, "operators": found})
         return
-    shown = table("operator", "name", "store", "variables", "partitions", "batches", title=location)
+    shown = Listing(
+        *("operator", "name", "store", Column(name="variables", text=True), "partitions", "batches"),
+        title=location,
+        if_empty=f"The query of job {job} keeps no state: {location}",
+    )
     for one in found:
         batches = f"{one['first_batch']} to {one['last_batch']}"
         cells = (one["operator"], one["name"], one["store"], ", ".join(one["variables"]), one["partitions"], batches)
-        shown.add_row(*map(str, cells))
-    print_table(shown, f"The query of job {job} keeps no state: {location}")
+        shown.add(*map(str, cells))
+    print_listings([shown])
 
 
 def show_state(
@@ -49,10 +53,10 @@ def show_state(
         print_json(found)
         return
     columns = [column for column in state.columns if column != "partition_id"]
-    shown = table(*columns, "partition")
+    shown = Listing(*columns, "partition", if_empty=f"Operator {operator} of job {job} has no state.")
     for row in found:
-        shown.add_row(*(_text(row.get(column)) for column in columns), str(row["partition_id"]))
-    print_table(shown, f"Operator {operator} of job {job} has no state.")
+        shown.add(*(_text(row.get(column)) for column in columns), str(row["partition_id"]))
+    print_listings([shown])
 
 
 def _text(value: Any) -> str:

@@ -2,19 +2,129 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from onceward.coordinator.printable import printable
+from onceward.coordinator.readable import age, duration
 
-__all__ = ["as_bytes", "as_seconds", "as_time", "print_json", "print_table", "table"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Listing",
+    "Times",
+    "as_bytes",
+    "as_duration",
+    "console",
+    "print_json",
+    "print_listings",
+    "status",
+]
 
 _WIDTH_OF_A_PIPE = 400
+_GAP = 2
+_LEAST_TEXT = 30
+"""Columns of text wrap. With less width than this, other columns are left out first."""
+
+_STYLES = {
+    "running": "green",
+    "settled": "green",
+    "ok": "green",
+    "completed": "cyan",
+    "triggered": "cyan",
+    "finished": "dim",
+    "cancelled": "dim",
+    "restarting": "yellow",
+    "finishing": "yellow",
+    "suspended": "yellow",
+    "warning": "yellow",
+    "aborted": "yellow",
+    "halted": "bold red",
+    "unreadable": "bold red",
+    "error": "bold red",
+    "in_doubt": "bold red",
+    "lost": "bold red",
+}
+"""By the word that is shown: a color never says more than the text."""
+
+Cell: TypeAlias = str | Text
+
+
+def status(word: str) -> Text:
+    """Return a status in its color. A terminal shows it; pipes, and a terminal with ``NO_COLOR``, show the word."""
+    return Text(printable(word), style=_STYLES.get(word, ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    name: str
+    spare: int = 0
+    """When the terminal is too narrow, columns with the highest number are left out first; 0 = never."""
+    text: bool = False
+    """Sentences, which wrap."""
+
+
+class Listing:
+    """A table that fits its terminal. Its cells may hold text from anywhere: it is made printable."""
+
+    def __init__(self, *columns: str | Column, title: str = "", if_empty: str = "") -> None:
+        self._columns = [Column(name=one) if isinstance(one, str) else one for one in columns]
+        self._rows: list[tuple[Cell, ...]] = []
+        self._title = title
+        self._if_empty = if_empty
+
+    def add(self, *cells: Cell) -> None:
+        assert len(cells) == len(self._columns)
+        self._rows.append(tuple(printable(cell) if isinstance(cell, str) else cell for cell in cells))
+
+    def fitted(self, width: int) -> tuple[Table | str, Sequence[str]]:
+        """Return the table for a terminal of this width, or a sentence if there are no rows; and the names of the
+        columns that are left out."""
+        if not self._rows:
+            return printable(self._if_empty), ()
+        shown = list(range(len(self._columns)))
+        widths = [self._width(index) for index in shown]
+        while sum(widths[index] + _GAP for index in shown) - _GAP > width:
+            last = max(shown, key=lambda index: self._columns[index].spare)
+            if self._columns[last].spare == 0:
+                break
+            shown.remove(last)
+        title = Text(printable(self._title)) if self._title else None
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), title=title, title_justify="left")
+        for index in shown:
+            table.add_column(self._columns[index].name, overflow="fold")
+        for row in self._rows:
+            table.add_row(*(row[index] for index in shown))
+        return table, [one.name for index, one in enumerate(self._columns) if index not in shown]
+
+    def _width(self, index: int) -> int:
+        column = self._columns[index]
+        cells = (str(row[index]) for row in self._rows)
+        widest = max(cell_len(line) for cell in (column.name, *cells) for line in cell.split("\n"))
+        return min(widest, _LEAST_TEXT) if column.text else widest
+
+
+def console() -> Console:
+    """The console of standard output, with colors only on a terminal. A pipe has no width at which to wrap."""
+    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE)
+
+
+def print_listings(listings: Iterable[Listing]) -> None:
+    screen = console()
+    for number, listing in enumerate(listings):
+        if number:
+            screen.print()
+        table, left_out = listing.fitted(screen.width)
+        screen.print(table)
+        if left_out:
+            screen.print(f"Too narrow for: {', '.join(left_out)}.", style="dim")
 
 
 def print_json(values: Any) -> None:
@@ -36,36 +146,26 @@ def _plain(value: Any) -> Any:
             raise TypeError(f"{type(value).__name__} in a listing")
 
 
-class _Table(Table):
-    """A table that escapes its cells, whose text may come from anywhere."""
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """How times are shown: as ages, or with ``utc`` as stamps."""
 
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+    now: datetime
+    utc: bool
 
+    def of(self, time: datetime | None) -> str:
+        """3 s ago"""
+        if time is None:
+            return "-"
+        return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ") if self.utc else age(time, self.now)
 
-def table(*columns: str, title: str | None = None) -> Table:
-    made = _Table(box=None, pad_edge=False, title=None if title is None else printable(title), title_justify="left")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
-
-
-def print_table(shown: Table, if_empty: str) -> None:
-    if shown.row_count:
-        # a pipe has no width at which to wrap
-        width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
-        Console(markup=False, highlight=False, width=width).print(shown)
-    else:
-        print(printable(if_empty))
+    def since(self, time: datetime) -> str:
+        """for 3 s"""
+        return f"since {self.of(time)}" if self.utc else f"for {duration((self.now - time).total_seconds())}"
 
 
-def as_time(time: datetime | None) -> str:
-    """Format a time in the local time zone."""
-    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time is not None else "-"
-
-
-def as_seconds(duration: timedelta | None) -> str:
-    return f"{duration.total_seconds():.3f}" if duration is not None else "-"
+def as_duration(time: timedelta | None) -> str:
+    return duration(time.total_seconds()) if time is not None else "-"
 
 
 def as_bytes(count: int) -> str:

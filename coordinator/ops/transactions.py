@@ -10,9 +10,10 @@ from onceward.coordinator.listings import CheckpointDescription, JobDescription
 from onceward.coordinator.ops.brokers import Brokers, Seen, brokers
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.prompts import say
-from onceward.coordinator.ops.tables import print_json, print_table, table
+from onceward.coordinator.ops.tables import Column, Listing, print_json, print_listings, status
 from onceward.coordinator.pipeline.interfaces import OpenTransaction, TransactionHandle
 from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName, Role
+from onceward.coordinator.readable import duration
 
 __all__ = ["TransactionRow", "list_transactions", "rows"]
 
@@ -65,11 +66,23 @@ def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Pat
     if as_json:
         print_json(found)
         return
-    shown = table(
-        "job", "transaction", "sink", "checkpoint", "slot", "decision", "state", "age", "left", "outcome", "evidence",
-    )  # fmt: skip
+    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --clusters FILE)"
+    shown = Listing(
+        "job",
+        "transaction",
+        Column(name="sink", spare=3),
+        Column(name="checkpoint", spare=1),
+        Column(name="slot", spare=2),
+        "decision",
+        "state",
+        Column(name="open for", spare=4),
+        "aborted in",
+        "outcome",
+        Column(name="evidence", text=True),
+        if_empty=f"Nothing is open, unsettled or in doubt{asked}.",
+    )
     for row in found:
-        shown.add_row(
+        shown.add(
             row.job,
             row.transaction,
             row.sink,
@@ -79,11 +92,10 @@ def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Pat
             row.state,
             _duration(row.age_s),
             _duration(row.left_s),
-            row.outcome or "-",
+            status(row.outcome) if row.outcome else "-",
             ". ".join(filter(None, (row.holds, _text(row.details), row.evidence))),
         )
-    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --clusters FILE)"
-    print_table(shown, f"Nothing is open, unsettled or in doubt{asked}.")
+    print_listings([shown])
 
 
 def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[TransactionRow], list[str]]:
@@ -206,4 +218,4 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def _duration(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.0f} s"
+    return "-" if seconds is None else duration(seconds)

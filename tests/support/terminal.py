@@ -24,9 +24,9 @@ _LIMIT_S = 30.0
 class Terminal:
     """A shell whose output is kept. If the tests are killed, the kernel hangs up, which ends what runs in it."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str], *, columns: int = _COLUMNS) -> None:
         self._ours, shells = os.openpty()
-        fcntl.ioctl(shells, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        fcntl.ioctl(shells, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
         attributes = termios.tcgetattr(shells)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(shells, termios.TCSANOW, attributes)
@@ -53,7 +53,10 @@ class Terminal:
 
     def output(self, since: int = 0) -> str:
         """What was shown, without the styles of the text."""
-        return _STYLE.sub("", self._output[since:].decode(errors="replace"))
+        return _STYLE.sub("", self.styled_output(since))
+
+    def styled_output(self, since: int = 0) -> str:
+        return self._output[since:].decode(errors="replace")
 
     def type(self, command: str) -> None:
         """Begin a command. The one before must have ended."""

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -153,6 +154,27 @@ def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: P
     shown = onceward("checkpoints", "orders", "--limit", "2", "--state-dir", str(state_dir))
     assert "a participant declined it: sink: the disk is full" in " ".join(shown.stdout.split())
     assert "settled" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--watch",), "--watch needs a terminal"),
+        (("--json", "--watch"), "--json goes with"),
+        (("--json", "--utc"), "--json goes with"),
+    ],
+)
+def test_a_listing_refuses_options_without_a_meaning(state_dir: Path, options: tuple[str, ...], why: str) -> None:
+    refused = onceward("jobs", *options, "--state-dir", str(state_dir))
+    assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
+    assert why in refused.stderr
+
+
+def test_a_listing_says_times_as_ages_and_as_stamps_on_request(state_dir: Path) -> None:
+    ages = onceward("checkpoints", "orders", "--state-dir", str(state_dir)).stdout
+    assert re.search(r"settled +\d+ m?s ago", ages), ages
+    stamps = onceward("checkpoints", "orders", "--utc", "--state-dir", str(state_dir)).stdout
+    assert re.search(r"settled +20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ", stamps), stamps
 
 
 def test_one_checkpoint_is_shown_with_its_positions(state_dir: Path) -> None:

@@ -14,6 +14,7 @@ from onceward.coordinator.links import Links
 from onceward.coordinator.listings import JobSummary, JobWait
 from onceward.coordinator.ops import listings
 from onceward.coordinator.ops.listings import job_detail
+from onceward.coordinator.ops.tables import Times
 from onceward.coordinator.protocol.answers import Complete, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.events import CloseReason
@@ -42,6 +43,10 @@ SETTINGS = CheckpointSettings(interval="5ms", lease="3s", stream_grace="1s", orp
 
 def whats(people: OperatorClient, job: str) -> list[str]:
     return [wait.what for wait in people.job(JobName(job)).waits]
+
+
+def shown_now() -> Times:
+    return Times(now=datetime.now(UTC), utc=False)
 
 
 def shown_for(people: OperatorClient, job: str, what: str) -> timedelta:
@@ -99,7 +104,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
         assert summary.oldest_transaction is not None
         assert replace(summary.oldest_transaction, open_for=oldest.open_for) == oldest
         assert summary.oldest_transaction.open_for >= oldest.open_for
-        assert "oldest pre-committed transaction open for 36" in job_detail(summary)
+        assert "oldest pre-committed transaction open for 6 min" in job_detail(summary, shown_now())
         links.worked("cluster 'main'")
         reported.append(None)
         wait_until(lambda: people.job(JobName(job)).oldest_transaction is None, "the next renewal takes it back")
@@ -166,7 +171,7 @@ def test_a_cancelled_job_without_a_driver_shows_what_it_waits_for(
     assert people.cancel(JobName(job)).verdict is Verdict.DUPLICATE
     text = "the coordinator or the next driver to settle checkpoint 2, after which it is cancelled"
     assert text in whats(people, job)
-    detail = job_detail(people.job(JobName(job)))
+    detail = job_detail(people.job(JobName(job)), shown_now())
     assert text in detail
     assert "asked to cancel" in detail
 
@@ -244,4 +249,4 @@ def test_only_unusually_long_waits_are_logged(seconds: int, shown: bool) -> None
         waits=(JobWait(what="something", since=datetime.now(UTC) - timedelta(seconds=seconds)),),
         takeover_permitted=False, adoption_permitted=None,
     )  # fmt: skip
-    assert ("for something" in job_detail(summary)) is shown
+    assert ("for something" in job_detail(summary, shown_now())) is shown
