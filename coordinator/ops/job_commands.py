@@ -59,6 +59,17 @@ def checkpoints(
     raise typer.Exit(list_checkpoints(job, limit, place_of(coordinator, state_dir), view))
 
 
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print it once, also without a terminal.")] = False,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Show all jobs live, those in trouble first, until Ctrl-C. Exit code 7 while a loss is not acknowledged."""
+    from onceward.coordinator.ops.top import show_top
+
+    raise typer.Exit(show_top(place_of(coordinator, state_dir), once=once))
+
+
 def history(
     job: JobArgument,
     limit: LimitOption = 20,
@@ -306,6 +317,7 @@ def forget(
 
 COMMANDS = (
     jobs,
+    top,
     checkpoints,
     history,
     state,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -84,31 +84,46 @@ class Listing:
         assert len(cells) == len(self._columns)
         self._rows.append(tuple(printable(cell) if isinstance(cell, str) else cell for cell in cells))
 
-    def fitted(self, width: int) -> tuple[Table | str, Sequence[str]]:
+    def fitted(self, width: int, *, rows: int | None = None) -> tuple[Table | str, Sequence[str]]:
         """Return the table for a terminal of this width, or a sentence if there are no rows; and the names of the
-        columns that are left out."""
+        columns that are left out. With ``rows``, at most so many, of one line each."""
         if not self._rows:
             return printable(self._if_empty), ()
         shown = list(range(len(self._columns)))
-        widths = [self._width(index) for index in shown]
-        while sum(widths[index] + _GAP for index in shown) - _GAP > width:
+        names = [one.name for one in self._columns]
+        widths = [self._width(index, names[index]) for index in shown]
+        if _total(widths) > width:
+            names = [name.replace(" ", "\n") for name in names]
+            widths = [self._width(index, names[index]) for index in shown]
+        while _total(widths[index] for index in shown) > width:
             last = max(shown, key=lambda index: self._columns[index].spare)
             if self._columns[last].spare == 0:
                 break
             shown.remove(last)
+        left = width - _total(widths[index] for index in shown)
         title = Text(printable(self._title)) if self._title else None
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), title=title, title_justify="left")
+        one_line = rows is not None
         for index in shown:
-            table.add_column(self._columns[index].name, overflow="fold")
-        for row in self._rows:
+            fixed: int | None = widths[index]
+            if self._columns[index].text:
+                fixed = max(1, widths[index] + left) if one_line else None
+            elif left < -_LEAST_TEXT // 2:
+                fixed = None
+            overflow: OverflowMethod = "ellipsis" if one_line else "fold"
+            table.add_column(names[index], overflow=overflow, no_wrap=one_line, width=fixed)
+        for row in self._rows[:rows]:
             table.add_row(*(row[index] for index in shown))
         return table, [one.name for index, one in enumerate(self._columns) if index not in shown]
 
-    def _width(self, index: int) -> int:
-        column = self._columns[index]
+    def _width(self, index: int, name: str) -> int:
         cells = (str(row[index]) for row in self._rows)
-        widest = max(cell_len(line) for cell in (column.name, *cells) for line in cell.split("\n"))
-        return min(widest, _LEAST_TEXT) if column.text else widest
+        widest = max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))
+        return min(widest, _LEAST_TEXT) if self._columns[index].text else widest
+
+
+def _total(widths: Iterable[int]) -> int:
+    return sum(width + _GAP for width in widths) - _GAP
 
 
 def console() -> Console:

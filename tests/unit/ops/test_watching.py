@@ -86,3 +86,16 @@ def test_a_first_question_without_an_answer_ends_the_command(terminal: Terminal,
     terminal.type(f"{ONCEWARD} jobs --watch --state-dir {tmp_path}")
     assert terminal.wait_for_exit(60) == 2
     assert "No coordinator is running on" in terminal.output()
+
+
+def test_the_overview_shows_as_many_jobs_as_fit_and_counts_all(terminal: Terminal, tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        for number in range(100):
+            client.open_job(JobName(f"job-{number:03}"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
+        terminal.type(f"{ONCEWARD} top --state-dir {tmp_path}")
+        shows(terminal, "100 jobs, 100 running")
+        shows(terminal, "job-045")
+        leave(terminal)
+    screens = terminal.styled_output().split("100 jobs, 100 running")[1:]
+    assert screens
+    assert not [screen for screen in screens if "job-047" in screen]

@@ -1,0 +1,157 @@
+"""``onceward top``: all jobs of a coordinator at a glance, those in trouble first."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.coordinator.listings import CheckpointSummary, JobSummary
+from onceward.coordinator.ops.connecting import CoordinatorLocation, operators
+from onceward.coordinator.ops.listings import describe_wait, unusual
+from onceward.coordinator.ops.losses import exit_code
+from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, console, print_listings, status
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointState, JobName
+from onceward.coordinator.readable import count
+
+__all__ = ["by_trouble", "records_per_second", "show_top"]
+
+_LINES_AROUND = 3
+"""A line about all jobs, and two with the names of the columns."""
+_RECENT = 10
+"""Checkpoints that a job's rate is counted over."""
+_ACTIVE = (JobStatus.RUNNING, JobStatus.FINISHING, JobStatus.RESTARTING)
+_ENDED = (JobStatus.FINISHED, JobStatus.CANCELLED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    jobs: Sequence[JobSummary]
+    """Those in trouble first."""
+    rates: dict[JobName, float]
+    """Records per second of the jobs that fit the screen and are active."""
+
+    @property
+    def code(self) -> ExitCode:
+        return exit_code(sum(job.unacknowledged_losses for job in self.jobs))
+
+
+def show_top(place: CoordinatorLocation, *, once: bool) -> ExitCode:
+    """Draw the overview until Ctrl-C, or with ``once`` print it. Raises ConfigurationError without a terminal."""
+    screen, rates = console(), _Rates()
+
+    if once:
+        with operators(place) as (client, _):
+            answer = _ask(client, rates, rows=None)
+        print_listings([_listing(answer, datetime.now(UTC))])
+        return answer.code
+    if not screen.is_terminal:
+        raise ConfigurationError(
+            "onceward top needs a terminal. Nothing was asked. Use --once, or onceward jobs --json."
+        )
+    from onceward.coordinator.ops.watching import watch
+
+    def draw(answer: Overview, lines: int) -> RenderableType:
+        table, _ = _listing(answer, datetime.now(UTC)).fitted(screen.width, rows=max(1, lines - _LINES_AROUND))
+        return Group(Text(_headline(answer.jobs), no_wrap=True, overflow="ellipsis"), table)
+
+    return watch(place, lambda client: _ask(client, rates, rows=screen.height), draw).code
+
+
+def _ask(client: OperatorClient, rates: "_Rates", *, rows: int | None) -> Overview:
+    now = datetime.now(UTC)
+    found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
+    jobs = sorted(found, key=lambda job: (by_trouble(job, now), job.job))
+    return Overview(jobs=jobs, rates=rates.of(client, [job for job in jobs[:rows] if job.status in _ACTIVE]))
+
+
+def _headline(jobs: Sequence[JobSummary]) -> str:
+    counted = Counter(job.status for job in jobs)
+    all_jobs = f"{len(jobs):,} job" + ("" if len(jobs) == 1 else "s")
+    return ", ".join([all_jobs, *(f"{counted[one]:,} {one.value}" for one in JobStatus if counted[one])])
+
+
+def by_trouble(job: JobSummary, now: datetime) -> int:
+    """Return the job's place: the lower, the more a person is needed."""
+    oldest = job.oldest_transaction
+    if job.status is JobStatus.HALTED or job.unreadable:
+        return 0
+    if job.unacknowledged_losses:
+        return 1
+    if oldest is not None and oldest.open_for > oldest.timeout / 2:
+        return 2
+    if job.failures or job.status is JobStatus.RESTARTING:
+        return 3
+    if job.status in (JobStatus.SUSPENDED, JobStatus.CREATED):
+        return 4 if not job.settled else 6
+    if job.status in _ENDED:
+        return 8
+    return 5 if any(unusual(wait, now) for wait in job.waits) else 7
+
+
+class _Rates:
+    """Asks for a job's checkpoints only when it has completed another one."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobName, tuple[CheckpointId, list[CheckpointSummary]]] = {}
+
+    def of(self, client: OperatorClient, jobs: Sequence[JobSummary]) -> dict[JobName, float]:
+        now, before = datetime.now(UTC), self._known
+        self._known = {}
+        for job in jobs:
+            known = before.get(job.job)
+            if known is None or known[0] != job.last_completed:
+                known = job.last_completed, client.checkpoints(job.job, _RECENT)
+            self._known[job.job] = known
+        return {name: records_per_second(found, now) for name, (_, found) in self._known.items()}
+
+
+def records_per_second(checkpoints: Sequence[CheckpointSummary], now: datetime) -> float:
+    """Return the records that these checkpoints have read per second, from the begin of the first one until now."""
+    done = [one for one in checkpoints if one.state in (CheckpointState.COMPLETED, CheckpointState.SETTLED)]
+    begins = [one.triggered_at for one in done if one.triggered_at is not None]
+    lasted = (now - min(begins, default=now)) / timedelta(seconds=1)
+    return sum(one.records_read for one in done) / lasted if lasted > 0 else 0.0
+
+
+def _listing(answer: Overview, now: datetime) -> Listing:
+    times = Times(now=now, utc=False)
+    shown = Listing(
+        "job",
+        "status",
+        Column(name="generation", spare=3),
+        Column(name="last completed", spare=2),
+        "completed",
+        Column(name="records/s", spare=1),
+        Column(name="oldest transaction", spare=1),
+        Column(name="lost slots", spare=2),
+        Column(name="waits", text=True),
+        if_empty="There are no jobs.",
+    )
+    for job in answer.jobs:
+        oldest, rate = job.oldest_transaction, answer.rates.get(job.job)
+        shown.add(
+            job.job,
+            status(job.status.value),
+            str(job.generation),
+            str(job.last_completed or "-"),
+            times.of(job.last_completed_at),
+            "-" if rate is None else count(round(rate)),
+            "-" if oldest is None else f"{as_duration(oldest.open_for)} of {as_duration(oldest.timeout)}",
+            str(job.unacknowledged_losses or "-"),
+            _waits(job, times),
+        )
+    return shown
+
+
+def _waits(job: JobSummary, times: Times) -> str:
+    why = [job.status_detail] if job.status not in (JobStatus.RUNNING, *_ENDED) else []
+    if job.failures:
+        why.append(f"{job.failures} failed checkpoints in a row")
+    why += [describe_wait(wait, times) for wait in job.waits]
+    return " ".join("; ".join(filter(None, (*why, job.orphan))).split())

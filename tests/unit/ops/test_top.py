@@ -1,0 +1,89 @@
+"""``onceward top``: jobs in trouble come first."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.listings import CheckpointSummary, JobSummary, JobWait
+from onceward.coordinator.ops.top import by_trouble, records_per_second
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Generation,
+    JobName,
+)
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.scripted import SINK, SOURCE
+from tests.unit.ops.halted import halted
+from tests.unit.ops.test_command import onceward
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HEALTHY = JobSummary(
+    job=JobName("orders"), status=JobStatus.RUNNING, status_detail="", generation=Generation(1),
+    last_checkpoint=CheckpointId(7), last_completed=CheckpointId(6), last_completed_at=NOW, settled=True, ending=None,
+    failures=0, open_requests=(), unreadable="", restore_from=NO_CHECKPOINT, restore_reason="", orphan="",
+    unacknowledged_losses=0, oldest_transaction=None, waits=(JobWait(what="data", since=NOW),),
+    takeover_permitted=False, adoption_permitted=None,
+)  # fmt: skip
+
+
+def age(minutes: float) -> Age:
+    return Age(transaction="t", open_for=timedelta(minutes=minutes), timeout=timedelta(minutes=15))
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        (replace(HEALTHY, status=JobStatus.HALTED), replace(HEALTHY, unacknowledged_losses=2)),
+        (replace(HEALTHY, unacknowledged_losses=2), replace(HEALTHY, oldest_transaction=age(8))),
+        (replace(HEALTHY, oldest_transaction=age(8)), replace(HEALTHY, failures=3)),
+        (replace(HEALTHY, failures=3), replace(HEALTHY, status=JobStatus.SUSPENDED, settled=False)),
+        (
+            replace(HEALTHY, status=JobStatus.SUSPENDED, settled=False),
+            replace(HEALTHY, waits=(JobWait(what="a broker", since=NOW - timedelta(minutes=1)),)),
+        ),
+        (replace(HEALTHY, waits=(JobWait(what="a broker", since=NOW - timedelta(minutes=1)),)), HEALTHY),
+        (replace(HEALTHY, oldest_transaction=age(1)), replace(HEALTHY, status=JobStatus.FINISHED)),
+    ],
+)
+def test_the_job_that_needs_a_person_more_comes_first(worse: JobSummary, better: JobSummary) -> None:
+    assert by_trouble(worse, NOW) < by_trouble(better, NOW)
+
+
+def checkpoint(records: int, seconds_ago: float, state: CheckpointState = CheckpointState.SETTLED) -> CheckpointSummary:
+    return CheckpointSummary(
+        checkpoint=CheckpointId(1), base=NO_CHECKPOINT, generation=Generation(1), kind=CheckpointKind.CHECKPOINT,
+        name="", state=state, abort_reason=None, detail="", triggered_at=NOW - timedelta(seconds=seconds_ago),
+        decided_at=None, settled_at=None, waited=timedelta(0), ran=None, decided=None, settled=None,
+        records_read=records, records_written=0, bytes_read=0, bytes_written=0, committables=0, amendment=0,
+    )  # fmt: skip
+
+
+def test_the_rate_counts_completed_checkpoints_until_now() -> None:
+    assert records_per_second([], NOW) == 0
+    found = [checkpoint(300, 1), checkpoint(500, 5, CheckpointState.ABORTED), checkpoint(700, 10)]
+    assert records_per_second(found, NOW) == 100
+
+
+def test_an_overview_without_a_terminal_is_printed_on_request(tmp_path: Path) -> None:
+    halted(tmp_path)
+    refused = onceward("top", "--state-dir", str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
+    assert "needs a terminal" in refused.stderr
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        client.open_job(JobName("bills"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
+        shown = onceward("top", "--once", "--coordinator", coordinator.address)
+    assert shown.returncode == ExitCode.FINISHED
+    lines = shown.stdout.splitlines()
+    assert re.match(r"orders +halted ", lines[1]), "the one in trouble is first"
+    assert re.match(r"bills +running .*waits for ", lines[2])
