@@ -56,7 +56,7 @@ class GenerationRun:
         self._last = last
         self._began = members.runtime.monotonic()
         self._mailbox = Mailbox(
-            on_complete=lambda checkpoint, amendment: self._settler.complete(checkpoint, amendment),
+            on_complete=self._on_complete,
             on_interrupt=members.tasks.cancel,
             runtime=members.runtime,
         )
@@ -113,6 +113,7 @@ class GenerationRun:
             stopping=lambda: self._mailbox.stopping,
         )
         m.journal.generation = self._session.generation
+        m.progress.opened(self._session.generation, self._session.grant.store_id)
         if m.traces is not None:
             m.traces.opened(self._session.grant.store_id, self._session.generation)
         kill_point(KillPoint.DRIVER_AFTER_OPEN)
@@ -151,6 +152,7 @@ class GenerationRun:
         replayer = Replayer(self._m, self._session, self._settler, self._mailbox)
         while True:
             self._look_at_ages()
+            self._m.progress.idle()
             if not self._settler.unsettled():
                 if runner.finished:
                     return CloseReason.FINISHED
@@ -183,6 +185,10 @@ class GenerationRun:
                     "output partitions without a leader."
                 )
             m.runtime.sleep(backoff.next())
+
+    def _on_complete(self, checkpoint: CheckpointId, amendment: int) -> None:
+        self._m.progress.completed(checkpoint)
+        self._settler.complete(checkpoint, amendment)
 
     # -- called by the settler's thread
 

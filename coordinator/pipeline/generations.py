@@ -37,6 +37,15 @@ class Generations:
 
     def run(self) -> CloseReason:
         """Run until the job ends. A failed generation is followed by the next one; final errors are raised."""
+        try:
+            reason = self._run()
+        except BaseException as error:
+            self._m.progress.left(type(error).__name__)
+            raise
+        self._m.progress.left(reason.value)
+        return reason
+
+    def _run(self) -> CloseReason:
         failed = False
         while True:
             run = GenerationRun(

@@ -28,11 +28,16 @@ def require_job(job: str, coordinator: str | None) -> JobName:
 
 
 def open_participants(
-    stack: contextlib.ExitStack, job: JobName, source: Source, sink: Sink, settings: CheckpointSettings
+    stack: contextlib.ExitStack,
+    job: JobName,
+    source: Source,
+    sink: Sink,
+    settings: CheckpointSettings,
+    access: CoordinatorAccess,
 ) -> tuple[Links, Progress]:
     """Open source and sink; ``stack`` closes them."""
     links = Links()
-    progress = Progress(job, links=links)
+    progress = Progress(job, links=links, place=_place(access))
     stack.callback(progress.close)
     context = JobContext(
         job=job,
@@ -44,6 +49,14 @@ def open_participants(
         stack.callback(participant.close)
         participant.open(context)
     return links, progress
+
+
+def _place(access: CoordinatorAccess) -> str:
+    if access.address is not None:
+        return f"coordinator {access.address}"
+    from onceward.coordinator.service.state_dir import state_directory
+
+    return f"coordinator in this process, store in {state_directory(access.state_dir)}"
 
 
 def connect_to(

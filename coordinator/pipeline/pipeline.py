@@ -130,7 +130,9 @@ class Pipeline:
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
-            links, progress = open_participants(stack, self._job, self._source, self._sink, self._settings)
+            links, progress = open_participants(
+                stack, self._job, self._source, self._sink, self._settings, self._access
+            )
             findings = preflight.examine(self._source, self._sink)
             embedded = self._access.embedded
             if self._spark is not None:

@@ -1,5 +1,7 @@
-"""One line of progress for a job: live on a terminal, a periodic log line elsewhere."""
+"""What a running job says: one live line on a terminal; elsewhere a log line at its start, one a minute, one at its
+end."""
 
+import logging
 import os
 import sys
 import threading
@@ -10,10 +12,11 @@ from typing import TextIO
 
 from onceward.coordinator.links import Links, Trouble
 from onceward.coordinator.printable import logger, printable
+from onceward.coordinator.readable import count, duration
 
-_log = logger("onceward.progress")
+_log = logger("onceward")
 
-_LOG_EVERY = 10.0
+_LOG_EVERY = 60.0
 """Seconds between plain log lines."""
 
 
@@ -31,13 +34,14 @@ class Snapshot:
     """Links that do not work now, oldest first."""
 
     def text(self) -> str:
+        """Return the live line."""
         lag = "unknown" if self.lag is None else f"{self.lag:,}"
         return (
-            f"checkpoint {self.checkpoint} · {self._broken()}{self.records_per_second:,.0f} records/s · "
+            f"checkpoint {self.checkpoint} · {self.broken()}{self.records_per_second:,.0f} records/s · "
             f"lag {lag} · oldest open transaction {self.oldest_transaction:.1f} s"
         )
 
-    def _broken(self) -> str:
+    def broken(self) -> str:
         """Return the broken links, shown early in the line because a narrow terminal cuts its end: they explain why the
         rest does not move."""
         if not self.troubles:
@@ -55,25 +59,62 @@ class Progress:
         job: str,
         *,
         links: Links | None = None,
+        place: str = "",
         stream: TextIO | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """``links``: those of the process; the line shows which do not work, and is redrawn when one fails or recovers.
-        ``stream``: None for standard error."""
+        ``place``: where the job's coordinator is. ``stream``: None for standard error."""
         self._links = links or Links()
         self._clock = clock or (lambda: time.monotonic())
         self._job = job
+        self._place = place
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
         self._lock = threading.Lock()
         self._open: dict[int, float] = {}
         self._recent: list[tuple[float, int]] = []
         self._checkpoint = 0
+        self._completed = 0
+        self._settled_at: float | None = None
         self._lag: int | None = None
+        self._total = 0
+        """Records read since the start."""
+        self._said = (self._clock(), 0)
+        """When the last log line was said, and the records read until then."""
+        self._started: float | None = None
         self._shown = -_LOG_EVERY
         self._drawn: tuple[str, ...] | None = None
         """The broken links in the line on the terminal; None = no line is drawn."""
         self._links.follow(self.show)
+
+    def opened(self, generation: int, store: str) -> None:
+        """Say that a generation of the job runs. ``store``: the id of the coordinator's store."""
+        now = self._clock()
+        if self._started is None:
+            self._started = now
+        with self._lock:
+            self._said, self._shown = (now, self._total), now
+        self._say(f"Job {self._job} runs: generation {generation}, {self._place}, store id {store}")
+
+    def left(self, how: str) -> None:
+        """Say that the job has ended, if a generation of it has run. ``how``: for example finished."""
+        if self._started is not None:
+            lasted = duration(self._clock() - self._started)
+            self._say(
+                f"Job {self._job} ended: {how}. It ran for {lasted} and read {count(self._total)} records; the last "
+                f"completed checkpoint is {self._completed or 'none'}"
+            )
+
+    def completed(self, checkpoint: int) -> None:
+        """Record that the checkpoint is completed."""
+        with self._lock:
+            self._completed = max(self._completed, checkpoint)
+
+    def idle(self) -> None:
+        """Say now and then that the job runs, also when it has nothing to do. On a terminal the line stays."""
+        if not self._live:
+            self.show()
 
     def began(self, checkpoint: int) -> None:
         """Record that the checkpoint's transactions may be open from now on."""
@@ -87,6 +128,7 @@ class Progress:
             now = self._clock()
             self._recent = [(at, n) for at, n in self._recent if now - at < 10.0]
             self._recent.append((now, records))
+            self._total += records
             self._lag = lag
         self.show()
 
@@ -94,6 +136,7 @@ class Progress:
         """Record that the checkpoint's transactions have ended."""
         with self._lock:
             self._open.pop(checkpoint, None)
+            self._settled_at = self._clock()
         self.show()
 
     def snapshot(self) -> Snapshot:
@@ -121,13 +164,38 @@ class Progress:
             if now - self._shown < (0.2 if self._live else _LOG_EVERY) and not changed:
                 return
             self._shown, self._drawn = now, broken
-        text = printable(f"{self._job}: {self.snapshot().text()}")
         if self._live:
+            text = printable(f"{self._job}: {self.snapshot().text()}")
             # A line that wraps could not be overwritten.
             self._stream.write(f"\r\x1b[2K{text[: self._width()]}")
             self._stream.flush()
         else:
+            self._say(self._report(now))
+
+    def _report(self, now: float) -> str:
+        with self._lock:
+            (then, before), self._said = self._said, (now, self._total)
+            parts = [f"checkpoint {self._completed} completed" if self._completed else "no checkpoint completed yet"]
+            if now > then:
+                parts.append(f"{count(round((self._total - before) / (now - then)))} records/s")
+            if self._lag is not None:
+                parts.append(f"lag {count(self._lag)}")
+            if self._settled_at is not None:
+                parts.append(f"last settled {duration(now - self._settled_at)} ago")
+        broken = self.snapshot().broken()
+        return f"Job {self._job}: {broken}{', '.join(parts)}"
+
+    def _say(self, text: str) -> None:
+        """Log at INFO. If logging is not configured, show it where logging then shows warnings."""
+        if self._live:
+            return
+        if _log.hasHandlers():
             _log.info("%s", text)
+        elif _log.level <= logging.INFO:
+            record = _log.makeRecord(_log.name, logging.INFO, "", 0, "%s", (printable(text),), None)
+            shown = logging.StreamHandler(self._stream)
+            shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            shown.handle(record)
 
     def _width(self) -> int | None:
         """Return the terminal's width in characters; None when it is unknown."""

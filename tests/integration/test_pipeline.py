@@ -1,6 +1,8 @@
 """Whole pipelines on the real broker, in this process, on one Spark session."""
 
 import json
+import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +86,23 @@ def test_a_bounded_copy_is_exact_and_finishes(bench: Bench) -> None:
     bench.fill(0, 1000)
     assert bench.pipeline().run() is CloseReason.FINISHED
     assert_exactly_once(bench.topics, bench.source, bench.sink)
+
+
+def test_a_job_logs_its_start_with_its_place_and_its_end_with_what_it_has_done(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.fill(0, 1000)
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        bench.pipeline().run()
+    start, *_, end = (
+        one.getMessage() for one in caplog.records if (one.name, one.levelno) == ("onceward", logging.INFO)
+    )
+    place = bench.directory / "state"
+    assert f"Job {bench.job} runs: generation 1, coordinator in this process, store in {place}, store id " in start
+    assert re.fullmatch(
+        rf"Job {bench.job} ended: finished\. It ran for .+ and read 3\.0 k records; the last completed .+ is \d+",
+        end,
+    )
 
 
 def test_a_second_run_continues_where_the_first_has_ended(bench: Bench) -> None:

@@ -35,9 +35,12 @@ class TracingJournal(Journal):
 
 
 class SilentProgress(Progress):
-    """Draws nothing."""
+    """Draws and logs nothing."""
 
     def show(self) -> None:
+        pass
+
+    def _say(self, text: str) -> None:
         pass
 
 

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.traces",
         "coordinator.service.embedded",
         "coordinator.service.observer",
+        "coordinator.service.state_dir",
     ),
     "coordinator/ops": (
         "coordinator.listings",

@@ -151,7 +151,7 @@ class StreamSink:
         findings = check_session(spark, embedded=access.embedded)
         preflight.require_safe(self._job, findings)
         source = BatchSource(self._job, self._handover)
-        links, progress = open_participants(stack, self._job, source, sink, settings)
+        links, progress = open_participants(stack, self._job, source, sink, settings, access)
         preflight.require_safe(self._job, preflight.examine(source, sink))
         measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
         traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)

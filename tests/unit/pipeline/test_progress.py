@@ -3,6 +3,7 @@ import io
 import logging
 import os
 import pty
+import re
 import struct
 import termios
 
@@ -38,15 +39,77 @@ def test_the_lag_is_unknown_until_a_checkpoint_is_planned() -> None:
     assert "lag 0" in progress.snapshot().text()
 
 
-def test_without_a_terminal_it_is_a_log_line_and_nothing_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    plain = io.StringIO()
+class Plain:
+    """A driver without a terminal."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stream = io.StringIO()
+        self.progress = Progress("orders", place="coordinator c:7878", stream=self.stream, clock=lambda: self.now)
+
+    def run(self) -> None:
+        """Ten minutes of a checkpoint per second."""
+        self.progress.opened(3, "a1b2")
+        for checkpoint in range(1, 601):
+            self.progress.began(checkpoint)
+            self.now += 0.5
+            self.progress.read(2000, 250)
+            self.progress.completed(checkpoint)
+            self.now += 0.5
+            self.progress.ended(checkpoint)
+        self.progress.left("finished")
+
+
+def test_without_a_terminal_a_job_says_that_it_starts_each_minute_how_it_does_and_that_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = Plain()
     with caplog.at_level(logging.INFO, logger="onceward"):
-        progress = Progress("orders", stream=plain)
-        progress.began(3)
-        progress.read(1000, 0)
-        progress.close()
-    assert plain.getvalue() == ""
-    assert [record.message for record in caplog.records if "orders: checkpoint 3" in record.message]
+        here.run()
+    assert here.stream.getvalue() == "", "logging is configured"
+    assert {(record.name, record.levelno) for record in caplog.records} == {("onceward", logging.INFO)}
+    start, *minutes, end = caplog.messages
+    assert start == "Job orders runs: generation 3, coordinator c:7878, store id a1b2"
+    assert len(minutes) == 10
+    assert minutes[4] == "Job orders: checkpoint 300 completed, 2.0 k records/s, lag 250, last settled 0 ms ago"
+    assert end == (
+        "Job orders ended: finished. It ran for 10 min and read 1.2 M records; the last completed checkpoint is 600"
+    )
+
+
+def test_an_idle_job_without_a_terminal_says_each_minute_that_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    here = Plain()
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        here.progress.opened(1, "a1b2")
+        for here.now in range(1, 181):
+            here.progress.idle()
+    assert caplog.messages[1:] == ["Job orders: no checkpoint completed yet, 0 records/s"] * 3
+
+
+def test_the_lines_are_shown_when_logging_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    here = Plain()
+    here.run()
+    lines = here.stream.getvalue().splitlines()
+    assert len(lines) == 12
+    assert re.fullmatch(r"\d\d:\d\d:\d\d Job orders runs: generation 3, .*", lines[0])
+    monkeypatch.setattr(logging.getLogger("onceward"), "level", logging.WARNING)
+    quiet = Plain()
+    quiet.run()
+    assert quiet.stream.getvalue() == "", "someone has said what to show"
+
+
+def test_a_job_that_never_ran_says_nothing_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        Plain().progress.left("PreflightError")
+    assert caplog.messages == []
+
+
+def test_a_closed_standard_error_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    here = Plain()
+    here.stream.close()
+    here.run()
 
 
 def test_the_oldest_open_transaction_is_that_of_the_oldest_checkpoint_not_ended() -> None:
@@ -118,14 +181,14 @@ def test_of_several_broken_links_the_line_names_the_oldest_and_counts_the_others
 
 def test_a_link_that_comes_and_goes_does_not_fill_a_log_that_is_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
     links = Links()
-    with caplog.at_level(logging.INFO, logger="onceward.progress"):
+    with caplog.at_level(logging.INFO, logger="onceward"):
         progress = Progress("orders", links=links, stream=io.StringIO(), clock=lambda: 1.0)
         for _ in range(50):
             links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
             links.worked("cluster 'main'")
         progress.close()
         links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
-    lines = [record.getMessage() for record in caplog.records if record.name == "onceward.progress"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "onceward"]
     assert len(lines) == 1
     assert "no answer from cluster 'main'" in lines[0]
 
