@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import PreflightError
-from onceward.coordinator.jvm.spark import start_from_archive
+from onceward.coordinator.jvm.spark import quiet_start, start_from_archive
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ _CHECKSUMS = (
 _CHECKSUMS_SINCE = (4, 1)
 _PUSH = "spark.shuffle.push.enabled"
 
+_PROGRESS_BARS = "spark.ui.showConsoleProgress"
+
 _DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    _PROGRESS_BARS: "false",
     "spark.locality.wait": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # Limits what reaches the writer at once; 20,000 records of 100 KB would be 2 GB.
@@ -76,7 +78,8 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
         return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     start_from_archive()
-    given = _given_configuration()
+    with quiet_start():
+        given = _given_configuration()
     builder = SparkSession.builder
     if not given.contains("spark.master"):
         # local mode retries tasks only if the second number allows it
@@ -84,7 +87,9 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
     for key, value in {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}.items():
-        if not given.contains(key):
+        # without spark-submit, PySpark starts as a shell, and Spark itself switches a shell's progress bars on
+        shells = key == _PROGRESS_BARS and "PYSPARK_GATEWAY_PORT" not in os.environ
+        if shells or not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate(), True
 

@@ -73,3 +73,21 @@ def test_a_session_maps_the_archived_classes_of_spark(tmp_path: Path) -> None:
     mapped = [line for line in classes if "source: shared objects file (top)" in line]
     loaded = [line for line in classes if "source: file:" in line]
     assert len(mapped) > 1000 > 10 * len(loaded)
+
+
+QUIET = """
+from onceward.coordinator.pipeline.spark import make_session
+
+spark, _ = make_session("orders")
+assert spark.sparkContext.getConf().get("spark.ui.showConsoleProgress") == "false"
+spark._jvm.org.apache.logging.log4j.LogManager.getLogger("org.apache.spark.Any").warn("the disk is full")
+"""
+
+
+@pytest.mark.slow
+def test_a_session_that_we_make_logs_warnings_but_not_those_that_each_machine_gets() -> None:
+    ended = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "WARN Any: the disk is full" in ended.stderr
+    assert "native-hadoop" not in ended.stderr
+    assert "Your hostname" not in ended.stderr

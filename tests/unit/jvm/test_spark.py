@@ -8,7 +8,7 @@ import pytest
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.jvm import spark
 from onceward.coordinator.jvm.archives import archive_written
-from onceward.coordinator.jvm.spark import archive_file, start_from_archive, write_archive
+from onceward.coordinator.jvm.spark import archive_file, quiet_start, start_from_archive, write_archive
 
 
 @pytest.fixture
@@ -83,3 +83,46 @@ def test_without_java_there_is_no_archive_and_spark_itself_reports_that(
 
 def test_the_archive_is_kept_with_the_python_environment() -> None:
     assert Path(sys.prefix, "share", "onceward") == archive_file().parent
+
+
+def test_a_start_has_our_logging_only_while_it_lasts(machine: Path) -> None:
+    variables = {"SPARK_SUBMIT_OPTS": "-Xmx1g"}
+    with quiet_start(variables):
+        option = variables["SPARK_SUBMIT_OPTS"].removeprefix("-Xmx1g -Dlog4j2.configurationFile=file://")
+        assert Path(option).is_file()
+    assert variables == {"SPARK_SUBMIT_OPTS": "-Xmx1g"}
+    nothing: dict[str, str] = {}
+    with quiet_start(nothing):
+        assert list(nothing) == ["SPARK_SUBMIT_OPTS"]
+    assert nothing == {}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SPARK_SUBMIT_OPTS": "-Dlog4j2.configurationFile=file:/their/own"},
+        {"PYSPARK_SUBMIT_ARGS": "--driver-java-options -Dlog4j.configurationFile=own pyspark-shell"},
+        {"LOG4J_CONFIGURATION_FILE": "/their/own"},
+    ],
+)
+def test_options_for_the_users_own_logging_stay(machine: Path, variables: dict[str, str]) -> None:
+    before = dict(variables)
+    with quiet_start(variables):
+        assert variables == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log4j2.properties", ""),
+        ("log4j2.xml", ""),
+        ("spark-defaults.conf", "spark.driver.extraJavaOptions -Dlog4j2.configurationFile=file:/their/own"),
+        ("spark-defaults.conf", "spark.log.structuredLogging.enabled true"),
+    ],
+)
+def test_files_for_the_users_own_logging_stay_in_force(machine: Path, name: str, text: str) -> None:
+    (machine / "spark" / "conf").mkdir()
+    (machine / "spark" / "conf" / name).write_text(text)
+    variables: dict[str, str] = {}
+    with quiet_start(variables):
+        assert variables == {}
