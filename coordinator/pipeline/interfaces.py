@@ -49,6 +49,13 @@ class Severity(StrEnum):
     """The job starts; the finding is shown."""
 
 
+class Risk(StrEnum):
+    """Names for ``accept_risks``."""
+
+    REPLICATION = "replication"
+    """A single lost disk or broker can lose confirmed records."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One finding of the preflight: ``message`` gives both numbers, ``fix`` the remedy."""
@@ -58,6 +65,8 @@ class Finding:
     """What the finding concerns, for example ``sink topic orders-eur``."""
     message: str
     fix: str
+    risk: Risk | None = None
+    """What a person accepts so that the warning is not shown; None = it cannot be accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)

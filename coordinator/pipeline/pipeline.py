@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from onceward.coordinator.client.access import CoordinatorAccess
@@ -62,6 +62,7 @@ class Pipeline:
         state_dir: str | os.PathLike[str] | None = None,
         metrics: str | MetricsEndpoint | None = None,
         traces: bool = False,
+        accept_risks: Collection[str] = (),
     ) -> None:
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
@@ -80,6 +81,7 @@ class Pipeline:
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
+        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         """
         self._job = require_job(job, coordinator)
@@ -104,6 +106,7 @@ class Pipeline:
         self._restart = restart or Restart()
         self._metrics = as_endpoint(metrics)
         self._wants_traces = wanted(traces)
+        self._accepted = preflight.accepted_risks(accept_risks)
         self._measured = NOT_MEASURED
         self._traced = NOT_TRACED
         self._stopping = StopFlag()
@@ -139,7 +142,7 @@ class Pipeline:
                 findings += check_session(self._spark, embedded=embedded)
             else:
                 findings += check_submission(embedded=embedded)
-            preflight.require_safe(self._job, findings)
+            preflight.require_safe(self._job, findings, self._accepted)
             self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
             stack.callback(setattr, self, "_measured", NOT_MEASURED)
             self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)

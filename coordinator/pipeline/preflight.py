@@ -1,19 +1,43 @@
 """Find everything that would make a job unsafe before anything starts, and report it in one message."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from onceward.coordinator.errors import ExitCode, OncewardError, PreflightError
-from onceward.coordinator.pipeline.interfaces import Finding, Resource, Severity, Sink, Source
+from onceward.coordinator.errors import ConfigurationError, ExitCode, OncewardError, PreflightError
+from onceward.coordinator.pipeline.interfaces import Finding, Resource, Risk, Severity, Sink, Source
 from onceward.coordinator.printable import logger
 
 _log = logger("onceward.preflight")
 
 
-def require_safe(job: str, findings: Sequence[Finding]) -> None:
-    """Log warnings; raise PreflightError with all errors if there are any."""
-    for finding in findings:
-        if finding.severity is Severity.WARNING:
-            _log.warning("%s", _line(finding))
+_said: set[tuple[str, Finding]] = set()
+"""The warnings of each job that this process has logged: its restarts do not repeat them."""
+
+
+def accepted_risks(names: Collection[str]) -> frozenset[Risk]:
+    """Check the argument ``accept_risks``. Raises ConfigurationError for an unknown name."""
+    known = ", ".join(Risk)
+    listed = isinstance(names, Collection) and not isinstance(names, str)
+    if not listed or not all(name in list(Risk) for name in names):
+        raise ConfigurationError(
+            f"accept_risks: {names!r} is not a list of known risks. Nothing was started. The known ones are: {known}."
+        )
+    return frozenset(Risk(name) for name in names)
+
+
+def require_safe(job: str, findings: Sequence[Finding], accepted: Collection[Risk] = ()) -> None:
+    """Log the warnings that this process has not logged for the job, in one block; an ``accepted`` risk is one line.
+    Raise PreflightError with all errors if there are any."""
+    warnings = [one for one in findings if one.severity is Severity.WARNING and (job, one) not in _said]
+    _said.update((job, one) for one in warnings)
+    shown = [one for one in warnings if one.risk not in accepted]
+    if shown:
+        risks = sorted({one.risk for one in shown if one.risk is not None})
+        lines = [f"Job {job} starts, with warnings:", *(f"  {_line(one)}" for one in shown)]
+        if risks:
+            lines.append(f"  To accept what concerns {', '.join(risks)}: accept_risks={list(map(str, risks))}")
+        _log.warning("%s", "\n".join(lines))
+    for risk in sorted({one.risk for one in warnings if one.risk is not None and one.risk in accepted}):
+        _log.warning("Job %s: the risk %s is accepted", job, risk)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise PreflightError(

@@ -105,6 +105,22 @@ def test_a_job_logs_its_start_with_its_place_and_its_end_with_what_it_has_done(
     )
 
 
+def test_one_replica_is_warned_of_once_or_accepted_in_one_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    def warned(**options: Any) -> list[str]:
+        caplog.clear()
+        bench.pipeline(**options).run()
+        return [one.getMessage() for one in caplog.records if one.name == "onceward.preflight"]
+
+    bench.fill(0, 10)
+    (block,) = warned()
+    for topic in (f"source topic {bench.source}", f"sink topic {bench.sink}"):
+        assert f"{topic}: has replication factor 1, below 3" in block
+    assert "accept_risks=['replication']" in block
+    assert warned() == []
+    bench.job += "-accepting"
+    assert warned(accept_risks=["replication"]) == [f"Job {bench.job}: the risk replication is accepted"]
+
+
 def test_a_second_run_continues_where_the_first_has_ended(bench: Bench) -> None:
     bench.fill(0, 100)
     bench.pipeline(source={"end": None}, settings=CheckpointSettings(interval="50ms"))

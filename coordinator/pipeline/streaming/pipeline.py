@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.client.access import CoordinatorAccess
@@ -66,6 +66,7 @@ class StreamingPipeline:
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
         traces: bool = False,
+        accept_risks: Collection[str] = (),
     ) -> None:
         """Describe a query. Starts nothing and uses no network before :meth:`run`.
 
@@ -87,6 +88,7 @@ class StreamingPipeline:
         :param allow_different_state: as for :class:`StreamSink`.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
+        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         """
         problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
@@ -112,6 +114,7 @@ class StreamingPipeline:
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
         self._traces = wanted(traces)
+        self._accepted = preflight.accepted_risks(accept_risks)
         self._stopping = StopFlag()
         self._running: StreamSink | None = None
 
@@ -151,6 +154,7 @@ class StreamingPipeline:
                     allow_different_state=self._allow_different_state,
                     metrics=self._metrics,
                     traces=self._traces,
+                    accept_risks=self._accepted,
                 )
             )
             self._running = sink

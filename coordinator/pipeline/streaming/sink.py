@@ -3,6 +3,7 @@
 import contextlib
 import os
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -78,6 +79,7 @@ class StreamSink:
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
         traces: bool = False,
+        accept_risks: Collection[str] = (),
     ) -> None:
         """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
         not wait for the first batch, because readers of the output wait for it.
@@ -96,6 +98,7 @@ class StreamSink:
             as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
+        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
@@ -105,6 +108,7 @@ class StreamSink:
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
         self._wants_traces = wanted(traces)
+        self._accepted = preflight.accepted_risks(accept_risks)
         self._measured = NOT_MEASURED
         self._handover = Handover()
         self._stopping = StopFlag()
@@ -148,11 +152,10 @@ class StreamSink:
         settings: CheckpointSettings,
         restart: Restart,
     ) -> None:
-        findings = check_session(spark, embedded=access.embedded)
-        preflight.require_safe(self._job, findings)
         source = BatchSource(self._job, self._handover)
         links, progress = open_participants(stack, self._job, source, sink, settings, access)
-        preflight.require_safe(self._job, preflight.examine(source, sink))
+        findings = preflight.examine(source, sink) + check_session(spark, embedded=access.embedded)
+        preflight.require_safe(self._job, findings, self._accepted)
         measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
         traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)
         observer = observers(measured.observer, traced.observer)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.pipeline.interfaces import Finding, Risk, Severity
 from onceward.sinks.kafka.control.brokers import (
     BATCH_LIMIT,
     Resource,
@@ -150,7 +150,10 @@ def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, rep
     subject = f"sink topic {name}"
     if replication < 3:
         yield _warning(
-            subject, f"has replication factor {replication}, below 3", "raise it, else one disk can lose data"
+            subject,
+            f"has replication factor {replication}, below 3",
+            "raise it, else one disk can lose data",
+            Risk.REPLICATION,
         )
     keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT)
     found = settings(control, Resource.TOPIC, name, keys)
@@ -158,7 +161,9 @@ def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, rep
         yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
         return
     if int(found.get(keys[0], "1")) < 2:
-        yield _warning(subject, f"min.insync.replicas is {found.get(keys[0])}, below 2", "set it to 2")
+        yield _warning(
+            subject, f"min.insync.replicas is {found.get(keys[0])}, below 2", "set it to 2", Risk.REPLICATION
+        )
     if found.get(keys[1], "false") == "true":
         yield _warning(
             subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
@@ -292,6 +297,7 @@ def _state_log(control: ControlPlane) -> Iterator[Finding]:
             "transaction state log",
             f"has replication factor {replication} and min ISR {in_sync}, below 3 and 2",
             f"raise {_STATE_LOG[0]} and {_STATE_LOG[1]}: losing it loses the outcome of transactions",
+            Risk.REPLICATION,
         )
 
 
@@ -299,5 +305,5 @@ def _error(subject: str, message: str, fix: str) -> Finding:
     return Finding(severity=Severity.ERROR, subject=subject, message=message, fix=fix)
 
 
-def _warning(subject: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix)
+def _warning(subject: str, message: str, fix: str, risk: Risk | None = None) -> Finding:
+    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix, risk=risk)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.pipeline.interfaces import Finding, Risk, Severity
 from onceward.sources.kafka.client import slow_release
 from onceward.sources.kafka.control.metadata import BrokerView, TopicState
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for
@@ -100,13 +100,14 @@ def durability_findings(found: Mapping[str, TopicState], view: BrokerView) -> It
                 subject,
                 f"has replication factor {topic.replication}, below 3",
                 "raise it, else one disk can lose data, and the job halts when it does",
+                Risk.REPLICATION,
             )
         known = settings.get(name)
         if known is None:
             yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
             continue
         if int(known.get(_IN_SYNC, "1")) < 2:
-            yield _warning(subject, f"{_IN_SYNC} is {known.get(_IN_SYNC)}, below 2", "set it to 2")
+            yield _warning(subject, f"{_IN_SYNC} is {known.get(_IN_SYNC)}, below 2", "set it to 2", Risk.REPLICATION)
         if known.get(_UNCLEAN) == "true":
             yield _warning(
                 subject,
@@ -115,8 +116,8 @@ def durability_findings(found: Mapping[str, TopicState], view: BrokerView) -> It
             )
 
 
-def _warning(subject: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix)
+def _warning(subject: str, message: str, fix: str, risk: Risk | None = None) -> Finding:
+    return Finding(severity=Severity.WARNING, subject=subject, message=message, fix=fix, risk=risk)
 
 
 def refuse_other_cluster(positions: KafkaPositions, cluster: KafkaCluster, cluster_id: str) -> None:

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from onceward import KafkaSink, KafkaSource, Pipeline, StreamingPipeline, StreamSink
 from onceward.coordinator.errors import ConfigurationError, OncewardError, PreflightError
-from onceward.coordinator.pipeline.interfaces import Finding, Resource, Severity
-from onceward.coordinator.pipeline.preflight import examine, require_safe
+from onceward.coordinator.pipeline.interfaces import Finding, Resource, Risk, Severity
+from onceward.coordinator.pipeline.preflight import accepted_risks, examine, require_safe
 
 WARNING, ERROR = Severity.WARNING, Severity.ERROR
 
@@ -48,7 +50,48 @@ def test_all_errors_are_reported_together_and_warnings_are_logged(caplog: pytest
         "  topic a: is 1 instead of 2 — fix: set 2\n"
         "  topic c: is 1 instead of 2 — fix: set 2"
     )
-    assert caplog.messages == ["topic b: is 1 instead of 2 — fix: set 2"]
+    assert caplog.messages == ["Job orders starts, with warnings:\n      topic b: is 1 instead of 2 — fix: set 2"]
+
+
+def test_warnings_are_one_block_that_a_restart_in_the_same_process_does_not_repeat(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    findings = [replace(finding(WARNING, name), risk=Risk.REPLICATION) for name in ("topic b", "topic c")]
+    for _ in range(2):
+        require_safe("restarting", findings)
+    require_safe("restarting", [*findings, finding(WARNING, "new")])
+    require_safe("another", findings)
+    first, second, other = caplog.messages
+    assert first == (
+        "Job restarting starts, with warnings:\n"
+        "      topic b: is 1 instead of 2 — fix: set 2\n"
+        "      topic c: is 1 instead of 2 — fix: set 2\n"
+        "      To accept what concerns replication: accept_risks=['replication']"
+    )
+    assert second == "Job restarting starts, with warnings:\n      new: is 1 instead of 2 — fix: set 2"
+    assert other == first.replace("restarting", "another")
+
+
+def test_an_accepted_risk_is_one_line_and_hides_no_other_warning(caplog: pytest.LogCaptureFixture) -> None:
+    risky = [replace(finding(WARNING, name), risk=Risk.REPLICATION) for name in ("topic b", "topic c")]
+    require_safe("accepting", [*risky, finding(WARNING, "other")], accepted_risks(["replication"]))
+    assert caplog.messages == [
+        "Job accepting starts, with warnings:\n      other: is 1 instead of 2 — fix: set 2",
+        "Job accepting: the risk replication is accepted",
+    ]
+
+
+@pytest.mark.parametrize("given", [["replication", "fire"], "replication", True, [["replication"]]])
+@pytest.mark.parametrize("job", [Pipeline, StreamSink, StreamingPipeline])
+def test_an_unknown_risk_is_refused(job: Any, given: Any) -> None:
+    source, sink = KafkaSource("localhost:9092", topics=["in"]), KafkaSink("localhost:9092", topic="out")
+    arguments: dict[Any, Any] = {
+        Pipeline: {"source": source},
+        StreamSink: {"spark": None},
+        StreamingPipeline: {"query": print, "checkpoint_location": "here"},
+    }
+    with pytest.raises(ConfigurationError, match=r"accept_risks: .* The known ones are: replication\."):
+        job(job="orders", sink=sink, accept_risks=given, **arguments[job])
 
 
 def test_warnings_alone_keep_no_job_from_starting() -> None:
