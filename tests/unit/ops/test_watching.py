@@ -50,10 +50,13 @@ def leave(terminal: Terminal) -> None:
     assert terminal.wait_for_exit(60) == 0
 
 
-def test_a_watched_listing_follows_a_coordinator_and_survives_its_restart(terminal: Terminal, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["jobs --watch", "top"])
+def test_a_watched_listing_follows_a_coordinator_and_survives_its_restart(
+    terminal: Terminal, tmp_path: Path, command: str
+) -> None:
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
     try:
-        terminal.type(f"{ONCEWARD} jobs --watch --coordinator {process.address}")
+        terminal.type(f"{ONCEWARD} {command} --coordinator {process.address}")
         shows(terminal, "There are no jobs")
         with connect(process.address) as client:
             client.open_job(JobName("orders"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
