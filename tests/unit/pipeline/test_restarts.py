@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,6 +9,7 @@ from onceward import KafkaSink, KafkaSource
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import generations
 from onceward.coordinator.pipeline.pipeline import Pipeline
+from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.restarts import NO_RESTART, NextStart, Restart, Restarts
 from onceward.coordinator.protocol.events import CloseReason
 
@@ -120,6 +122,10 @@ def pipeline_of_runs(monkeypatch: pytest.MonkeyPatch, run: type, coordinator: st
     )
 
 
+def members() -> Any:
+    return SimpleNamespace(progress=Progress("orders"))
+
+
 def test_a_stop_just_before_a_generation_begins_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Run:
         stopped = False
@@ -135,7 +141,7 @@ def test_a_stop_just_before_a_generation_begins_reaches_it(monkeypatch: pytest.M
             return CloseReason.STOPPED if self.stopped else CloseReason.FINISHED
 
     job = pipeline_of_runs(monkeypatch, Run)
-    assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.STOPPED
+    assert job._generations(members(), cast(Any, None)) is CloseReason.STOPPED
 
 
 @pytest.mark.parametrize(("coordinator", "takes_over"), [("localhost:1", False), (None, True)])
@@ -162,5 +168,5 @@ def test_only_the_lock_of_an_embedded_coordinator_replaces_the_lease(
             return str(error)
 
     job = pipeline_of_runs(monkeypatch, Run, coordinator)
-    assert job._generations(cast(Any, None), cast(Any, None)) is CloseReason.FINISHED
+    assert job._generations(members(), cast(Any, None)) is CloseReason.FINISHED
     assert asked == [takes_over, takes_over]
