@@ -21,6 +21,11 @@ _ROWS, _COLUMNS = 50, 400
 _LIMIT_S = 30.0
 
 
+def _take_the_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background process, as tests may be, ignores it
+
+
 class Terminal:
     """A shell whose output is kept. If the tests are killed, the kernel hangs up, which ends what runs in it."""
 
@@ -38,7 +43,7 @@ class Terminal:
             stdout=shells,
             stderr=shells,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_the_terminal,
         )
         os.close(shells)
         self._output = b""
