@@ -97,9 +97,10 @@ class _Asker(threading.Thread, Generic[T]):
         silent_s = time.monotonic() - self._answered_at
         if self._trouble is None and silent_s < _LATE_S:
             return Text("Ctrl-C leaves", style="dim")
-        why = f": {self._trouble}" if self._trouble is not None else ""
-        said = printable(f"The coordinator has not answered for {duration(silent_s)}{why}").split("\n")[0]
-        return Text(f"{said} (below: its last answer; trying again)", style="bold red", no_wrap=True, overflow="crop")
+        said = f"The coordinator has not answered for {duration(silent_s)}; trying again. Below: its last answer."
+        if self._trouble is not None:  # last, because a narrow terminal cuts it
+            said = printable(f"{said} {self._trouble}").split("\n")[0]
+        return Text(said, style="bold red", no_wrap=True, overflow="crop")
 
     def leave(self) -> None:
         self._leaving.set()
