@@ -3,9 +3,11 @@
 Times are wall clock, in whole milliseconds; None when the event has not happened, or the stored row is damaged.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age
@@ -38,6 +40,7 @@ __all__ = [
     "JobWait",
     "LossReport",
     "RecordedSettlement",
+    "as_json",
 ]
 
 
@@ -199,3 +202,22 @@ class HistoryEntry:
     detail: str
     count: int
     """How often a refused call came within about a second."""
+
+
+def as_json(values: Any) -> str:
+    """Return rows as JSON: dataclasses as objects, times as ISO 8601, durations in seconds."""
+    return json.dumps(values, default=_plain, indent=2)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds")
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return dict(value)
+        case _ if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+        case _:
+            raise TypeError(f"{type(value).__name__} in a listing")

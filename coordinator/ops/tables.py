@@ -1,9 +1,8 @@
 """How commands show results: tables for people, JSON for programs."""
 
-import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ from rich.console import Console, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
+from onceward.coordinator.listings import as_json
 from onceward.coordinator.printable import printable
 from onceward.coordinator.readable import age, duration
 
@@ -86,7 +86,7 @@ class Listing:
 
     def fitted(self, width: int, *, rows: int | None = None) -> tuple[Table | str, Sequence[str]]:
         """Return the table for a terminal of this width, or a sentence if there are no rows; and the names of the
-        columns that are left out. With ``rows``, at most so many, of one line each."""
+        columns that are left out. ``rows`` limits the table to that many rows of one line each."""
         if not self._rows:
             return printable(self._if_empty), ()
         shown = list(range(len(self._columns)))
@@ -143,22 +143,8 @@ def print_listings(listings: Iterable[Listing]) -> None:
 
 
 def print_json(values: Any) -> None:
-    """Print values as JSON: dataclasses as objects, times as ISO 8601, durations in seconds."""
-    print(json.dumps(values, default=_plain, indent=2))
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat(timespec="milliseconds")
-        case timedelta():
-            return value.total_seconds()
-        case Mapping():
-            return dict(value)
-        case _ if is_dataclass(value):
-            return {field.name: getattr(value, field.name) for field in fields(value)}
-        case _:
-            raise TypeError(f"{type(value).__name__} in a listing")
+    """Print values as JSON, in the form of `as_json`."""
+    print(as_json(values))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _EVERY_S = 1.0
 _SHARE = 5
-"""A question may take up to one part in so many of a watcher's time: a listing of many jobs costs the coordinator."""
+"""Asking takes at most a fifth of the time: a listing of many jobs costs the coordinator."""
 _LATE_S = 3.0
 """A coordinator that has not answered for this long is shown as away."""
 _LEAVE_S = 5.0

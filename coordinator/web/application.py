@@ -13,13 +13,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError, RefusedError
+from onceward.coordinator.listings import as_json
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.values import JobName, Outcome
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
 from onceward.coordinator.web.bars import PHASES, WIDTH, bars
 from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
 from onceward.coordinator.web.reading import JobView, Reader
-from onceward.coordinator.web.rendering import FILES, as_json, render
+from onceward.coordinator.web.rendering import FILES, render
 
 __all__ = ["HEADERS", "application"]
 
@@ -159,7 +160,7 @@ def _page(template: str, status: int = 200, **values: Any) -> Response:
 
 
 def _json(values: Any, status: int = 200) -> Response:
-    return Response(as_json(values), status, media_type="application/json")
+    return Response(as_json(values) + "\n", status, media_type="application/json")
 
 
 def _problem(request: Request, status: int, title: str, detail: str) -> Response:

@@ -1,8 +1,6 @@
-"""Answers as pages and as JSON."""
+"""Answers as pages."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from markupsafe import Markup, escape
 from onceward.coordinator.printable import printable
 from onceward.coordinator.readable import age, count, duration
 
-__all__ = ["FILES", "as_json", "render"]
+__all__ = ["FILES", "render"]
 
 _HERE = Path(__file__).parent
 _MOMENT = timedelta(seconds=1)
@@ -28,25 +26,6 @@ FILES: Mapping[str, tuple[bytes, str]] = {
 def render(template: str, **values: Any) -> str:
     """Every text is escaped for HTML, and its control characters, which could turn its direction, are made visible."""
     return _environment.get_template(template).render(now=datetime.now(UTC), **values)
-
-
-def as_json(values: Any) -> str:
-    """Dataclasses as objects, times as ISO 8601, durations in seconds: as the commands with ``--json``."""
-    return json.dumps(values, default=_plain, indent=2) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat(timespec="milliseconds")
-        case timedelta():
-            return value.total_seconds()
-        case Mapping():
-            return dict(value)
-        case _ if is_dataclass(value):
-            return {field.name: getattr(value, field.name) for field in fields(value)}
-        case _:
-            raise TypeError(f"{type(value).__name__} in a listing")
 
 
 def _finalize(value: Any) -> Any:
