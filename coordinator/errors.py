@@ -100,6 +100,9 @@ class CoordinatorLostError(OncewardError):
 class RefusedError(OncewardError):
     """The coordinator refused a call. Its state is unchanged."""
 
+    code: str = ""
+    """gRPC's name of the reason, for example ``NOT_FOUND``; empty if none was given."""
+
     exit_code = ExitCode.USAGE
 
 

@@ -134,8 +134,6 @@ class Caller:
         self.address = address
         self._tls = tls
         self._reached = False
-        self.unanswered = 0
-        """How many times a call had no answer and was repeated."""
         self.patience_s = patience_s
         self.link = f"coordinator at {address}"
         self.links = links or Links()
@@ -182,7 +180,6 @@ class Caller:
                 return answer
             if time.monotonic() - begun >= limit:
                 raise self._lost(doing, f"it did not answer for {limit:g} s: {code.name}: {detail}")
-            self.unanswered += 1
             self.links.failed(self.link, f"{code.name}: {detail}", waiting=f"{doing}, given up after {limit:g} s")
             self._closed.wait(backoff.next())
 
@@ -217,9 +214,11 @@ class Caller:
         return lost
 
     def refused(self, code: grpc.StatusCode, detail: str, doing: str) -> OncewardError:
-        return RefusedError(
+        refused = RefusedError(
             f"The coordinator at {self.address} refused {doing}: {code.name}: {detail}. Its state is unchanged."
         )
+        refused.code = code.name
+        return refused
 
     def not_understood(self, error: MalformedError, doing: str) -> OncewardError:
         return CoordinatorLostError(

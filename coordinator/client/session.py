@@ -126,10 +126,10 @@ class CoordinatorClient:
             settings=settings_to_wire(settings),
             claim=claim_to_wire(claim) if claim is not None else None,
         )
-        begun, waits, unanswered = time.monotonic(), False, self._caller.unanswered
+        begun, waits, coordinator = time.monotonic(), False, ""
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
         while True:
-            answer = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
+            answer, answered_by = self._caller.call(self._stub.OpenJob, request, _opened, doing=f"opening job {job}")
             match answer.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE if answer.grant is not None:
                     return Session(self._caller, job, answer.grant, driver, on_error)
@@ -139,9 +139,9 @@ class CoordinatorClient:
                 case Verdict.BUSY:
                     if wait is None:
                         longest = max(longest, answer.retry_after_s + 1.0)
-                        if unanswered != self._caller.unanswered:
-                            # a coordinator that has just started gives each lease its whole time again
-                            begun, unanswered = time.monotonic(), self._caller.unanswered
+                        if answered_by != coordinator:
+                            # a coordinator that begins gives each lease its whole time again
+                            begun, coordinator = time.monotonic(), answered_by
                 case Verdict.HALTED:
                     raise HaltedError(_sentence(answer.detail))
                 case _:
@@ -382,9 +382,10 @@ class Session:
         return answer
 
 
-def _opened(response: pb.OpenJobResponse) -> Answer:
+def _opened(response: pb.OpenJobResponse) -> tuple[Answer, str]:
+    """The answer, and the name of the coordinator that gives it."""
     grant = grant_from_wire(response.grant) if response.HasField("grant") else None
-    return answer_from_wire(response.answer, grant=grant)
+    return answer_from_wire(response.answer, grant=grant), response.coordinator
 
 
 def _encoded(encode: Callable[[], T], doing: str) -> T:

@@ -1,5 +1,7 @@
 """The participants' service: translates requests to events, and answers to responses."""
 
+import secrets
+
 import grpc
 
 from onceward.coordinator.protocol.answers import Verdict
@@ -28,6 +30,7 @@ def participant_service(
     :param reports: keeps the drivers' reports.
     :param guard: holds peers to their rights.
     """
+    coordinator = secrets.token_hex(8)  # the name of this one
 
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))
@@ -44,7 +47,7 @@ def participant_service(
     async def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
         answer = await handle(as_job(request.job), requests.open_job(request, engine.clock()), 0)
         grant = grant_to_wire(answer.grant) if answer.grant is not None else None
-        return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant)
+        return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant, coordinator=coordinator)
 
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
         if (refusal := await refused(request)) is not None:

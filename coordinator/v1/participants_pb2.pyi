@@ -857,6 +857,11 @@ class OpenJobResponse(_message.Message):
 
     ANSWER_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.str
+    """Names the coordinator from when it begins to lead until it ends. One that begins gives each lease its whole time
+    again, so a driver that waits for a lease begins its wait again when the name changes.
+    """
     @_builtins.property
     def answer(self) -> Global___Answer:
         """ACCEPTED and DUPLICATE come with a grant."""
@@ -870,10 +875,11 @@ class OpenJobResponse(_message.Message):
         *,
         answer: Global___Answer | None = ...,
         grant: Global___Grant | None = ...,
+        coordinator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "grant", b"grant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "grant", b"grant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "coordinator", b"coordinator", "grant", b"grant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -275,6 +275,25 @@ def test_a_waiting_driver_outlasts_the_lease_that_a_restart_gives_the_lost_one_a
     session.close(CloseReason.STOPPED)
 
 
+def test_a_waiting_driver_notices_restarts_between_its_questions(stack: ExitStack, tmp_path: Path, job: str) -> None:
+    settings = replace(SETTINGS, stream_grace=0, lease="2s", orphan_grace="60s")
+    process = started(stack, tmp_path / "c")
+    client = stack.enter_context(connect(process.address, patience="60s"))
+    client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="dies").let_go()
+    restarts: list[CoordinatorProcess] = []
+
+    def restarted() -> bool:
+        if len(restarts) < 5:
+            (restarts[-1] if restarts else process).end()
+            restarts.append(started(stack, tmp_path / "c", port=process.port))
+        return False
+
+    with connect(process.address, patience="60s") as other:
+        session = other.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="waits", stopping=restarted)
+        assert session.generation == 2
+        session.close(CloseReason.STOPPED)
+
+
 def test_a_repeated_takeover_fences_no_driver(stack: ExitStack, tmp_path: Path, job: str) -> None:
     process = started(stack, tmp_path / "c")
     client = stack.enter_context(connect(process.address))
