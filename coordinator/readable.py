@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-__all__ = ["age", "count", "duration"]
+__all__ = ["age", "count", "duration", "size"]
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -39,3 +39,13 @@ def count(number: int) -> str:
         if size < 999.95 or unit == "T":
             break
     return f"{'-' if number < 0 else ''}{size:.1f} {unit}"
+
+
+def size(octets: int) -> str:
+    """512 B, 12.3 kB, 4.56 MB."""
+    amount, unit = float(octets), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 999.5 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{octets} B" if unit == "B" else f"{amount:.3g} {unit}"

@@ -14,7 +14,15 @@ from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError
 
-__all__ = ["TOKEN_VARIABLE", "CoordinatorAccess", "require_reference", "require_token", "with_token"]
+__all__ = [
+    "TOKEN_VARIABLE",
+    "CoordinatorAccess",
+    "is_token",
+    "require_reference",
+    "require_token",
+    "with_known_token",
+    "with_token",
+]
 
 TOKEN_VARIABLE = "ONCEWARD_TOKEN"
 
@@ -71,14 +79,31 @@ def require_token(reference: str, address: str, tls: CoordinatorTls | None) -> N
 def with_token(channel: grpc.Channel, reference: str) -> grpc.Channel:
     """Return a channel for stubs that sends the token with each call. The token is read again for each, so that it can
     be replaced while a job runs; while it cannot be read, the last one is used."""
-    return cast(grpc.Channel, _WithToken(channel, reference))
+    last = _read(reference)
+
+    def token() -> str:
+        nonlocal last
+        with suppress(ConfigurationError):  # perhaps in the middle of its replacement
+            last = _read(reference)
+        return str(last)
+
+    return cast(grpc.Channel, _WithToken(channel, token))
+
+
+def with_known_token(channel: grpc.Channel, token: str) -> grpc.Channel:
+    """Return a channel for stubs that sends this token, which :func:`is_token`, with each call."""
+    return cast(grpc.Channel, _WithToken(channel, lambda: token))
+
+
+def is_token(text: str) -> bool:
+    """True for what ``onceward token`` makes, and nothing that no header holds."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 class _WithToken(StubChannel):
-    def __init__(self, channel: grpc.Channel, reference: str) -> None:
+    def __init__(self, channel: grpc.Channel, token: Callable[[], str]) -> None:
         self._channel = channel
-        self._reference = reference
-        self._token = _read(reference)
+        self._token = token
 
     def method(self, kind: str, *arguments: Any, **options: Any) -> Callable[..., Any]:
         call: Callable[..., Any] = getattr(self._channel, kind)(*arguments, **options)
@@ -88,15 +113,13 @@ class _WithToken(StubChannel):
         self._channel.close()
 
     def _proof(self) -> tuple[str, str]:
-        with suppress(ConfigurationError):  # perhaps in the middle of its replacement
-            self._token = _read(self._reference)
-        return "authorization", f"Bearer {self._token!s}"
+        return "authorization", f"Bearer {self._token()}"
 
 
 def _read(reference: str) -> Secret:
     """Read the token. Raises ConfigurationError; gRPC's error for text that no header holds would show it."""
     token = resolve(reference, key="token", readers="the job's driver, or the person who runs the command")
-    if not _TOKEN.fullmatch(token):
+    if not is_token(token):
         raise ConfigurationError(
             f"token: {reference} does not hold a token as onceward token makes it: 20 to 512 visible ASCII characters "
             "without spaces. Nothing was sent."

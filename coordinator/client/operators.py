@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Self
 
+import grpc
+
 from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.calls import Caller, open_channel
 from onceward.coordinator.client.pieces import in_pieces
@@ -64,8 +66,16 @@ class OperatorClient:
         self, address: str, *, patience: Duration = "2s", tls: CoordinatorTls | None = None, token: str | None = None
     ) -> None:
         access = CoordinatorAccess(address=address, tls=tls, token=token).completed()
-        tls = access.tls
-        channel = open_channel(address, tls=tls, token=access.token)
+        self._use(open_channel(address, tls=access.tls, token=access.token), address, patience, access.tls)
+
+    @classmethod
+    def over(cls, channel: grpc.Channel, address: str, *, patience: Duration = "2s") -> Self:
+        """Return a client that uses this channel, and nothing that the environment names."""
+        made = cls.__new__(cls)
+        made._use(channel, address, patience, None)
+        return made
+
+    def _use(self, channel: grpc.Channel, address: str, patience: Duration, tls: CoordinatorTls | None) -> None:
         seconds = as_duration(patience).total_seconds()
         self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None, tls=tls)
         self._stub = OperatorServiceStub(in_pieces(channel))

@@ -8,10 +8,11 @@ from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSu
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.losses import exit_code
 from onceward.coordinator.ops.options import View
-from onceward.coordinator.ops.tables import Column, Listing, Times, as_bytes, as_duration, print_json, status
+from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, print_json, status
 from onceward.coordinator.ops.views import Answer, show
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
+from onceward.coordinator.readable import size
 
 __all__ = [
     "SPARK_BATCH",
@@ -149,7 +150,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
                 as_duration(checkpoint.settled),
                 f"{checkpoint.records_read:,}",
                 f"{checkpoint.records_written:,}",
-                as_bytes(checkpoint.bytes_written),
+                size(checkpoint.bytes_written),
                 str(checkpoint.committables),
                 str(checkpoint.base or "-"),
                 str(checkpoint.generation),

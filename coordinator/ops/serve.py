@@ -4,6 +4,7 @@ import contextlib
 import logging
 import resource
 import sys
+import tempfile
 from pathlib import Path
 
 from onceward.connections.secrets import reference_problem, resolve
@@ -68,15 +69,26 @@ def page_of(
     *,
     anywhere: bool,
 ) -> Page | None:
-    """Serve the page until ``stack`` closes; None if it is not wanted. Raises ConfigurationError."""
+    """Serve the page until ``stack`` closes; None if it is not wanted. Raises ConfigurationError.
+
+    It asks of a visitor what the coordinator asks of a client: a certificate with ``--client-ca``, a token with
+    ``--rights``.
+    """
     if web is None:
         return None
-    if tls is not None or rights is not None or place.path is not None:
+    if rights is not None and tls is None:
         raise ConfigurationError(
-            "--web cannot be combined with TLS, --rights or a socket yet: the page asks no login, so it would show "
-            "every job to people whom the coordinator does not answer. Nothing was started. Leave --web out."
+            "--web with --rights needs --tls-cert and --tls-key: visitors show a token, which others could read in "
+            "plain text. Nothing was started."
         )
-    page = Page(place_of_page(web, anywhere=anywhere))
+    if place.path is not None and rights is None:
+        raise ConfigurationError(
+            "--web cannot be combined with a socket without --rights: the page would show every job to all users of "
+            "this machine, and the socket answers only you. Nothing was started. Pass --rights, --tls-cert and "
+            "--tls-key, or leave --web out."
+        )
+    authenticates = rights is not None or (tls is not None and tls.authenticates)
+    page = Page(place_of_page(web, anywhere=anywhere or authenticates), None if tls is None else tls.context)
     stack.callback(page.close)
     return page
 
@@ -121,7 +133,7 @@ def run_serve(
         if measured.url is not None:
             print_result(f"metrics are at {measured.url}")
         if page is not None:
-            page.attach(address, advertise or address)
+            page.attach(sockets[0], advertise or address)
             print_result(f"the page is at {page.url}")
         which = "stands by" if store is None else store.store_id
         print_result(f"onceward coordinator listens on {address}{how}, store {store_url} ({which}){names}")
@@ -131,17 +143,25 @@ def run_serve(
     with contextlib.ExitStack() as stack:
         measured = measure(stack, metrics, tls, anywhere=anywhere)
         page = page_of(stack, web, place, tls, rights, anywhere=anywhere)
+        sockets = [] if page is None else [_private_socket(stack)]
         observer = observers(measured.observer, trace(stack, traces))
         serving = Serving(
             listen=place,
             advertise=advertise,
             store_url=store_url,
             store_password=_password(store_password),
+            sockets=sockets,
             options=ServerOptions(
                 reflection=reflection, tls=tls, rights=held, committers=committers, observer=observer
             ),
         )
         serve(serving, announce)
+
+
+def _private_socket(stack: contextlib.ExitStack) -> str:
+    """Where the page reaches the coordinator, which asks for no certificate there, and takes visitors' tokens."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="onceward-page-"))
+    return f"unix:{directory}/coordinator.sock"
 
 
 def _password(reference: str | None) -> str | None:

@@ -20,7 +20,6 @@ __all__ = [
     "Column",
     "Listing",
     "Times",
-    "as_bytes",
     "as_duration",
     "console",
     "print_json",
@@ -167,13 +166,3 @@ class Times:
 
 def as_duration(time: timedelta | None) -> str:
     return duration(time.total_seconds()) if time is not None else "-"
-
-
-def as_bytes(count: int) -> str:
-    """Format a size with three digits and a unit: 512 B, 12.3 kB, 4.56 MB."""
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":
-            break
-        size /= 1000
-    return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"

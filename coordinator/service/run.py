@@ -8,7 +8,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,8 @@ class Serving:
     store_url: str
     store_password: str | None
     options: ServerOptions
+    sockets: Sequence[str] = ()
+    """More targets ``unix:PATH`` to listen on, in directories that only this user may enter."""
 
 
 def serve(serving: Serving, announce: Callable[[str, Store | None], None]) -> None:
@@ -130,7 +132,7 @@ class _Process:
         try:
             if listen.path is not None:
                 _free(listen.path)
-            (port,) = await self._server.start(listen.target)
+            port, *_ = await self._server.start(listen.target, *self._serving.sockets)
         except BaseException:
             candidate.close()
             raise

@@ -1,17 +1,20 @@
-"""The page's addresses. Only GET and HEAD are answered; nothing here changes anything."""
+"""The page's addresses. Nothing here changes a job; a form signs a visitor in and out."""
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from onceward.coordinator.client.access import is_token
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError, RefusedError
 from onceward.coordinator.listings import as_json
 from onceward.coordinator.protocol.requests import Ruling
@@ -19,8 +22,10 @@ from onceward.coordinator.protocol.values import JobName, Outcome
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
 from onceward.coordinator.web.bars import PHASES, WIDTH, bars
 from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
-from onceward.coordinator.web.reading import JobView, Reader
+from onceward.coordinator.web.reading import CheckpointView, JobView, Reader
 from onceward.coordinator.web.rendering import FILES, render
+from onceward.coordinator.web.slots import positions_of, slots_of
+from onceward.coordinator.web.visitors import SESSION_S, Sessions
 
 __all__ = ["HEADERS", "application"]
 
@@ -45,44 +50,68 @@ HEADERS: Mapping[str, str] = {
 }
 """Of every answer, also of those that the server gives before it reads a request."""
 
+_COOKIE = "__Host-onceward"
+_COOKIE_RULES: Any = {"path": "/", "secure": True, "httponly": True, "samesite": "strict"}
+_LONGEST_FORM = 4096
+_LONGEST_ID = 18
+_LOCAL = re.compile(r"/(?![/\\])[!-~]*")
+"""A path of this page: a browser takes ``//`` for another host."""
+_REFUSED = {
+    "UNAUTHENTICATED": "The coordinator does not know this token.",
+    "PERMISSION_DENIED": "This token may view no job.",
+}
 
-def application(reader: Reader, host: str) -> ASGIApp:
-    """:param host: what the page listens on."""
 
-    def show_jobs(request: Request) -> Response:
+def application(reader: Reader, host: str | None) -> ASGIApp:
+    """:param host: what the page listens on without TLS; None with TLS. Only then can a visitor sign in."""
+    views = _Views(reader, encrypted=host is None)
+    routes = [
+        Route("/", views.jobs),
+        Route("/jobs/{job}", views.job),
+        Route("/jobs/{job}/checkpoints/{checkpoint}", views.checkpoint),
+        *(Route(path, _file) for path in FILES),
+        *((Route("/sign-in", views.sign_in, methods=["POST"]),) if host is None else ()),
+        *((Route("/sign-out", views.sign_out, methods=["POST"]),) if host is None else ()),
+        Route("/{path:path}", _unknown),
+    ]
+    page = Starlette(routes=routes, exception_handlers={OncewardError: views.failed})
+    return page if host is None else _Guard(page, host)
+
+
+class _Views:
+    """Each view is HTML or JSON."""
+
+    def __init__(self, reader: Reader, *, encrypted: bool) -> None:
+        self._reader = reader
+        self._encrypted = encrypted
+        self._sessions = Sessions()
+
+    def jobs(self, request: Request) -> Response:
         try:
             query = parse_query(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=20))
         except ValueError as error:
             why = str(error) if isinstance(error, InvalidQueryError) else "The address has too many parameters."
             return _problem(request, 400, "This address cannot be used", why)
-        try:
-            found = reader.jobs()
-        except OncewardError as error:
-            return _away(request, error)
+        found = self._reader.jobs(self._visitor(request))
         shown = overview(found.jobs, query, found.read_at)
         if _wants_json(request):
             return _json({**{name: getattr(shown, name) for name in ("total", "matching", "pages", "statuses")},
                           "query": asdict(query) | {"page": shown.query.page}, "jobs": shown.rows,
                           "read_at": found.read_at})  # fmt: skip
-        return _page("jobs.html", shown=shown, read_at=found.read_at, orders=Order, first_wait=first_wait)
+        return self._page(request, "jobs.html", shown=shown, read_at=found.read_at, orders=Order, first_wait=first_wait)
 
-    def show_job(request: Request) -> Response:
-        try:
-            job = JobName(request.path_params["job"])
-        except ValueError:
+    def job(self, request: Request) -> Response:
+        job = _job(request)
+        if job is None:
             return _unknown(request)
         if request.url.query:
             return _problem(request, 400, "This address cannot be used", "A job's address has no parameters.")
-        try:
-            found = reader.job(job)
-        except RefusedError:
-            return _unknown(request)
-        except OncewardError as error:
-            return _away(request, error)
-        choices = _choices(found, reader.address)
+        found = self._reader.job(self._visitor(request), job)
+        choices = _choices(found, self._reader.address)
         if _wants_json(request):
-            return _json({**{name: getattr(found, name) for name in JobView.__dataclass_fields__}, "choices": choices})
-        return _page(
+            return _json({**_fields(found), "choices": choices})
+        return self._page(
+            request,
             "job.html",
             view=found,
             job=found.description.summary,
@@ -93,21 +122,95 @@ def application(reader: Reader, host: str) -> ASGIApp:
             width=WIDTH,
         )
 
-    def show_file(request: Request) -> Response:
-        content, kind = FILES[request.url.path]
-        return Response(content, media_type=kind)
+    def checkpoint(self, request: Request) -> Response:
+        job, number = _job(request), request.path_params["checkpoint"]
+        if job is None or not (number.isascii() and number.isdigit() and len(number) <= _LONGEST_ID):
+            return _unknown(request)
+        if request.url.query:
+            return _problem(request, 400, "This address cannot be used", "A checkpoint's address has no parameters.")
+        found = self._reader.checkpoint(self._visitor(request), job, int(number))
+        if _wants_json(request):
+            return _json(_fields(found))
+        (bar,) = bars([found.description.summary], found.read_at)
+        return self._page(
+            request,
+            "checkpoint.html",
+            view=found,
+            one=found.description.summary,
+            read_at=found.read_at,
+            bar=bar,
+            lists=slots_of(found.description),
+            positions_of=positions_of,
+            phases=PHASES,
+            width=WIDTH,
+        )
 
-    routes = [
-        Route("/", show_jobs),
-        Route("/jobs/{job}", show_job),
-        *(Route(path, show_file) for path in FILES),
-        Route("/{path:path}", _unknown),
-    ]
-    return _Guard(Starlette(routes=routes), host)
+    async def sign_in(self, request: Request) -> Response:
+        """Begin a session for a token that the coordinator takes."""
+        if not _sent_by_this_page(request):
+            return _problem(request, 403, "You are not signed in", "The form was sent by another site.")
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LONGEST_FORM:
+                return _problem(request, 413, "You are not signed in", "The form is too long.")
+        fields = dict(parse_qsl(body.decode("utf-8", "replace")))
+        token, back = fields.get("token", "").strip(), fields.get("back", "/")
+        if not is_token(token):
+            return self._ask(request, "This is no token as onceward token makes it.", back)
+        try:
+            await run_in_threadpool(self._reader.admit, token)
+        except RefusedError as error:
+            return self._ask(request, _REFUSED.get(error.code, "The coordinator refused this token."), back)
+        answer = RedirectResponse(back if _LOCAL.fullmatch(back) else "/", 303)
+        answer.set_cookie(_COOKIE, self._sessions.begin(token), max_age=int(SESSION_S), **_COOKIE_RULES)
+        return answer
+
+    def sign_out(self, request: Request) -> Response:
+        if _sent_by_this_page(request):
+            self._sessions.end(request.cookies.get(_COOKIE, ""))
+        answer = RedirectResponse("/", 303)
+        answer.delete_cookie(_COOKIE, **_COOKIE_RULES)
+        return answer
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """Show what the coordinator's refusal or silence means for the visitor."""
+        match error:
+            case RefusedError(code="UNAUTHENTICATED"):
+                shown = self._visitor(request)
+                why = "The coordinator does not know your token any more." if shown else "Show a token to see the jobs."
+                return self._ask(request, why, request.url.path)
+            case RefusedError(code="PERMISSION_DENIED"):
+                return _problem(request, 403, "You may not see this", "Your token lacks the right view for it.")
+            case RefusedError():
+                return _unknown(request)
+            case _:
+                return _away(request, error)
+
+    def _visitor(self, request: Request) -> str:
+        """The visitor's token; empty for none. Without TLS it is not even looked at."""
+        if not self._encrypted:
+            return ""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return token if is_token(token) else ""
+        return self._sessions.token(request.cookies.get(_COOKIE, ""))
+
+    def _page(self, request: Request, template: str, **values: Any) -> Response:
+        signed_in = self._encrypted and bool(self._sessions.token(request.cookies.get(_COOKIE, "")))
+        return _page(template, signed_in=signed_in, **values)
+
+    def _ask(self, request: Request, why: str, back: str) -> Response:
+        if _wants_json(request):
+            answer = _json({"error": why}, 401)
+        else:
+            answer = _page("sign-in.html", 401, why=why, back=back)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
 
 
 class _Guard:
-    """Answers only a browser that was sent to this host.
+    """Answers only a browser that was sent to this host. With TLS, the browser checks the name itself.
 
     A site whose name resolves to this machine (DNS rebinding) would otherwise read the page as its own. An address in
     numbers is no such name.
@@ -151,12 +254,35 @@ def _choices(view: JobView, coordinator: str) -> Sequence[Mapping[str, str]]:
     return found
 
 
+def _file(request: Request) -> Response:
+    content, kind = FILES[request.url.path]
+    return Response(content, media_type=kind)
+
+
+def _job(request: Request) -> JobName | None:
+    try:
+        return JobName(request.path_params["job"])
+    except ValueError:
+        return None
+
+
+def _fields(view: JobView | CheckpointView) -> dict[str, Any]:
+    return {one.name: getattr(view, one.name) for one in fields(view)}
+
+
+def _sent_by_this_page(request: Request) -> bool:
+    """False for a form on another site, which could sign a visitor in with another token. Programs send no Origin."""
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
 def _wants_json(request: Request) -> bool:
     return "application/json" in request.headers.get("accept", "")
 
 
-def _page(template: str, status: int = 200, **values: Any) -> Response:
-    return Response(render(template, **values), status, media_type="text/html; charset=utf-8")
+def _page(template: str, status: int = 200, *, signed_in: bool = False, **values: Any) -> Response:
+    text = render(template, signed_in=signed_in, **values)
+    return Response(text, status, media_type="text/html; charset=utf-8")
 
 
 def _json(values: Any, status: int = 200) -> Response:
@@ -170,10 +296,11 @@ def _problem(request: Request, status: int, title: str, detail: str) -> Response
 
 
 def _unknown(request: Request) -> Response:
-    return _problem(request, 404, "There is nothing here", "No job has this name, or the address is wrong.")
+    why = "No job or checkpoint has this name, or the address is wrong."
+    return _problem(request, 404, "There is nothing here", why)
 
 
-def _away(request: Request, error: OncewardError) -> Response:
+def _away(request: Request, error: Exception) -> Response:
     why = error.why if isinstance(error, CoordinatorLostError) else ""
     return _problem(
         request, 503, "The coordinator does not answer now", f"{why[:1].upper()}{why[1:]}." if why else str(error)

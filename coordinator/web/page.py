@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import socket
+import ssl
 import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 
 from onceward.coordinator.errors import ConfigurationError
@@ -32,16 +34,17 @@ def require_installed() -> None:
 def place_of_page(text: str, *, anywhere: bool) -> Listen:
     """Parse ``HOST:PORT``. Raises ConfigurationError.
 
-    :param anywhere: the user allows an address that other machines can reach.
+    :param anywhere: visitors prove who they are, or the user allows an address that other machines can reach.
     """
     listen = parse_listen(text, anywhere=True)
     if listen.path is not None:
         raise ConfigurationError(f"--web {text}: browsers need HOST:PORT. Nothing was started.")
     if not listen.loopback and not anywhere:
         raise ConfigurationError(
-            f"--web {text} can be reached from other machines, and the page asks no login: anyone there could read "
-            "what all jobs do. Nothing was started. Serve it on 127.0.0.1, reach it through a tunnel by ssh, or pass "
-            "--insecure-listen-anywhere if only trusted machines reach it."
+            f"--web {text} can be reached from other machines, and visitors prove nothing: anyone there could read "
+            "what all jobs do. Nothing was started. Serve it on 127.0.0.1 and reach it through a tunnel by ssh, pass "
+            "--tls-cert and --tls-key with --rights or --client-ca, or pass --insecure-listen-anywhere if only trusted "
+            "machines reach it."
         )
     return listen
 
@@ -49,8 +52,11 @@ def place_of_page(text: str, *, anywhere: bool) -> Listen:
 class Page:
     """Serves from construction to :meth:`close`."""
 
-    def __init__(self, listen: Listen) -> None:
-        """Raises ConfigurationError for an address that cannot be used, or a missing package."""
+    def __init__(self, listen: Listen, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Raises ConfigurationError for an address that cannot be used, or a missing package.
+
+        :param tls: makes the context of each connection. Without it, no visitor can sign in.
+        """
         require_installed()
         import uvicorn
 
@@ -59,14 +65,14 @@ class Page:
         from onceward.coordinator.web.reading import Reader
 
         self._socket = _listening(listen)
-        self.url = f"http://{listen.with_port(self._socket.getsockname()[1])}/"
+        self.url = f"{'http' if tls is None else 'https'}://{listen.with_port(self._socket.getsockname()[1])}/"
         self._reader = Reader()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client chooses the text of the rest
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(self._reader, listen.host),
+                application(self._reader, None if tls is not None else listen.host),
                 loop="asyncio",
-                http=bounded(_MAX_CONNECTIONS, _LONGEST_S),
+                http=bounded(_MAX_CONNECTIONS, _LONGEST_S, tls),  # type: ignore[arg-type]  # it is only called
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,5 +1,9 @@
-"""What the page shows, read by the calls of the commands. All open pages share an answer for a moment."""
+"""What the page shows, read by the calls of the commands. All open pages of a visitor share an answer for a moment.
 
+Each call carries the visitor's own token, so the coordinator itself holds visitors to their rights.
+"""
+
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
+import grpc
+
+from onceward.coordinator.client.access import with_known_token
+from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import CoordinatorLostError
 from onceward.coordinator.listings import (
@@ -21,7 +29,7 @@ from onceward.coordinator.listings import (
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["JobView", "Jobs", "Reader"]
+__all__ = ["CheckpointView", "JobView", "Jobs", "Reader"]
 
 T = TypeVar("T")
 
@@ -29,7 +37,7 @@ _PATIENCE = "500ms"
 _KEPT_S = 1.0
 _SHARE = 20
 """An answer is kept for at least this many times what it took: reading takes at most a twentieth of a core."""
-_MAX_KEPT = 16
+_MAX_KEPT = 64
 _CHECKPOINTS = 30
 _GENERATIONS = 10
 _EVENTS = 30
@@ -59,6 +67,15 @@ class JobView:
     read_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointView:
+    """One checkpoint of a job."""
+
+    job: JobName
+    description: CheckpointDescription
+    read_at: datetime
+
+
 @dataclass
 class _Kept:
     """One kept answer. Its lock makes pages that want the same thing wait for one call."""
@@ -69,16 +86,20 @@ class _Kept:
 
 
 class Reader:
-    """Reads from the coordinator in this process. Thread-safe."""
+    """Reads from the coordinator in this process. Thread-safe. Its methods raise OncewardError: RefusedError for what
+    does not exist, or what the visitor may not view.
+
+    A visitor is a token; empty for one that has shown none.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.address = ""
         """That clients reach; empty until the coordinator listens."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._client: OperatorClient | None = None
+        self._channel: grpc.Channel | None = None
         self._own_address = ""
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[bytes, str], _Kept] = {}
 
     def attach(self, own_address: str, address: str) -> None:
         """Read from now on.
@@ -88,20 +109,20 @@ class Reader:
         """
         self._own_address, self.address = own_address, address
 
-    def jobs(self) -> Jobs:
-        """Raises OncewardError."""
+    def admit(self, visitor: str) -> None:
+        """Raise RefusedError unless the visitor may view something."""
+        self._client(visitor).store_id()
 
+    def jobs(self, visitor: str) -> Jobs:
         def read() -> Jobs:
-            found = [job for job in self._connected().jobs() if job.status is not JobStatus.FORGOTTEN]
+            found = [job for job in self._client(visitor).jobs() if job.status is not JobStatus.FORGOTTEN]
             return Jobs(jobs=found, read_at=datetime.now(UTC))
 
-        return self._shared("", read)
+        return self._shared(visitor, "", read)
 
-    def job(self, job: JobName) -> JobView:
-        """Raises OncewardError; RefusedError for an unknown job."""
-
+    def job(self, visitor: str, job: JobName) -> JobView:
         def read() -> JobView:
-            client = self._connected()
+            client = self._client(visitor)
             description = client.describe(job)
             summary = description.summary
             return JobView(
@@ -114,22 +135,32 @@ class Reader:
                 read_at=datetime.now(UTC),
             )
 
-        return self._shared(job, read)
+        return self._shared(visitor, job, read)
+
+    def checkpoint(self, visitor: str, job: JobName, number: int) -> CheckpointView:
+        def read() -> CheckpointView:
+            found = self._client(visitor).checkpoint(job, number)
+            return CheckpointView(job=job, description=found, read_at=datetime.now(UTC))
+
+        return self._shared(visitor, f"{job}/{number}", read)
 
     def close(self) -> None:
         with self._lock:
-            if self._client is not None:
-                self._client.close()
+            if self._channel is not None:
+                self._channel.close()
 
-    def _connected(self) -> OperatorClient:
+    def _client(self, visitor: str) -> OperatorClient:
+        """Return a client that shares the one connection; it is not closed."""
         with self._lock:
             if not self._own_address:
                 raise CoordinatorLostError("The coordinator starts. Nothing is known of its jobs yet.")
-            if self._client is None:
-                self._client = OperatorClient(self._own_address, patience=_PATIENCE)
-            return self._client
+            if self._channel is None:
+                self._channel = open_channel(self._own_address)
+            channel = with_known_token(self._channel, visitor) if visitor else self._channel
+        return OperatorClient.over(channel, self._own_address, patience=_PATIENCE)
 
-    def _shared(self, key: str, read: Callable[[], T]) -> T:
+    def _shared(self, visitor: str, view: str, read: Callable[[], T]) -> T:
+        key = hashlib.sha256(visitor.encode()).digest(), view
         with self._lock:
             kept = self._kept.pop(key, None) or _Kept()
             self._kept[key] = kept  # the last one used is the last one

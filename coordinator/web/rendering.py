@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from onceward.coordinator.printable import printable
-from onceward.coordinator.readable import age, count, duration
+from onceward.coordinator.readable import age, count, duration, size
 
 __all__ = ["FILES", "render"]
 
@@ -79,6 +79,7 @@ _environment.filters |= {
     "elapsed": _elapsed,
     "count": count,
     "moment": _moment,
+    "size": size,
     "took": _took,
     "breakable": _breakable,
 }

@@ -76,6 +76,9 @@
       if (answer.status === 503) {
         const why = page.querySelector(".lead");
         say(`${page.querySelector("h1")?.textContent ?? "No answer"}. ${why?.textContent ?? ""} What is below is older.`);
+      } else if (answer.status === 401) {
+        location.reload();
+        return;
       } else {
         if (!inUse(document.getElementById("live"))) replace(page);
         say("");
@@ -100,5 +103,5 @@
     }
   });
   prepare(document);
-  schedule(EVERY_MS);
+  if (!document.querySelector("form.sign-in")) schedule(EVERY_MS);
 })();

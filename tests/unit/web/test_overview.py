@@ -154,7 +154,7 @@ def test_bars_of_nothing_and_of_damaged_rows_are_empty() -> None:
 
 def test_before_the_coordinator_listens_the_page_says_that_it_starts() -> None:
     with pytest.raises(CoordinatorLostError, match="starts"):
-        Reader().jobs()
+        Reader().jobs("")
 
 
 def test_open_pages_share_an_answer_and_slow_ones_are_asked_for_less_often() -> None:
@@ -169,13 +169,19 @@ def test_open_pages_share_an_answer_and_slow_ones_are_asked_for_less_often() -> 
         return read
 
     reader = Reader(clock=lambda: time[0])
-    assert [reader._shared("a", ask(0.01)) for _ in range(3)] == [1, 1, 1]
+    assert [reader._shared("", "a", ask(0.01)) for _ in range(3)] == [1, 1, 1]
     time[0] += 1.1
-    assert reader._shared("a", ask(2.0)) == 2
+    assert reader._shared("", "a", ask(2.0)) == 2
     time[0] += 39.0
-    assert reader._shared("a", ask(0.01)) == 2
+    assert reader._shared("", "a", ask(0.01)) == 2
     time[0] += 2.0
-    assert reader._shared("a", ask(0.01)) == 3
+    assert reader._shared("", "a", ask(0.01)) == 3
     for number in range(100):
-        reader._shared(str(number), ask(0.0))
-    assert len(reader._kept) <= 16, "many jobs are not kept for ever"
+        reader._shared("", str(number), ask(0.0))
+    assert len(reader._kept) <= 64, "many jobs are not kept for ever"
+
+
+def test_a_visitor_never_gets_the_answer_to_another_one() -> None:
+    reader = Reader(clock=lambda: 0.0)
+    answers = [reader._shared(visitor, "job", visitor.upper) for visitor in ("a", "b", "a", "")]
+    assert answers == ["A", "B", "A", ""]

@@ -20,7 +20,6 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
-from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.web.application import HEADERS
 from onceward.coordinator.web.page import Page, require_installed
 from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver, free_port
@@ -88,7 +87,7 @@ def asked(connection: socket.socket) -> bytes:
 
 
 def newest(answer: Answer) -> int:
-    return int(re.findall(r'<tr class="\w+"> <th scope="row" class="number">(\d+)</th>', answer.live)[0])
+    return int(re.findall(r'<a id="checkpoint-(\d+)"', answer.live)[0])
 
 
 def test_the_overview_shows_every_job_those_that_need_a_person_first(place: Place) -> None:
@@ -118,6 +117,23 @@ def test_finished_and_restarting_jobs_say_so(place: Place) -> None:
 def test_an_aborted_checkpoint_shows_its_reason(place: Place) -> None:
     live = place.site.get("/jobs/orders").live
     assert "<strong>the job was halted</strong> checkpoint 2: slot 1 was lost; slot 2 was in_doubt" in live
+
+
+def test_a_checkpoint_shows_its_slots_with_outcome_and_evidence(place: Place) -> None:
+    answer = place.site.get("/jobs/orders/checkpoints/2")
+    assert (answer.status, 'class="status completed"' in answer.live) == (200, True)
+    rows = re.findall(r'class="number">(\d)</th><td><span class="status (\w+)">', answer.live)
+    assert rows[:2] == [("1", "lost"), ("2", "in_doubt")], "what a person must know comes first"
+    assert "slot 1 was lost" in answer.live
+    assert "Positions of source" in answer.live
+    found = place.site.json("/jobs/orders/checkpoints/2")
+    assert found["description"]["summary"]["checkpoint"] == 2
+    assert [one["settlement"]["outcome"] for one in found["description"]["settlements"]] == ["committed", "lost", "in_doubt"]
+
+
+def test_checkpoints_lead_to_each_other(place: Place) -> None:
+    assert 'href="/jobs/orders/checkpoints/2"' in place.site.get("/jobs/orders").live
+    assert 'href="/jobs/orders/checkpoints/1"' in place.site.get("/jobs/orders/checkpoints/2").live
 
 
 def test_text_from_outside_is_never_markup_and_has_no_control_characters(place: Place) -> None:
@@ -170,7 +186,11 @@ def test_an_address_that_cannot_be_used_is_refused(place: Place, query: str) -> 
 
 
 @pytest.mark.parametrize(
-    "path", ["/jobs/absent", "/jobs/Not-A-Name", "/jobs/..%2f..%2fetc", "/jobs/", "/other", "/docs"]
+    "path",
+    [
+        *("/jobs/absent", "/jobs/Not-A-Name", "/jobs/..%2f..%2fetc", "/jobs/", "/other", "/docs", "/sign-in"),
+        *(f"/jobs/orders/checkpoints/{one}" for one in ("999", "0", "-1", "x", "%D9%A1", "9" * 30, "1/2")),
+    ],
 )
 def test_other_addresses_show_nothing(place: Place, path: str) -> None:
     answer = place.site.get(path)
@@ -191,6 +211,7 @@ def test_every_answer_keeps_the_browser_from_loading_framing_and_storing(place: 
         assert not re.search(r"<style|<script(?! src=)|<[^>]*\s(on\w+|style)=", page.text)
         assert set(re.findall(r'(?:src|href)="([^"?]*)', page.text)) <= {
             *("/", "/style.css", "/page.js", "#live", "data:,"),
+            *(f"/jobs/orders/checkpoints/{number}" for number in (1, 2, 3)),
             *(f"/jobs/{name}" for name in ("orders", "running", "restarting", "finished", "meanwhile", "declines")),
         }
 
@@ -305,7 +326,7 @@ def test_a_page_comes_back_with_its_coordinator(tmp_path: Path) -> None:
         (("--web", "0.0.0.0:0"), "can be reached from other machines"),
         (("--web", "unix:/tmp/page"), "browsers need HOST:PORT"),
         (("--web", "7879"), "is no address to listen on"),
-        (("--web", "127.0.0.1:0", "--listen", "unix:SOCKET"), "cannot be combined with TLS, --rights or a socket"),
+        (("--web", "127.0.0.1:0", "--listen", "unix:SOCKET"), "cannot be combined with a socket without --rights"),
     ],
 )
 def test_what_would_show_jobs_to_others_is_refused_before_anything_starts(
@@ -318,12 +339,10 @@ def test_what_would_show_jobs_to_others_is_refused_before_anything_starts(
     assert not (tmp_path / "store.db").exists()
 
 
-def test_a_coordinator_that_asks_for_proofs_has_no_page() -> None:
-    tls = ServerTls(certificate=Path("a.pem"), key=Path("a.key"), client_ca=None)
-    place = parse_listen("127.0.0.1:0")
-    for given, rights in ((tls, None), (None, Path("rights.toml"))):
-        with ExitStack() as stack, pytest.raises(ConfigurationError, match="the page asks no login"):
-            page_of(stack, "127.0.0.1:0", place, given, rights, anywhere=True)
+def test_no_token_is_asked_for_in_plain_text() -> None:
+    socket_of_the_user = parse_listen("unix:/tmp/coordinator")
+    with ExitStack() as stack, pytest.raises(ConfigurationError, match="needs --tls-cert and --tls-key"):
+        page_of(stack, "127.0.0.1:0", socket_of_the_user, None, Path("rights.toml"), anywhere=True)
 
 
 def test_an_address_in_use_is_named() -> None:
