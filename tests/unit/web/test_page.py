@@ -128,7 +128,11 @@ def test_a_checkpoint_shows_its_slots_with_outcome_and_evidence(place: Place) ->
     assert "Positions of source" in answer.live
     found = place.site.json("/jobs/orders/checkpoints/2")
     assert found["description"]["summary"]["checkpoint"] == 2
-    assert [one["settlement"]["outcome"] for one in found["description"]["settlements"]] == ["committed", "lost", "in_doubt"]
+    assert [one["settlement"]["outcome"] for one in found["description"]["settlements"]] == [
+        "committed",
+        "lost",
+        "in_doubt",
+    ]
 
 
 def test_checkpoints_lead_to_each_other(place: Place) -> None:
