@@ -21,7 +21,8 @@ _GRANTED = {True: "granted", False: "not granted", None: "unknown"}
 def examine(
     cluster: KafkaCluster, topics: Sequence[str], job: str | None
 ) -> tuple[Sequence[tuple[str, str]], Sequence[Finding]]:
-    """Return facts (subject, what was found) and all findings. Changes nothing.
+    """Return facts (subject, what was found) and all findings. Creates nothing, but brokers of a new cluster may then
+    create their internal topics.
 
     ``job``: its rights are checked; None = none are. Raises PreflightError if the cluster cannot be reached,
     ControlPlaneError if it stops answering.
