@@ -62,7 +62,11 @@ def check_clusters(named: Mapping[str, tuple[Any, Sequence[str]]], job: str | No
 
 def _check_cluster(name: str, cluster: Any, topics: Sequence[str], job: str | None) -> Iterator[Check]:
     findings: dict[Finding, None] = {}
-    for point in entry_points(group=_POINTS):
+    points = entry_points(group=_POINTS)
+    if not points:
+        why = f"no installed package has checks of clusters ({_POINTS})"
+        yield Check(subject=f"cluster {name}", found=why, level=Level.ERROR, remedy="install onceward again")
+    for point in points:
         try:
             examine: _Examine = point.load()
             facts, found = examine(cluster, topics, job)

@@ -20,7 +20,7 @@ import pytest
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.ops.cli import main
-from onceward.coordinator.ops.doctor import machine
+from onceward.coordinator.ops.doctor import clusters, machine
 from onceward.coordinator.ops.serve import rights_of
 from onceward.coordinator.protocol.answers import Stop
 from onceward.coordinator.protocol.events import CloseReason
@@ -373,6 +373,12 @@ def test_doctor_refuses_topics_without_their_cluster(tmp_path: Path, options: tu
     assert said.returncode == ExitCode.USAGE
     assert why in said.stderr
     assert said.stdout == ""
+
+
+def test_doctor_does_not_pass_a_cluster_that_nothing_could_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "entry_points", lambda **_: ())
+    (line,) = clusters.check_clusters({"main": (object(), [])}, "orders")
+    assert (line.level, line.remedy) == ("error", "install onceward again")
 
 
 def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
