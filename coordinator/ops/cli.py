@@ -178,13 +178,32 @@ def verify(
 
 @app.command()
 def doctor(
+    servers: Annotated[
+        str | None, typer.Option("--cluster", "--servers", metavar="HOST:PORT", help="Bootstrap servers of a cluster.")
+    ] = None,
+    clusters: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; all are asked.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[CLUSTER:]TOPIC", help="An input or output topic of jobs; repeat for several."),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Check the rights of this job at the clusters.")
+    ] = None,
     coordinator: CoordinatorOption = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where a job would keep its store; default $ONCEWARD_STATE_DIR or ./.onceward."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that this machine has what jobs need; with --coordinator, also that the coordinator answers."""
-    from onceward.coordinator.ops.doctor import run_doctor
+    """Check everything that jobs need, and name the remedy of what is missing. Changes nothing; exit code 1 for an
+    error."""
+    from onceward.coordinator.ops.doctor.command import Asked, run_doctor
 
-    raise typer.Exit(run_doctor(coordinator, as_json=as_json))
+    asked = Asked(servers=servers, clusters=clusters, topics=topic or [], job=job, as_json=as_json)
+    raise typer.Exit(run_doctor(asked, place_of(coordinator, state_dir)))
 
 
 @app.command("archive-classes")

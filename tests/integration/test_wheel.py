@@ -105,7 +105,7 @@ def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
     assert {name.split("/")[0] for name in [*core, *dev]} == {"onceward"}
     for folder in OUR_FOLDERS:
         assert any(name.startswith(f"onceward/{folder}/") for name in core)
-    assert "onceward/py.typed" in core
+    assert {"onceward/py.typed", "onceward/testing.py"} <= set(core)
     for file in ("static/page.js", "static/style.css", "templates/base.html"):
         assert f"onceward/coordinator/web/{file}" in core
     assert not any("deploy" in name or name.endswith((".yml", ".json")) for name in core)
@@ -123,7 +123,11 @@ def test_the_demo_and_the_local_kafka_are_installed_apart(
         done = subprocess.run([onceward, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == ExitCode.USAGE
         assert "pip install 'onceward[dev]'" in done.stderr
+    testing = (environment.python, "-c", "import onceward.testing")
+    done = subprocess.run(testing, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "pip install 'onceward[dev]'" in done.stderr
     environment.install(dev)
+    run(*testing, cwd=tmp_path)
     assert "--seconds" in run(onceward, "demo", "--help", cwd=tmp_path)
     assert "--partitions" in run(onceward, "dev", "kafka", "--help", cwd=tmp_path)
 

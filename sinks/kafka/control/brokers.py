@@ -97,12 +97,13 @@ def _facts(entry: MetadataResponse.MetadataResponseTopic) -> TopicFacts:
     )
 
 
-def create_topic(control: ControlPlane, name: str, *, replication: int) -> int:
-    """Create a topic with one partition. Returns the error code, 0 also if it exists. Raises ControlPlaneError."""
+def create_topic(control: ControlPlane, name: str, *, replication: int, only_asked: bool = False) -> int:
+    """Create a topic with one partition, or ask whether that is possible. Returns the error code, 0 also if it exists.
+    Raises ControlPlaneError."""
     creatable = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=1, replication_factor=replication, assignments=[], configs=[]
     )
-    request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)
+    request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=only_asked)
     answer: CreateTopicsResponse = control.ask(request)
     code = int(answer.topics[0].error_code)
     return ErrorCode.NONE if code == ErrorCode.TOPIC_ALREADY_EXISTS else code

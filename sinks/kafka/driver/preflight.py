@@ -60,7 +60,8 @@ class SinkCheck:
     """The sink to check and its settings."""
 
     cluster: KafkaCluster
-    job: str
+    job: str | None
+    """None: what depends on the job's name is not checked."""
     sink: str
     topics: Sequence[str]
     checkpoint_timeout: timedelta
@@ -68,16 +69,19 @@ class SinkCheck:
     """The user's value; None for the default."""
     transactional: bool = True
     """Whether this run writes transactions. Those of earlier runs are settled and swept in any case."""
+    starts: bool = True
+    """False: no job starts, a person only asks. Nothing is created, and a topic may be an input as well."""
 
 
 def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
-    """Return all findings. Creates the receipts' topic if it is missing, nothing else. Raises ControlPlaneError."""
+    """Return all findings. Creates the receipts' topic if it is missing and a job starts, nothing else. Raises
+    ControlPlaneError."""
     return [
         *_settings(check.cluster),
         *_topics(control, check),
         *_receipts(control, check),
         *_internal_topics(control, check),
-        *_rights(control, check),
+        *(_rights(control, check, check.job) if check.job is not None else ()),
         *(_timeouts(control, check) if check.transactional else ()),
         *_state_log(control),
     ]
@@ -128,26 +132,32 @@ def _settings(cluster: KafkaCluster) -> Iterator[Finding]:
 def _topics(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     facts = topic_facts(control, check.topics)
     for name in check.topics:
-        subject = f"sink topic {name}"
+        subject = _topic(name, check)
         topic = facts[name]
         if topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             yield _error(subject, f"does not exist on cluster {check.cluster.name}", "create it")
         elif topic.code != ErrorCode.NONE:
             yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant WRITE on it")
-        elif topic.may_write is False:
+        elif topic.may_write is False and check.starts:
             yield _error(subject, "the user may not write to it", "grant WRITE on it")
         else:
+            if topic.may_write is False:
+                yield _warning(subject, "the user may not write to it", "grant WRITE on it if a job writes to it")
             if topic.may_read is False:
                 yield _warning(
                     subject,
                     "the user may not read it, so some losses cannot be proved and would halt the job in doubt",
                     "grant READ on it",
                 )
-            yield from _topic_settings(control, check.cluster, name, topic.replication)
+            yield from _topic_settings(control, check, name, topic.replication)
 
 
-def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, replication: int) -> Iterator[Finding]:
-    subject = f"sink topic {name}"
+def _topic(name: str, check: SinkCheck) -> str:
+    return f"sink topic {name}" if check.starts else f"topic {name}"
+
+
+def _topic_settings(control: ControlPlane, check: SinkCheck, name: str, replication: int) -> Iterator[Finding]:
+    subject = _topic(name, check)
     if replication < 3:
         yield _warning(
             subject,
@@ -168,7 +178,7 @@ def _topic_settings(control: ControlPlane, cluster: KafkaCluster, name: str, rep
         yield _warning(
             subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
         )
-    limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(cluster))), batch_bytes(cluster)
+    limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(check.cluster))), batch_bytes(check.cluster)
     if limit < batch:
         yield _warning(
             subject,
@@ -189,10 +199,11 @@ def _receipts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
         yield _error(subject, f"cannot be looked at: {describe_code(topic.code)}", "grant READ on it")
         return
     replication = min(3, len(control.nodes()))
-    code = create_topic(control, RECEIPT_TOPIC, replication=replication)
+    code = create_topic(control, RECEIPT_TOPIC, replication=replication, only_asked=not check.starts)
     if code != ErrorCode.NONE:
         fix = f"create it with 1 partition and replication factor {replication}, or grant CREATE"
         yield _error(subject, f"does not exist and cannot be created: {describe_code(code)}", fix)
+    if code != ErrorCode.NONE or not check.starts:
         return
     limit, backoff = time.monotonic() + _CREATION_LIMIT_S, broker_backoff()
     while topic_facts(control, [RECEIPT_TOPIC])[RECEIPT_TOPIC].code != ErrorCode.NONE:
@@ -218,28 +229,22 @@ def _internal_topics(control: ControlPlane, check: SinkCheck) -> Iterator[Findin
         yield _warning(f"topic {TRANSACTIONS_TOPIC}", message, fix)
 
 
-def _rights(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
+def _rights(control: ControlPlane, check: SinkCheck, job: str) -> Iterator[Finding]:
     """Probe permissions without changing anything: the error code for the abort of an impossible id shows them."""
-    probe = str(TransactionalId(job=check.job, sink=check.sink, generation=0, worker="0" * 12, n=0))
+    probe = str(TransactionalId(job=job, sink=check.sink, generation=0, worker="0" * 12, n=0))
     transactions = Transactions(control)
-    prefix = f"transactional ids {check.job}.*"
+    prefix = f"transactional ids {job}.*"
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     nothing = Transaction(id=probe, producer_id=0, epoch=0, version=1)
     if _answered(lambda: transactions.end([nothing], commit=False)[probe]) == refused:
-        yield _error(
-            prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix '{check.job}.'"
-        )
+        yield _error(prefix, "the user may not write with them", f"grant WRITE on TransactionalId prefix '{job}.'")
     if _answered(lambda: transactions.describe([probe])[probe].code) == refused:
-        yield _error(
-            prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix '{check.job}.'"
-        )
-    group = claim_name(check.job)
+        yield _error(prefix, "the user may not describe them", f"grant DESCRIBE on TransactionalId prefix '{job}.'")
+    group = claim_name(job)
     code = _answered(lambda: read_offsets(control, [group])[group].code)
     if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-        fix = f"grant READ on Group prefix '{check.job}.' and on topic {RECEIPT_TOPIC}"
-        yield _error(
-            f"consumer groups {check.job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix
-        )
+        fix = f"grant READ on Group prefix '{job}.' and on topic {RECEIPT_TOPIC}"
+        yield _error(f"consumer groups {job}.*", f"receipts and claims cannot be kept: {describe_code(code)}", fix)
 
 
 def _answered(ask: Callable[[], Code]) -> Code:

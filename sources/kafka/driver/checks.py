@@ -16,6 +16,7 @@ __all__ = [
     "client_findings",
     "confirm_topics",
     "durability_findings",
+    "examine",
     "owned_setting_findings",
     "refuse_gone",
     "refuse_other_cluster",
@@ -31,6 +32,14 @@ _PAUSE_SECONDS = 1.0
 _FORBIDDEN = ("group.id", "group.instance.id", "group.protocol", "transactional.id")
 _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _SINK_OR_SOURCE = "it is set by the source, for each reader"
+
+
+def examine(
+    cluster: KafkaCluster, topics: Sequence[str], job: str | None
+) -> tuple[Sequence[tuple[str, str]], Sequence[Finding]]:
+    """For ``onceward doctor``: return what concerns sources alone, without a connection. The sink's side reads topics
+    and rights."""
+    return [], [*client_findings(), *owned_setting_findings(cluster), *security_findings(cluster)]
 
 
 def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:

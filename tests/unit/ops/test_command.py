@@ -20,6 +20,7 @@ import pytest
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.ops.cli import main
+from onceward.coordinator.ops.doctor import clusters, machine
 from onceward.coordinator.ops.serve import rights_of
 from onceward.coordinator.protocol.answers import Stop
 from onceward.coordinator.protocol.events import CloseReason
@@ -322,15 +323,68 @@ def test_serve_refuses_a_clusters_file_that_cannot_be_used(tmp_path: Path) -> No
 def test_doctor_reports_everything_and_an_unreachable_coordinator_as_wrong(tmp_path: Path) -> None:
     said = onceward("doctor", "--json", "--coordinator", f"unix:{tmp_path}/gone.sock")
     checks = json.loads(said.stdout)
-    assert {"Python", "Java", "grpcio", "pyspark"} <= {check["subject"] for check in checks}
+    assert {"Python", "Java", "grpcio", "pyspark", "clock of this machine"} <= {check["subject"] for check in checks}
     assert checks[-1]["ok"] is False
+    assert checks[-1]["level"] == "error"
     assert said.returncode == 1
+
+
+def disk_line(directory: Path) -> dict[str, str]:
+    checks = json.loads(onceward("doctor", "--json", "--state-dir", str(directory)).stdout)
+    (line,) = (check for check in checks if check["subject"] == f"state directory {directory}")
+    return dict(line)
+
+
+def test_doctor_looks_at_the_disk_where_the_store_would_be_without_creating_anything(tmp_path: Path) -> None:
+    assert disk_line(tmp_path / "new" / "state")["level"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    line = disk_line(shared)
+    assert line["level"] == "error"
+    assert "may be written by others" in line["found"]
+
+
+def test_doctor_names_a_package_that_is_too_old_or_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "version", lambda _: "2.15.0")
+    monkeypatch.setattr(machine, "requires", lambda _: ['confluent-kafka<3,>=2.16.1; extra == "kafka"', "rich>=13"])
+    old, broken = (
+        machine.check_package("confluent-kafka", "json", "pip install x"),
+        machine.check_package("rich", "no.such.module", "pip install x"),
+    )
+    assert (old.level, old.remedy) == ("error", "pip install 'confluent-kafka<3,>=2.16.1'")
+    assert (broken.level, broken.found) == ("error", "2.15.0 does not load: No module named 'no'")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--topic", "orders"), "--topic needs brokers"),
+        (("--cluster", "localhost:1", "--topic", "main:orders"), "give the topic alone"),
+        (("--cluster", "localhost:1", "--clusters", "FILE"), "give either"),
+        (("--clusters", "FILE", "--topic", "orders"), "CLUSTER:TOPIC with one of main"),
+    ],
+)
+def test_doctor_refuses_topics_without_their_cluster(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+    file = tmp_path / "clusters.toml"
+    file.write_text('[clusters.main]\nbootstrap_servers = "localhost:1"\n')
+    said = onceward("doctor", *(option.replace("FILE", str(file)) for option in options))
+    assert said.returncode == ExitCode.USAGE
+    assert why in said.stderr
+    assert said.stdout == ""
+
+
+def test_doctor_does_not_pass_a_cluster_that_nothing_could_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "entry_points", lambda **_: ())
+    (line,) = clusters.check_clusters({"main": (object(), [])}, "orders")
+    assert (line.level, line.remedy) == ("error", "install onceward again")
 
 
 def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:
     code = (
         "import sys\n"
-        "import onceward.coordinator.ops.cli, onceward.coordinator.ops.serve, onceward.coordinator.ops.doctor\n"
+        "import onceward.coordinator.ops.cli, onceward.coordinator.ops.serve, onceward.coordinator.ops.doctor.command\n"
         "import onceward.coordinator.ops.listings, onceward.coordinator.ops.operator_requests\n"
         "heavy = {'pyspark', 'confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'py4j'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"

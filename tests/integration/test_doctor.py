@@ -1,0 +1,67 @@
+"""`onceward doctor` on a real broker: it says what a job's preflight would say, and changes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.ops.cli import app
+from tests.support.topics import Topics
+
+RECEIPTS = "onceward"
+
+
+def ask(*options: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """Return the exit code, and the lines by their subject."""
+    done = CliRunner().invoke(app, ["doctor", "--json", *options], catch_exceptions=False)
+    lines: dict[str, list[dict[str, str]]] = {}
+    for line in json.loads(done.stdout):
+        lines.setdefault(line["subject"], []).append(line)
+    return done.exit_code, lines
+
+
+@pytest.fixture
+def fresh() -> LocalKafka:
+    """A broker on which no job has run."""
+    return LocalKafka(heap="256m")
+
+
+def test_doctor_asks_a_new_cluster_and_leaves_it_without_receipts(fresh: LocalKafka, job: str, tmp_path: Path) -> None:
+    with fresh:
+        topics = Topics(fresh.bootstrap_servers, job)
+        orders = topics.create("orders", partitions=2)
+        where = ("--cluster", fresh.bootstrap_servers, "--state-dir", str(tmp_path / "state"))
+        code, lines = ask(*where, "--job", job, "--topic", orders)
+        assert code == 0
+        assert RECEIPTS not in topics.admin.list_topics(timeout=30).topics
+        fact, *warnings = lines[f"topic {orders}"]
+        assert fact["found"].startswith("2 partitions, replication factor 1, min ISR 1")
+        assert [line["found"] for line in warnings] == [
+            "has replication factor 1, below 3",
+            "min.insync.replicas is 1, below 2",
+        ]
+        assert all(line["level"] == "warning" and line["remedy"] for line in warnings)
+        assert lines["transaction timeout"][0]["found"] == "0:15:00"
+        assert "rights on transactional ids and groups" not in lines
+
+        code, lines = ask(*where, "--topic", "nothing")
+        assert code == 1
+        (missing,) = lines["topic nothing"]
+        assert (missing["level"], missing["remedy"]) == ("error", "create it")
+        assert lines["rights on transactional ids and groups"][0]["level"] == "unknown"
+
+
+def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka: LocalKafka, tmp_path: Path) -> None:
+    file = tmp_path / "clusters.toml"
+    file.write_text(
+        '[clusters.gone]\nbootstrap_servers = "127.0.0.1:1"\n'
+        f'[clusters.there]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
+    )
+    code, lines = ask("--clusters", str(file), "--state-dir", str(tmp_path / "state"))
+    assert code == 1
+    (gone,) = lines["cluster gone"]
+    assert gone["level"] == "error"
+    assert "cannot be reached" in gone["found"]
+    assert lines["cluster there"][0]["found"].startswith(f"{kafka.cluster_id}, 1 brokers")
