@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
 
 from benchmarks.chromium import chromium
 from tests.support.waiting import wait_until
@@ -56,7 +56,7 @@ class Tab:
         self._site = site
         self.page.on("request", self._ask)
         self.page.on("pageerror", lambda error: self._problems.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self._problems.append("dialog"), dialog.dismiss()))
+        self.page.on("dialog", self._dismiss)
         self.page.on("console", lambda said: self._hear(said.type, said.text))
 
     def open(self, address: str) -> None:
@@ -101,6 +101,10 @@ class Tab:
             self.asked.append(request.url.removeprefix(origin))
         elif not request.url.startswith("data:,"):
             self._problems.append(f"asked elsewhere: {request.url}")
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self._problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _hear(self, kind: str, text: str) -> None:
         if kind in ("error", "warning") and not text.startswith("Failed to load resource"):  # an error's status
