@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check versions simulate explore mutants mutation crash network bench docs protos setup clean
+.PHONY: help demo test check versions simulate explore mutants mutation crash network bench docs screenshots protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -9,7 +9,7 @@ unexport ONCEWARD_VENV ONCEWARD_PYSPARK
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## real records go through Spark exactly once while processes are killed (4 minutes)
 	@.venv/bin/onceward demo
@@ -53,6 +53,11 @@ bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ou
 docs: ## the pages as a site on 127.0.0.1:8000, rebuilt when a page changes
 	@sh scripts/setup.sh --no-broker
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --dev-addr 127.0.0.1:8000
+
+screenshots: ## draw the pictures of the page in docs/images again, in Chromium
+	@sh scripts/setup.sh --no-broker
+	@sh scripts/chromium.sh
+	@$(PY) -m tests.unit.web.chromium.screenshots
 
 protos: ## generate coordinator/v1 from protos/
 	@sh scripts/setup.sh --no-broker

@@ -17,6 +17,8 @@ run() {
 
 nothing=0
 cores=$(getconf _NPROCESSORS_ONLN)
+# the tests of the page in a browser need Chromium; without it they are skipped, with the reason
+sh scripts/chromium.sh || true
 printf 'test: without brokers\n' >&2
 run -n $((cores + 2)) tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 workers=$((cores + 1))

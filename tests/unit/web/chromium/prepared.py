@@ -1,0 +1,373 @@
+"""The page over prepared jobs at a fixed time: every status, and the longest things that a page shows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+from unittest.mock import patch
+
+from onceward.coordinator.errors import RefusedError
+from onceward.coordinator.listings import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    JobDescription,
+    JobSummary,
+    JobWait,
+    LossReport,
+    RecordedSettlement,
+)
+from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.requests import Ending, Request
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Claim,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    RequestId,
+    Role,
+    Settlement,
+)
+from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.web import reading, rendering
+from onceward.coordinator.web.page import Page
+from tests.unit.web.browser import Site
+
+__all__ = ["CHECKPOINT", "FINISHED", "HALTED", "NOW", "RESTARTING", "RUNNING", "PreparedClient", "prepared"]
+
+NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
+HALTED, RESTARTING, RUNNING, FINISHED = map(JobName, ("clicks-eu", "payments", "orders-eur", "returns-2025"))
+CHECKPOINT = CheckpointId(1841)
+"""Of the halted job; its slots 3 and 5 are not proved."""
+_SINK = ParticipantName("kafka-sink")
+_LOST = Settlement(
+    slot=3,
+    outcome=Outcome.LOST,
+    evidence="onceward.clicks-eu.kafka-sink.4.3f9a2c71.3 timed out after 900 s and was aborted by its broker: "
+    "1,204 records from clicks-3, offsets 88,120 to 89,323, are not in the topic",
+)
+_IN_DOUBT = Settlement(
+    slot=5,
+    outcome=Outcome.IN_DOUBT,
+    evidence="no answer to EndTxn from broker 2, and the receipt of onceward.clicks-eu.kafka-sink.4.3f9a2c71.5 expired",
+)
+
+
+class _Now(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "_Now":
+        return cls.fromtimestamp(NOW.timestamp(), tz)
+
+
+class PreparedClient:
+    """Answers the calls of `OperatorClient` that read. ``changed``: what is done to every answer."""
+
+    def __init__(self, changed: Callable[[Any], Any] = lambda answer: answer) -> None:
+        self._changed = changed
+
+    def jobs(self) -> Sequence[JobSummary]:
+        return [self._changed(job) for _, job in sorted(_JOBS.items())]
+
+    def describe(self, job: JobName) -> JobDescription:
+        if job not in _JOBS:
+            raise RefusedError(f"There is no job {job}.")
+        summary = _JOBS[job]
+        slots = {one.slot: one.outcome for one in (_LOST, _IN_DOUBT)}
+        described = JobDescription(
+            summary=summary,
+            participants=(
+                Participant(name=ParticipantName("kafka-source"), role=Role.SOURCE, kind="kafka"),
+                Participant(name=_SINK, role=Role.SINK, kind="kafka"),
+            ),
+            settings=CheckpointSettings(),
+            connected=summary.status is JobStatus.RUNNING,
+            unresolved={_SINK: slots} if job == HALTED else {},
+            driven=summary.status in (JobStatus.RUNNING, JobStatus.RESTARTING),
+        )
+        return self._changed(described)  # type: ignore[no-any-return]
+
+    def checkpoints(self, job: JobName, limit: int) -> Sequence[CheckpointSummary]:
+        return [self._changed(one) for one in _checkpoints(_JOBS[job])[:limit]]
+
+    def checkpoint(self, job: JobName, checkpoint: int) -> CheckpointDescription:
+        found = {one.checkpoint: one for one in _checkpoints(_JOBS[job])}
+        if checkpoint not in found:
+            raise RefusedError(f"Job {job} has no checkpoint {checkpoint}.")
+        settlements = [
+            RecordedSettlement(participant=_SINK, settlement=one, recorded_at=_ago(minutes=11))
+            for one in (_LOST, _IN_DOUBT)
+        ]
+        described = CheckpointDescription(
+            summary=found[CheckpointId(checkpoint)], snapshots={}, settlements=tuple(settlements)
+        )
+        return self._changed(described)  # type: ignore[no-any-return]
+
+    def losses(self, job: JobName, limit: int) -> Sequence[LossReport]:
+        given_up = LossReport(
+            job=job,
+            checkpoint=CheckpointId(417),
+            participant=_SINK,
+            settlement=replace(_LOST, slot=2),
+            document=Document(kind="kafka-transaction", version=1, body={}),
+            reason="Ada: test data",
+            recorded_at=_ago(hours=5),
+            acknowledged_at=None,
+            acknowledgement="",
+        )
+        return [self._changed(given_up)]
+
+    def generations(self, job: JobName, limit: int) -> Sequence[GenerationSummary]:
+        newest, driven = _JOBS[job].generation, _JOBS[job].status in (JobStatus.RUNNING, JobStatus.RESTARTING)
+        found = [
+            GenerationSummary(
+                generation=Generation(number),
+                driver="9c1d5e0a",
+                granted_at=_ago(hours=6 * (newest - number) + 1),
+                ended_at=None if driven and number == newest else _ago(hours=6 * (newest - number), minutes=-5),
+                detail="" if number == newest else _ENDS[number % len(_ENDS)],
+            )
+            for number in range(newest, 0, -1)
+        ]
+        return [self._changed(one) for one in found[:limit]]
+
+    def history(self, job: JobName, limit: int) -> Sequence[HistoryEntry]:
+        return [self._changed(one) for one in _history(_JOBS[job])[:limit]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def prepared(changed: Callable[[Any], Any] = lambda answer: answer) -> Iterator[Site]:
+    """Serve the prepared jobs.
+
+    :param changed: what is done to every answer of the coordinator.
+    """
+    with (
+        patch.object(reading, "OperatorClient", lambda *_, **__: PreparedClient(changed)),
+        patch.object(reading, "datetime", _Now),
+        patch.object(rendering, "datetime", _Now),
+        closing(Page(parse_listen("127.0.0.1:0"))) as page,
+    ):
+        page.attach("127.0.0.1:7878", "127.0.0.1:7878")
+        yield Site(int(page.url.rstrip("/").rpartition(":")[2]))
+
+
+def with_every_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same answer with every text changed that no type restricts: names, enums and documents stay."""
+    if type(value) is str:
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(with_every_text(one, change) for one in value)
+    if is_dataclass(value) and not isinstance(value, type | CheckpointSettings | Document):
+        names = [field.name for field in fields(value)]
+        return replace(value, **{name: with_every_text(getattr(value, name), change) for name in names})
+    return value
+
+
+def _ago(**given: float) -> datetime:
+    return NOW - timedelta(**given)
+
+
+def _job(name: str, status: JobStatus, last: int, **given: Any) -> JobSummary:
+    usual: dict[str, Any] = {
+        "job": JobName(name),
+        "status": status,
+        "status_detail": "",
+        "generation": Generation(1),
+        "last_checkpoint": CheckpointId(last),
+        "last_completed": CheckpointId(last),
+        "last_completed_at": _ago(seconds=1.4),
+        "settled": True,
+        "ending": None,
+        "failures": 0,
+        "open_requests": (),
+        "unreadable": "",
+        "restore_from": CheckpointId(0),
+        "restore_reason": "",
+        "orphan": "",
+        "unacknowledged_losses": 0,
+        "waits": (),
+        "oldest_transaction": None,
+        "takeover_permitted": False,
+        "adoption_permitted": None,
+    }
+    return JobSummary(**usual | given)
+
+
+_RUNS = JobWait(what="acknowledgements of checkpoint 20933 by kafka-source, kafka-sink", since=_ago(seconds=0.62))
+_JOBS: Mapping[str, JobSummary] = {
+    job.job: job
+    for job in (
+        _job(
+            HALTED,
+            JobStatus.HALTED,
+            CHECKPOINT,
+            status_detail="checkpoint 1841: slot 3 is lost; slot 5 is in doubt",
+            generation=Generation(4),
+            last_completed_at=_ago(minutes=26),
+            settled=False,
+            waits=(JobWait(what="settling checkpoint 1841: 2 commits are not proved", since=_ago(minutes=26)),),
+            oldest_transaction=Age(
+                transaction="onceward.clicks-eu.kafka-sink.4.3f9a2c71.5",
+                open_for=timedelta(minutes=13),
+                timeout=timedelta(minutes=15),
+            ),
+        ),
+        _job(
+            RESTARTING,
+            JobStatus.RESTARTING,
+            990,
+            status_detail="the driver failed: KafkaException: Local: All broker connections are down. The checkpoint "
+            "was aborted, and its records belong to the next one",
+            generation=Generation(7),
+            last_completed_at=_ago(seconds=48),
+            waits=(JobWait(what="its driver, which announced its return", since=_ago(seconds=12)),),
+        ),
+        _job(
+            RUNNING,
+            JobStatus.RUNNING,
+            20932,
+            generation=Generation(3),
+            last_checkpoint=CheckpointId(20933),
+            settled=False,
+            waits=(_RUNS, JobWait(what="settling checkpoint 20932: 1 commit is not proved", since=_ago(seconds=0.9))),
+            oldest_transaction=Age(
+                transaction="onceward.orders-eur.kafka-sink.3.77aa01f2.0",
+                open_for=timedelta(seconds=1.9),
+                timeout=timedelta(minutes=15),
+            ),
+        ),
+        _job(FINISHED, JobStatus.FINISHED, 212, last_completed_at=_ago(days=3, hours=2), generation=Generation(2)),
+        _job(
+            "audit-export",
+            JobStatus.FINISHING,
+            78,
+            ending=Ending.STOP,
+            waits=(JobWait(what="its driver to finish checkpoint 79", since=_ago(seconds=3)),),
+            open_requests=(Request(id=RequestId("8f2e"), kind=CheckpointKind.SAVEPOINT, name="before-move"),),
+        ),
+        _job(
+            "fraud-scores",
+            JobStatus.RUNNING,
+            418,
+            generation=Generation(15),
+            unacknowledged_losses=2,
+            failures=3,
+            waits=(JobWait(what="the interval until its next checkpoint", since=_ago(seconds=0.2)),),
+            takeover_permitted=True,
+        ),
+        _job("inventory", JobStatus.RUNNING, 5120, last_completed_at=_ago(seconds=2.2), generation=Generation(2)),
+        _job(
+            "sessions",
+            JobStatus.SUSPENDED,
+            64,
+            last_completed_at=_ago(hours=9),
+            settled=False,
+            status_detail="the driver left: SIGTERM",
+            orphan="the coordinator commits 4 transactions of checkpoint 64 in place of the driver",
+            unreadable="row 64 of checkpoints is damaged",
+            restore_from=CheckpointId(60),
+            restore_reason="Ada: bad input since 06:00",
+            adoption_permitted=Claim(
+                store_id="0f6b2c", generation=Generation(2), completed=CheckpointId(64), holder="4d"
+            ),
+        ),
+        _job(
+            "shipments-by-warehouse-carrier-and-day-of-promised-delivery-eu1",  # the longest name
+            JobStatus.RUNNING,
+            301,
+            generation=Generation(1),
+        ),
+        _job("prices", JobStatus.CREATED, 0, last_completed_at=None, generation=Generation(0)),
+        _job("recount-2024", JobStatus.CANCELLED, 17, last_completed_at=_ago(days=40), generation=Generation(1)),
+    )
+}
+_ENDS = (
+    "the driver left: SIGTERM",
+    "the driver failed: KafkaException: Local: All broker connections are down",
+    "3 checkpoints in a row failed",
+)
+
+
+def _checkpoints(job: JobSummary) -> Sequence[CheckpointSummary]:
+    """Newest first, one per second, each phase a little different."""
+    found = []
+    for behind, number in enumerate(range(job.last_checkpoint, max(0, job.last_checkpoint - 30), -1)):
+        ran = timedelta(milliseconds=420 + number * 37 % 310)
+        decided, settled = timedelta(milliseconds=number * 53 % 90), timedelta(milliseconds=60 + number * 29 % 140)
+        triggered = (job.last_completed_at or NOW) - timedelta(seconds=1.1 * behind)
+        usual: dict[str, Any] = {
+            "checkpoint": CheckpointId(number),
+            "base": CheckpointId(number - 1),
+            "generation": job.generation,
+            "kind": CheckpointKind.CHECKPOINT,
+            "name": "",
+            "state": CheckpointState.SETTLED,
+            "abort_reason": None,
+            "detail": "",
+            "triggered_at": triggered,
+            "decided_at": triggered + ran + decided,
+            "settled_at": triggered + ran + decided + settled,
+            "waited": timedelta(milliseconds=number * 17 % 120),
+            "ran": ran,
+            "decided": decided,
+            "settled": settled,
+            "records_read": 18_000 + number * 7919 % 5000,
+            "records_written": 17_000 + number * 7919 % 5000,
+            "bytes_read": 1_800_000,
+            "bytes_written": 1_700_000,
+            "committables": 4,
+            "amendment": 0,
+        }
+        undecided = {"decided_at": None, "settled_at": None, "decided": None, "settled": None}
+        if number > job.last_completed:
+            usual |= {**undecided, "state": CheckpointState.TRIGGERED, "ran": None, "triggered_at": _ago(seconds=0.62)}
+            usual |= {"records_read": 0, "records_written": 0, "committables": 0}
+        elif number == job.last_completed and not job.settled:
+            usual |= {"state": CheckpointState.COMPLETED, "settled_at": None, "settled": None}
+        elif behind == 9:
+            usual |= {**undecided, "state": CheckpointState.ABORTED, "abort_reason": AbortReason.EXPIRED}
+            usual |= {"ran": timedelta(seconds=2.4), "detail": "kafka-sink did not acknowledge within 2 s"}
+        elif behind == 4:
+            usual |= {"kind": CheckpointKind.SAVEPOINT, "name": "before-upgrade", "amendment": 1}
+        found.append(CheckpointSummary(**usual))
+    return found
+
+
+def _history(job: JobSummary) -> Sequence[HistoryEntry]:
+    def entry(seconds: float, event: str, **given: Any) -> HistoryEntry:
+        usual: dict[str, Any] = {
+            "at": (job.last_completed_at or NOW) - timedelta(seconds=seconds),
+            "event": event,
+            "verdict": None,
+            "generation": job.generation,
+            "checkpoint": CheckpointId(0),
+            "participant": "",
+            "detail": "",
+            "count": 1,
+        }
+        return HistoryEntry(**usual | given)
+
+    found = [entry(0, "StatusChanged", detail=job.status_detail)] if job.status_detail else []
+    for behind, checkpoint in enumerate(_checkpoints(job)[1:9]):
+        found += [
+            entry(behind * 1.1, "CheckpointSettled", checkpoint=checkpoint.checkpoint),
+            entry(behind * 1.1 + 0.1, "CheckpointCompleted", checkpoint=checkpoint.checkpoint),
+        ]
+    late = "checkpoint 981 was aborted before this answer came"
+    found.append(entry(11, "Acknowledge", verdict=Verdict.TOO_LATE, checkpoint=CheckpointId(981), detail=late, count=3))
+    found.append(entry(3600, "GenerationGranted", participant="kafka-sink", detail="driver 9c1d5e0a"))
+    return found
