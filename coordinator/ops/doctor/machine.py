@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onceward.coordinator.jvm.archives import java_path
 from onceward.coordinator.ops.doctor.check import Check, Level
-from onceward.coordinator.ops.tables import as_bytes
+from onceward.coordinator.readable import size
 from onceward.coordinator.store.errors import StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.private import require_private_directory
@@ -163,8 +163,8 @@ def check_disk(directory: Path) -> Check:
     if not os.access(place, os.W_OK | os.X_OK):
         found = f"this user may not write in {place}"
         return Check(subject=subject, found=found, level=Level.ERROR, remedy="grant it, or name another directory")
-    found = f"{as_bytes(free)} free" + ("" if place == directory else ", to be created")
+    found = f"{size(free)} free" + ("" if place == directory else ", to be created")
     if free < _LEAST_FREE:
-        remedy = f"keep {as_bytes(_LEAST_FREE)} free: without space no checkpoint completes"
+        remedy = f"keep {size(_LEAST_FREE)} free: without space no checkpoint completes"
         return Check(subject=subject, found=found, level=Level.WARNING, remedy=remedy)
     return Check(subject=subject, found=found)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from unittest.mock import patch
 
+from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import RefusedError
 from onceward.coordinator.listings import (
     CheckpointDescription,
@@ -30,6 +31,7 @@ from onceward.coordinator.protocol.values import (
     CheckpointKind,
     CheckpointState,
     Claim,
+    Committable,
     Document,
     Generation,
     JobName,
@@ -39,16 +41,19 @@ from onceward.coordinator.protocol.values import (
     RequestId,
     Role,
     Settlement,
+    Snapshot,
 )
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.web import reading, rendering
 from onceward.coordinator.web.page import Page
 from tests.unit.web.browser import Site
 
-__all__ = ["CHECKPOINT", "FINISHED", "HALTED", "NOW", "RESTARTING", "RUNNING", "PreparedClient", "prepared"]
+__all__ = ["CHECKPOINT", "FINISHED", "HALTED", "NOW", "PRIVATE", "RESTARTING", "RUNNING", "PreparedClient", "prepared"]
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 HALTED, RESTARTING, RUNNING, FINISHED = map(JobName, ("clicks-eu", "payments", "orders-eur", "returns-2025"))
+PRIVATE = JobName("private")
+"""Only a visitor with a token may see it."""
 CHECKPOINT = CheckpointId(1841)
 """Of the halted job; its slots 3 and 5 are not proved."""
 _SINK = ParticipantName("kafka-sink")
@@ -82,7 +87,9 @@ class PreparedClient:
 
     def describe(self, job: JobName) -> JobDescription:
         if job not in _JOBS:
-            raise RefusedError(f"There is no job {job}.")
+            refused = RefusedError(f"There is no job {job}.")
+            refused.code = "UNAUTHENTICATED" if job == PRIVATE else "NOT_FOUND"
+            raise refused
         summary = _JOBS[job]
         slots = {one.slot: one.outcome for one in (_LOST, _IN_DOUBT)}
         described = JobDescription(
@@ -110,7 +117,7 @@ class PreparedClient:
             for one in (_LOST, _IN_DOUBT)
         ]
         described = CheckpointDescription(
-            summary=found[CheckpointId(checkpoint)], snapshots={}, settlements=tuple(settlements)
+            summary=found[CheckpointId(checkpoint)], snapshots=_snapshots(), settlements=tuple(settlements)
         )
         return self._changed(described)  # type: ignore[no-any-return]
 
@@ -156,7 +163,7 @@ def prepared(changed: Callable[[Any], Any] = lambda answer: answer) -> Iterator[
     :param changed: what is done to every answer of the coordinator.
     """
     with (
-        patch.object(reading, "OperatorClient", lambda *_, **__: PreparedClient(changed)),
+        patch.object(OperatorClient, "over", lambda *_, **__: PreparedClient(changed)),
         patch.object(reading, "datetime", _Now),
         patch.object(rendering, "datetime", _Now),
         closing(Page(parse_listen("127.0.0.1:0"))) as page,
@@ -345,6 +352,34 @@ def _checkpoints(job: JobSummary) -> Sequence[CheckpointSummary]:
             usual |= {"kind": CheckpointKind.SAVEPOINT, "name": "before-upgrade", "amendment": 1}
         found.append(CheckpointSummary(**usual))
     return found
+
+
+def _snapshots() -> Mapping[ParticipantName, Snapshot]:
+    ranges = [{"topic": "clicks", "partition": n, "start": 88_120 + 977 * n, "end": 89_324 + 989 * n} for n in range(6)]
+    slots = [
+        {
+            "transactional_id": f"onceward.clicks-eu.kafka-sink.4.3f9a2c71.{slot}",
+            "topics": {"clicks-clean": {}},
+            "records": 1204 + 12 * slot,
+            "bytes": 126_420 + 1260 * slot,
+            "inputs": [one],
+        }
+        for slot, one in enumerate(ranges)
+    ]
+    cursors = {str(one["partition"]): {"next": one["end"], "end": None, "epoch": 7} for one in ranges}
+    positions = {"cluster": "main", "topics": {"clicks": {"id": "", "partitions": cursors}}}
+    return {
+        ParticipantName("kafka-source"): Snapshot(
+            positions=Document(kind="kafka-positions", version=2, body=positions), records=7404
+        ),
+        _SINK: Snapshot(
+            committables=tuple(
+                Committable(slot=slot, document=Document(kind="kafka-transaction", version=1, body=body))
+                for slot, body in enumerate(slots)
+            ),
+            records=7404,
+        ),
+    }
 
 
 def _history(job: JobSummary) -> Sequence[HistoryEntry]:

@@ -21,6 +21,7 @@ NARROW = SHAPES[2]
 MARKUP = "<script>ran=1</script><img src=x onerror=ran=1>\"'</td></main><b id=broke>&lt;\u202e\x1b[2J"
 
 every_view = pytest.mark.parametrize("view", VIEWS, ids=str)
+every_refreshed_view = pytest.mark.parametrize("view", [one for one in VIEWS if one.refreshed], ids=str)
 
 
 def violations(tab: Tab) -> list[str]:
@@ -89,7 +90,7 @@ def test_the_first_tab_leads_past_the_header(tab: Opener, site: Site) -> None:
     assert opened.focused()["text"] == "all"
 
 
-@every_view
+@every_refreshed_view
 def test_the_focus_survives_a_refresh(tab: Opener, site: Site, view: View) -> None:
     opened = tab(site)
     opened.hold_clock()
@@ -102,6 +103,16 @@ def test_the_focus_survives_a_refresh(tab: Opener, site: Site, view: View) -> No
             continue
         opened.refresh()
         assert opened.focused() == before
+
+
+def test_a_form_is_not_replaced_under_a_person(tab: Opener, site: Site) -> None:
+    opened = tab(site)
+    opened.hold_clock()
+    (form,) = (view for view in VIEWS if not view.refreshed)
+    opened.open(form.address)
+    opened.page.fill("#token", "half a token")
+    opened.page.clock.run_for(60_000)
+    assert opened.page.input_value("#token") == "half a token"
 
 
 @every_view
@@ -129,7 +140,7 @@ def hostile() -> Iterator[Site]:
         yield site
 
 
-@every_view
+@every_refreshed_view
 def test_markup_in_texts_is_shown_and_never_obeyed(tab: Opener, hostile: Site, view: View) -> None:
     opened = tab(hostile)
     opened.hold_clock()
@@ -139,7 +150,7 @@ def test_markup_in_texts_is_shown_and_never_obeyed(tab: Opener, hostile: Site, v
         assert opened.js("window.ran === undefined && !document.querySelector('img, #broke, main script')"), when
         assert not opened.js("/[\\u202e\\x1b]/.test(document.documentElement.outerHTML)")
         shown = opened.page.locator("main").text_content() or ""
-        if view.name in ("jobs", "restarting", "halted", "losses", "orphan"):
+        if view.name in ("jobs", "restarting", "halted", "checkpoint", "losses", "orphan"):
             assert printable(MARKUP) in shown
         before = opened.js(elements)
         opened.refresh()

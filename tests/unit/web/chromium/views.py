@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.unit.web.chromium.prepared import FINISHED, HALTED, RESTARTING, RUNNING
+from tests.unit.web.chromium.prepared import CHECKPOINT, FINISHED, HALTED, PRIVATE, RESTARTING, RUNNING
 
 __all__ = ["SHAPES", "VIEWS", "Shape", "View"]
 
@@ -14,6 +14,8 @@ class View:
     """Of the prepared site."""
     drawn: bool = False
     """Pictures of it are in docs/images."""
+    refreshed: bool = True
+    """It is replaced by itself. A form is not."""
 
     def __str__(self) -> str:
         return self.name
@@ -37,6 +39,8 @@ VIEWS = (
     View(name="restarting", address=f"/jobs/{RESTARTING}", drawn=True),
     View(name="halted", address=f"/jobs/{HALTED}", drawn=True),
     View(name="finished", address=f"/jobs/{FINISHED}", drawn=True),
+    View(name="checkpoint", address=f"/jobs/{HALTED}/checkpoints/{CHECKPOINT}", drawn=True),
+    View(name="sign in", address=f"/jobs/{PRIVATE}", refreshed=False),
     View(name="losses", address="/jobs/fraud-scores"),
     View(name="orphan", address="/jobs/sessions"),
     View(name="finishing", address="/jobs/audit-export"),
