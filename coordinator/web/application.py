@@ -2,8 +2,9 @@
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -16,15 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward.coordinator.client.access import is_token
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError, RefusedError
-from onceward.coordinator.listings import as_json
+from onceward.coordinator.listings import CheckpointDescription, as_json
 from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.values import JobName, Outcome
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName
+from onceward.coordinator.readable import duration
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
 from onceward.coordinator.web.bars import PHASES, WIDTH, bars
 from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
 from onceward.coordinator.web.reading import CheckpointView, JobView, Reader
 from onceward.coordinator.web.rendering import FILES, render
-from onceward.coordinator.web.slots import positions_of, slots_of
+from onceward.coordinator.web.slots import Slot, positions_of, slots_of
 from onceward.coordinator.web.visitors import SESSION_S, Sessions
 
 __all__ = ["HEADERS", "application"]
@@ -118,6 +121,8 @@ class _Views:
             read_at=found.read_at,
             bars=bars(found.checkpoints, found.read_at),
             choices=choices,
+            stake={} if found.halted_at is None else _stake(found.halted_at),
+            settings=list(_settings(found.description.settings)),
             phases=PHASES,
             width=WIDTH,
         )
@@ -274,6 +279,17 @@ def _sent_by_this_page(request: Request) -> bool:
     """False for a form on another site, which could sign a visitor in with another token. Programs send no Origin."""
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _stake(halted_at: CheckpointDescription) -> Mapping[tuple[ParticipantName, int], Slot]:
+    return {(found.participant, slot.number): slot for found in slots_of(halted_at) for slot in found.slots}
+
+
+def _settings(settings: CheckpointSettings) -> Iterator[tuple[str, str]]:
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        shown = "only on demand" if value is None else str(value)
+        yield one.name, duration(value.total_seconds()) if isinstance(value, timedelta) else shown
 
 
 def _wants_json(request: Request) -> bool:
