@@ -218,6 +218,16 @@ def archive_classes() -> None:
 
 
 @app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory for the project.")],
+) -> None:
+    """Begin a project of your own: a job, its settings, a Dockerfile, and a test on a local broker."""
+    from onceward.coordinator.ops.init import make_project
+
+    make_project(directory)
+
+
+@app.command()
 def token(file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the token.")]) -> None:
     """Make a token for a client of a coordinator with --rights, and print its line for the rights file."""
     from onceward.coordinator.ops.token import make_token

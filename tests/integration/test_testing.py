@@ -1,19 +1,15 @@
 """`onceward.testing`, as its page shows it: the blocks of the page are a project whose tests run."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.managed_process import OURS
+from tests.support.user_project import run_tests
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "test-a-job.md"
-LIMIT_S = 800.0
 UNPAID = """
 
 def test_a_job_without_its_transform_is_noticed(
@@ -33,15 +29,7 @@ def test_the_test_of_the_page_passes_and_one_with_a_wrong_expectation_fails(tmp_
         (tmp_path / name).write_text(block)
     with (tmp_path / "test_job.py").open("a") as file:
         file.write(UNPAID)
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": OURS},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    ran = run_tests(tmp_path)
     assert "PASSED test_job.py::test_paid_orders_are_copied" in ran.stdout, ran.stdout[-4000:] + ran.stderr[-2000:]
     assert "FAILED test_job.py::test_a_job_without_its_transform_is_noticed" in ran.stdout
     assert "1 failed, 1 passed" in ran.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.errors import ExitCode
+from onceward.coordinator.ops.init import FILES
 from tests.support.topics import Topics
 
 pytestmark = pytest.mark.timeout(300)
@@ -108,6 +109,8 @@ def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
     assert {"onceward/py.typed", "onceward/testing.py"} <= set(core)
     for file in ("static/page.js", "static/style.css", "templates/base.html"):
         assert f"onceward/coordinator/web/{file}" in core
+    for file in FILES:
+        assert f"onceward/coordinator/ops/project/{Path(file).name.removeprefix('.')}.txt" in core
     assert not any("deploy" in name or name.endswith((".yml", ".json")) for name in core)
     assert all(name.startswith("onceward/coordinator/dev/") for name in dev)
     assert not set(core) & set(dev)
@@ -119,6 +122,8 @@ def test_the_demo_and_the_local_kafka_are_installed_apart(
     core, dev = wheels
     environment.install(core)
     onceward = environment.programs / "onceward"
+    run(onceward, "init", "project", cwd=tmp_path)
+    assert (tmp_path / "project" / "tests" / "test_job.py").is_file()
     for command in (["demo", "--seconds", "9"], ["dev", "kafka", "--partitions", "2"]):
         done = subprocess.run([onceward, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == ExitCode.USAGE
