@@ -12,6 +12,7 @@ from typing import Any
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.read_progress import PartitionLag
 from onceward.coordinator.protocol.requests import Ending, Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
@@ -36,6 +37,7 @@ __all__ = [
     "GenerationSummary",
     "HistoryEntry",
     "JobDescription",
+    "JobProgress",
     "JobSummary",
     "JobWait",
     "LossReport",
@@ -51,6 +53,22 @@ class JobWait:
     what: str
     since: datetime | None
     """When the wait began; after a restart of the coordinator, the time of the restart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress:
+    """How far and how fast a job reads, as its driver reported with the renewals of its lease."""
+
+    lag: int | None
+    """Offsets that the newest checkpoint left unread; None if the source does not know: Spark reads a query's input."""
+    measured_at: datetime | None
+    """When that was determined."""
+    records_per_second: float
+    """Over the last seconds."""
+    recent_lag: tuple[int, ...]
+    """In the latest reports, oldest first."""
+    recent_records_per_second: tuple[float, ...]
+    """In the latest reports, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +107,9 @@ class JobSummary:
     """True when a person permits the next driver to replace the live one of this generation."""
     adoption_permitted: Claim | None
     """The claim, without its holder, that a person permits to adopt."""
+    progress: JobProgress | None = None
+    """None if unknown: without a driver, until it reports, and until it reports again after a restart of the
+    coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +125,10 @@ class JobDescription:
     """Slots of the newest completed checkpoint about which a person must decide: lost or in doubt."""
     driven: bool
     """A driver owns the job, or is expected back: requests that need a job without a driver are refused."""
+    partitions: tuple[PartitionLag, ...] = ()
+    """Of the input, as the driver last reported them: those with the most lag first, at most 50."""
+    other_partitions: int = 0
+    """Number of partitions that are not among them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
@@ -46,6 +47,7 @@ from onceward.coordinator.wire.values import (
     claim_to_wire,
     committable_to_wire,
     participant_to_wire,
+    progress_to_wire,
     settings_to_wire,
     settlement_to_wire,
     snapshot_to_wire,
@@ -188,6 +190,7 @@ class Session:
         self._watch: WatchThread | None = None
         self._oldest: Callable[[], Age | None] = lambda: None
         self._aborted: Callable[[], CheckpointId] = lambda: NO_CHECKPOINT
+        self._progress: Callable[[], ReadProgress | None] = lambda: None
         self.job = job
         self.grant = grant
         self._secret = secret
@@ -205,6 +208,11 @@ class Session:
         """Include the last abort that the main loop has carried out in each renewal: a driver that leaves an abort
         undone is given up. A background thread calls ``aborted``."""
         self._aborted = aborted
+
+    def report_progress(self, progress: Callable[[], ReadProgress | None]) -> None:
+        """Include how far and how fast the input is read in each renewal, for listings. A background thread calls
+        ``progress``."""
+        self._progress = progress
 
     def start_watch(self, deliver: Callable[[Instruction], None]) -> None:
         """Call ``deliver`` with each instruction, from one background thread; repeats are possible.
@@ -365,7 +373,7 @@ class Session:
 
     def renew(self) -> None:
         """Renew the lease, and check that this is still the current generation."""
-        oldest = self._oldest()
+        oldest, progress = self._oldest(), self._progress()
         request = pb.RenewRequest(
             job=self.job,
             generation=self.generation,
@@ -373,6 +381,7 @@ class Session:
             troubles=[trouble_to_wire(one) for one in self._caller.links.troubles()[:MAX_TROUBLES]],
             oldest=age_to_wire(oldest) if oldest is not None else None,
             aborted=self._aborted(),
+            progress=progress_to_wire(progress) if progress is not None else None,
         )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 

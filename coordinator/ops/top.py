@@ -3,29 +3,25 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode
-from onceward.coordinator.listings import CheckpointSummary, JobSummary
+from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.ops.connecting import CoordinatorLocation, operators
 from onceward.coordinator.ops.listings import describe_wait, unusual
 from onceward.coordinator.ops.losses import exit_code
 from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, console, print_listings, status
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointState, JobName
 from onceward.coordinator.readable import count
 
-__all__ = ["by_trouble", "records_per_second", "show_top"]
+__all__ = ["by_trouble", "show_top"]
 
 _LINES_AROUND = 3
 """A line about all jobs, and two with the names of the columns."""
-_RECENT = 10
-"""Checkpoints that a job's rate is counted over."""
-_ACTIVE = (JobStatus.RUNNING, JobStatus.FINISHING, JobStatus.RESTARTING)
 _ENDED = (JobStatus.FINISHED, JobStatus.CANCELLED)
 
 
@@ -33,8 +29,6 @@ _ENDED = (JobStatus.FINISHED, JobStatus.CANCELLED)
 class Overview:
     jobs: Sequence[JobSummary]
     """Those in trouble first."""
-    rates: dict[JobName, float]
-    """Records per second of the jobs that fit the screen and are active."""
 
     @property
     def code(self) -> ExitCode:
@@ -43,11 +37,11 @@ class Overview:
 
 def show_top(place: CoordinatorLocation, *, once: bool) -> ExitCode:
     """Draw the overview until Ctrl-C, or with ``once`` print it. Raises ConfigurationError without a terminal."""
-    screen, rates = console(), _Rates()
+    screen = console()
 
     if once:
         with operators(place) as (client, _):
-            answer = _ask(client, rates, rows=None)
+            answer = _ask(client)
         print_listings([_listing(answer, datetime.now(UTC))])
         return answer.code
     if not screen.is_terminal:
@@ -60,14 +54,14 @@ def show_top(place: CoordinatorLocation, *, once: bool) -> ExitCode:
         table, _ = _listing(answer, datetime.now(UTC)).fitted(screen.width, rows=max(1, lines - _LINES_AROUND))
         return Group(Text(_headline(answer.jobs), no_wrap=True, overflow="ellipsis"), table)
 
-    return watch(place, lambda client: _ask(client, rates, rows=screen.height), draw).code
+    return watch(place, _ask, draw).code
 
 
-def _ask(client: OperatorClient, rates: "_Rates", *, rows: int | None) -> Overview:
+def _ask(client: OperatorClient) -> Overview:
     now = datetime.now(UTC)
     found = [job for job in client.jobs() if job.status is not JobStatus.FORGOTTEN]
     jobs = sorted(found, key=lambda job: (by_trouble(job, now), job.job))
-    return Overview(jobs=jobs, rates=rates.of(client, [job for job in jobs[:rows] if job.status in _ACTIVE]))
+    return Overview(jobs=jobs)
 
 
 def _headline(jobs: Sequence[JobSummary]) -> str:
@@ -94,31 +88,6 @@ def by_trouble(job: JobSummary, now: datetime) -> int:
     return 5 if any(unusual(wait, now) for wait in job.waits) else 7
 
 
-class _Rates:
-    """Asks for a job's checkpoints only when it has completed another one."""
-
-    def __init__(self) -> None:
-        self._known: dict[JobName, tuple[CheckpointId, list[CheckpointSummary]]] = {}
-
-    def of(self, client: OperatorClient, jobs: Sequence[JobSummary]) -> dict[JobName, float]:
-        now, before = datetime.now(UTC), self._known
-        self._known = {}
-        for job in jobs:
-            known = before.get(job.job)
-            if known is None or known[0] != job.last_completed:
-                known = job.last_completed, client.checkpoints(job.job, _RECENT)
-            self._known[job.job] = known
-        return {name: records_per_second(found, now) for name, (_, found) in self._known.items()}
-
-
-def records_per_second(checkpoints: Sequence[CheckpointSummary], now: datetime) -> float:
-    """Return the records that these checkpoints have read per second, from the begin of the first one until now."""
-    done = [one for one in checkpoints if one.state in (CheckpointState.COMPLETED, CheckpointState.SETTLED)]
-    begins = [one.triggered_at for one in done if one.triggered_at is not None]
-    lasted = (now - min(begins, default=now)) / timedelta(seconds=1)
-    return sum(one.records_read for one in done) / lasted if lasted > 0 else 0.0
-
-
 def _listing(answer: Overview, now: datetime) -> Listing:
     times = Times(now=now, utc=False)
     shown = Listing(
@@ -127,6 +96,7 @@ def _listing(answer: Overview, now: datetime) -> Listing:
         Column(name="generation", spare=3),
         Column(name="last completed", spare=2),
         "completed",
+        Column(name="lag", spare=1),
         Column(name="records/s", spare=1),
         Column(name="oldest transaction", spare=1),
         Column(name="lost slots", spare=2),
@@ -134,14 +104,15 @@ def _listing(answer: Overview, now: datetime) -> Listing:
         if_empty="There are no jobs.",
     )
     for job in answer.jobs:
-        oldest, rate = job.oldest_transaction, answer.rates.get(job.job)
+        oldest, progress = job.oldest_transaction, job.progress
         shown.add(
             job.job,
             status(job.status.value),
             str(job.generation),
             str(job.last_completed or "-"),
             times.of(job.last_completed_at),
-            "-" if rate is None else count(round(rate)),
+            "-" if progress is None or progress.lag is None else count(progress.lag),
+            "-" if progress is None else count(round(progress.records_per_second)),
             "-" if oldest is None else f"{as_duration(oldest.open_for)} of {as_duration(oldest.timeout)}",
             str(job.unacknowledged_losses or "-"),
             _waits(job, times),

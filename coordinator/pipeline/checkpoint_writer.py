@@ -67,6 +67,7 @@ class CheckpointWriter:
         plan, planning = self._next_plan(checkpoint, positions)
         kill_point(KillPoint.DRIVER_AFTER_PLAN)
         if plan.records == 0:
+            m.progress.planned_nothing(plan.lag, plan.partitions())
             self._sweep_now_and_then()
             unchanged = plan.positions == positions
             self.finished = plan.finished and unchanged
@@ -131,8 +132,9 @@ class CheckpointWriter:
         seconds = proved - began
         m.source.observe_run(plan, seconds)
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
-        m.progress.read(plan.records, plan.lag)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
+        read = plan.records if plan.lag is not None else records  # Spark reads a query's input and does not count it
+        m.progress.read(read, plan.lag, plan.partitions(), planned_s_ago=seconds)
         m.journal.log(
             "pre-committed",
             checkpoint=checkpoint,

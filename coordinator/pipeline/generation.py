@@ -132,6 +132,7 @@ class GenerationRun:
         )
         self._session.report_oldest(lambda: self._ages.oldest(self._settler.unsettled))
         self._session.report_aborted(self._mailbox.carried_out)
+        self._session.report_progress(m.progress.report)
 
     def _recover(self, seen: Claim | None) -> CheckpointRunner:
         """Recover the job; return the runner of the checkpoints that follow."""

@@ -5,7 +5,7 @@ executors; they may import only the standard library, pyarrow and their own clie
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -15,6 +15,7 @@ from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction, TransactionHandle
+from onceward.coordinator.protocol.read_progress import PartitionLag
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Claim,
@@ -102,8 +103,8 @@ class Plan:
     """Positions after all splits are read."""
     records: int
     """Upper bound of the records in the splits (offsets may belong to control records); 0 = nothing new."""
-    lag: int
-    """Offsets that stay unread after this plan."""
+    lag: int | None
+    """Offsets that stay unread after this plan; None when the source does not know."""
     finished: bool
     """A bounded source has nothing left after this plan."""
     sizing: JsonObject = field(default_factory=dict)
@@ -112,6 +113,8 @@ class Plan:
     """The source left records unread only because reading them would take too long."""
     can_coalesce: bool = False
     """Fewer tasks may read the same records, each of them several splits (:meth:`Source.coalesce`)."""
+    partitions: Callable[[], Iterable[PartitionLag]] = field(default=tuple, compare=False)
+    """The partitions of the input after this plan, for listings. Called at most once per checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +342,7 @@ __all__ = [
     "OpenTransaction",
     "Origin",
     "ParticipantName",
+    "PartitionLag",
     "Plan",
     "ReplayRefusedError",
     "Resource",

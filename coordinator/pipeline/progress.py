@@ -6,18 +6,22 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TextIO
 
 from onceward.coordinator.links import Links, Trouble
 from onceward.coordinator.printable import logger, printable
+from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.readable import count, duration
 
 _log = logger("onceward")
 
 _LOG_EVERY = 60.0
 """Seconds between plain log lines."""
+_RECENT = 10.0
+"""Seconds over which the rate is counted, or since the last checkpoint but one if that is longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,8 @@ class Progress:
         self._completed = 0
         self._settled_at: float | None = None
         self._lag: int | None = None
+        self._planned: tuple[float, tuple[PartitionLag, ...]] | None = None
+        """When this generation last planned a checkpoint, and where that left the partitions."""
         self._total = 0
         """Records read since the start."""
         self._said = (self._clock(), 0)
@@ -95,6 +101,7 @@ class Progress:
             self._started = now
         with self._lock:
             self._said, self._shown = (now, self._total), now
+            self._recent, self._planned = [(now, 0)], None
         self._say(f"Job {self._job} runs: generation {generation}, {self._place}, store id {store}")
 
     def left(self, how: str) -> None:
@@ -122,15 +129,44 @@ class Progress:
             self._checkpoint = max(self._checkpoint, checkpoint)
             self._open[checkpoint] = self._clock()
 
-    def read(self, records: int, lag: int) -> None:
-        """Record that a checkpoint has read ``records`` and that ``lag`` remain."""
+    def read(
+        self, records: int, lag: int | None, partitions: Iterable[PartitionLag] = (), *, planned_s_ago: float = 0.0
+    ) -> None:
+        """Record that a checkpoint has read ``records`` and that ``lag`` remain (None = unknown), as it was when the
+        checkpoint was planned."""
+        self._record(records, lag, partitions, planned_s_ago)
+        self.show()
+
+    def planned_nothing(self, lag: int | None, partitions: Iterable[PartitionLag]) -> None:
+        """Record that a checkpoint was planned that has nothing to read."""
+        self._record(0, lag, partitions, 0.0)
+
+    def _record(self, records: int, lag: int | None, partitions: Iterable[PartitionLag], planned_s_ago: float) -> None:
+        left = tuple(partitions)
         with self._lock:
             now = self._clock()
-            self._recent = [(at, n) for at, n in self._recent if now - at < 10.0]
-            self._recent.append((now, records))
+            recent = [(at, n) for at, n in self._recent if now - at < _RECENT] or self._recent[-1:]
+            self._recent = [*recent, (now, records)]
             self._total += records
             self._lag = lag
-        self.show()
+            self._planned = now - planned_s_ago, left
+
+    def report(self) -> ReadProgress | None:
+        """Return what listings show of this generation; None until it has planned a checkpoint."""
+        with self._lock:
+            if self._planned is None:
+                return None
+            now, (planned, partitions) = self._clock(), self._planned
+            return ReadProgress(
+                lag=self._lag,
+                measured_ago=timedelta(seconds=max(0.0, now - planned)),
+                records_per_second=self._rate(now),
+                partitions=partitions,
+            )
+
+    def _rate(self, now: float) -> float:
+        first = self._recent[0][0] if self._recent else now
+        return sum(n for _, n in self._recent[1:]) / (now - first) if now > first else 0.0
 
     def ended(self, checkpoint: int) -> None:
         """Record that the checkpoint's transactions have ended."""
@@ -142,12 +178,10 @@ class Progress:
     def snapshot(self) -> Snapshot:
         with self._lock:
             now = self._clock()
-            first = self._recent[0][0] if self._recent else now
-            records = sum(n for _, n in self._recent[1:])
             oldest = min(self._open.values(), default=now)
             return Snapshot(
                 checkpoint=self._checkpoint,
-                records_per_second=records / (now - first) if now > first else 0.0,
+                records_per_second=self._rate(now),
                 lag=self._lag,
                 oldest_transaction=now - oldest,
                 troubles=self._links.troubles(),

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.listings import JobSummary, JobWait
+from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, JobName
 from onceward.coordinator.protocol.waits import waits
@@ -46,15 +47,18 @@ class JobSummaries:
 
     def oldest(self, state: JobState) -> Age | None:
         """The job's oldest pre-committed, unsettled transaction; None if none is known. May be called in any thread."""
-        durable = state.durable
-        report = self._reports.of(durable.job, durable.generation) if durable.driven else None
-        return self._oldest(state, report, self._engine.clock())
+        return self._oldest(state, self._report(state), self._engine.clock())
+
+    def reading(self, job: JobName) -> ReadProgress | None:
+        """How far the driver of ``job`` last reported to have read; None if it is unknown. Raises UnknownJobError."""
+        report = self._report(self._engine.state(job))
+        return report.progress if report is not None else None
 
     def of(self, job: JobName, last: LastCompleted) -> JobSummary:
         """The summary of ``job``, whose newest completed checkpoint is ``last``. Raises UnknownJobError."""
         state, now = self._engine.state(job), self._engine.clock()
         durable = state.durable
-        report = self._reports.of(job, durable.generation) if durable.driven else None
+        report = self._report(state)
         return JobSummary(
             job=job,
             status=durable.status,
@@ -76,6 +80,24 @@ class JobSummaries:
             oldest_transaction=self._oldest(state, report, now),
             takeover_permitted=durable.driven and durable.takeover == durable.generation,
             adoption_permitted=durable.adoption,
+            progress=self._progress(report) if report is not None else None,
+        )
+
+    def _report(self, state: JobState) -> Report | None:
+        """The latest report of the driver that owns the job; None if there is none."""
+        durable = state.durable
+        return self._reports.of(durable.job, durable.generation) if durable.driven else None
+
+    def _progress(self, report: Report) -> JobProgress | None:
+        reading = report.progress
+        if reading is None:
+            return None
+        return JobProgress(
+            lag=reading.lag,
+            measured_at=self._zero() + timedelta(seconds=report.at) - reading.measured_ago,
+            records_per_second=reading.records_per_second,
+            recent_lag=report.recent_lag,
+            recent_records_per_second=report.recent_rates,
         )
 
     def _waits(self, state: JobState, last: LastCompleted, report: Report | None, now: float) -> Iterator[JobWait]:

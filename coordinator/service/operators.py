@@ -100,7 +100,7 @@ class _Listings:
         job = self._known(request.job)
 
         def show(found: LastCompleted) -> pb.DescribeJobResponse:
-            durable = self._engine.state(job).durable
+            durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
             return job_description_to_wire(
                 JobDescription(
                     summary=self._summaries.of(job, found),
@@ -109,6 +109,8 @@ class _Listings:
                     connected=self._watchers.connected(job),
                     unresolved=durable.unresolved,
                     driven=durable.driven or durable.awaits_driver,
+                    partitions=tuple(reading.partitions) if reading is not None else (),
+                    other_partitions=reading.other_partitions if reading is not None else 0,
                 )
             )
 

@@ -5,7 +5,7 @@ import secrets
 import grpc
 
 from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.events import Event
+from onceward.coordinator.protocol.events import CloseReason, Event
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import Function, service_handler
@@ -81,7 +81,11 @@ def participant_service(
         return pb.RenewResponse(answer=answer_to_wire(answer))
 
     async def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:
-        return pb.CloseJobResponse(answer=await said(request.job, requests.close_job(request, engine.clock())))
+        job, event = as_job(request.job), requests.close_job(request, engine.clock())
+        answer = await handle(job, event, 0)
+        if answer.verdict is Verdict.ACCEPTED and event.reason is not CloseReason.RESTARTING:
+            reports.forget(job)
+        return pb.CloseJobResponse(answer=answer_to_wire(answer))
 
     async def watch(request: pb.WatchRequest, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         await watchers.watch(engine, handle, request, context)

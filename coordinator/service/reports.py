@@ -1,19 +1,23 @@
-"""What drivers report with their lease renewals: broken links, and the age of their transactions.
+"""What drivers report with their lease renewals: broken links, the age of their transactions, how far they have read.
 
 For listings only, so it is kept in memory; the next renewal repeats it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onceward.coordinator.links import Trouble
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.limits import MAX_TROUBLES
 from onceward.coordinator.wire.malformed import MalformedError
-from onceward.coordinator.wire.values import age_from_wire, trouble_from_wire
+from onceward.coordinator.wire.values import age_from_wire, progress_from_wire, trouble_from_wire
 
-__all__ = ["Report", "Reports", "read_report"]
+__all__ = ["MAX_RECENT", "Report", "Reports", "read_report"]
+
+MAX_RECENT = 30
+"""Reports whose lag and rate are kept for a sparkline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,12 @@ class Report:
     troubles: tuple[Trouble, ...]
     oldest: Age | None
     """Its oldest pre-committed, unsettled transaction."""
+    progress: ReadProgress | None
+    """None until it has planned a checkpoint."""
+    recent_lag: tuple[int, ...] = ()
+    """Of the job's latest reports, oldest first."""
+    recent_rates: tuple[float, ...] = ()
+    """Records per second, as reported with them."""
 
 
 def read_report(request: pb.RenewRequest, now: float) -> Report:
@@ -37,6 +47,7 @@ def read_report(request: pb.RenewRequest, now: float) -> Report:
         at=now,
         troubles=tuple(trouble_from_wire(one) for one in request.troubles),
         oldest=age_from_wire(request.oldest) if request.HasField("oldest") else None,
+        progress=progress_from_wire(request.progress) if request.HasField("progress") else None,
     )
 
 
@@ -48,12 +59,20 @@ class Reports:
 
     def note(self, job: JobName, report: Report) -> None:
         """Record the report of a driver whose renewal was accepted."""
-        if report.troubles or report.oldest is not None:
-            self._reports[job] = report
-        else:
-            self._reports.pop(job, None)
+        before, progress = self._reports.get(job), report.progress
+        lags, rates = (before.recent_lag, before.recent_rates) if before is not None else ((), ())
+        if before is not None and before.generation != report.generation:
+            rates = (*rates, 0.0)  # between two generations nothing is read
+        if progress is not None:
+            lags = (*lags, progress.lag)[-MAX_RECENT:] if progress.lag is not None else ()
+            rates = (*rates, progress.records_per_second)[-MAX_RECENT:]
+        self._reports[job] = replace(report, recent_lag=lags, recent_rates=rates)
+
+    def forget(self, job: JobName) -> None:
+        """Drop the report of a driver that has left."""
+        self._reports.pop(job, None)
 
     def of(self, job: JobName, generation: Generation) -> Report | None:
-        """The report of ``generation``; None when it reported no trouble and no transaction."""
+        """The latest report of ``generation``; None before the first."""
         report = self._reports.get(job)
         return report if report is not None and report.generation == generation else None

@@ -266,6 +266,7 @@ class JobSummary(_message.Message):
     OLDEST_TRANSACTION_FIELD_NUMBER: _builtins.int
     TAKEOVER_PERMITTED_FIELD_NUMBER: _builtins.int
     ADOPTION_PERMITTED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -316,6 +317,10 @@ class JobSummary(_message.Message):
     def adoption_permitted(self) -> _participants_pb2.Claim:
         """The claim that a person permits to adopt; its holder is empty. Absent when there is no such permission."""
 
+    @_builtins.property
+    def progress(self) -> Global___JobProgress:
+        """How far and how fast its driver reads. Absent when that is unknown: without a driver, and until the driver reports it."""
+
     def __init__(
         self,
         *,
@@ -339,10 +344,11 @@ class JobSummary(_message.Message):
         oldest_transaction: _participants_pb2.TransactionAge | None = ...,
         takeover_permitted: _builtins.bool = ...,
         adoption_permitted: _participants_pb2.Claim | None = ...,
+        progress: Global___JobProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adoption_permitted: _TypeAlias = _typing.Literal["adoption_permitted"]  # noqa: Y015
     _WhichOneofArgType__adoption_permitted: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted"]  # noqa: Y015
@@ -350,14 +356,62 @@ class JobSummary(_message.Message):
     _WhichOneofArgType__ending: _TypeAlias = _typing.Literal["_ending", b"_ending"]  # noqa: Y015
     _WhichOneofReturnType__oldest_transaction: _TypeAlias = _typing.Literal["oldest_transaction"]  # noqa: Y015
     _WhichOneofArgType__oldest_transaction: _TypeAlias = _typing.Literal["_oldest_transaction", b"_oldest_transaction"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__adoption_permitted) -> _WhichOneofReturnType__adoption_permitted | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ending) -> _WhichOneofReturnType__ending | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_transaction) -> _WhichOneofReturnType__oldest_transaction | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
+
+@_typing.final
+class JobProgress(_message.Message):
+    """What the driver of a job reported with the latest renewals of its lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAG_FIELD_NUMBER: _builtins.int
+    MEASURED_AT_MS_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    RECENT_LAG_FIELD_NUMBER: _builtins.int
+    RECENT_RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    lag: _builtins.int
+    """Offsets that the newest checkpoint left unread. Absent when the source does not know."""
+    measured_at_ms: _builtins.int
+    """When that was determined, Unix time in milliseconds."""
+    records_per_second: _builtins.float
+    """Records read per second, over the last seconds."""
+    @_builtins.property
+    def recent_lag(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The lag in the latest reports, oldest first; at most 30."""
+
+    @_builtins.property
+    def recent_records_per_second(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The records per second in the latest reports, oldest first; at most 30."""
+
+    def __init__(
+        self,
+        *,
+        lag: _builtins.int | None = ...,
+        measured_at_ms: _builtins.int = ...,
+        records_per_second: _builtins.float = ...,
+        recent_lag: _abc.Iterable[_builtins.int] | None = ...,
+        recent_records_per_second: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag", "measured_at_ms", b"measured_at_ms", "recent_lag", b"recent_lag", "recent_records_per_second", b"recent_records_per_second", "records_per_second", b"records_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___JobProgress: _TypeAlias = JobProgress  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):
@@ -501,10 +555,14 @@ class DescribeJobResponse(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     UNRESOLVED_FIELD_NUMBER: _builtins.int
     DRIVEN_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OTHER_PARTITIONS_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     """True while its driver has its instruction stream."""
     driven: _builtins.bool
     """True when a driver owns the job or is expected back. Requests that need a job without a driver are then refused."""
+    other_partitions: _builtins.int
+    """Number of partitions that are not among them."""
     @_builtins.property
     def summary(self) -> Global___JobSummary:
         """As in listings."""
@@ -521,6 +579,10 @@ class DescribeJobResponse(_message.Message):
     def unresolved(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnresolvedSlot]:
         """The slots because of which it is halted, by participant and number."""
 
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_participants_pb2.PartitionLag]:
+        """Partitions of the input as the driver last reported them, those with the most lag first; at most 50."""
+
     def __init__(
         self,
         *,
@@ -530,10 +592,12 @@ class DescribeJobResponse(_message.Message):
         connected: _builtins.bool = ...,
         unresolved: _abc.Iterable[Global___UnresolvedSlot] | None = ...,
         driven: _builtins.bool = ...,
+        partitions: _abc.Iterable[_participants_pb2.PartitionLag] | None = ...,
+        other_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "driven", b"driven", "participants", b"participants", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "driven", b"driven", "other_partitions", b"other_partitions", "participants", b"participants", "partitions", b"partitions", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1516,6 +1516,7 @@ class RenewRequest(_message.Message):
     OLDEST_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
     DRIVER_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1534,6 +1535,10 @@ class RenewRequest(_message.Message):
     def oldest(self) -> Global___TransactionAge:
         """The pre-committed transaction that has been open longest; absent when there is none. For listings only."""
 
+    @_builtins.property
+    def progress(self) -> Global___ReadProgress:
+        """How far and how fast the driver reads. Absent until a checkpoint is planned. For listings only."""
+
     def __init__(
         self,
         *,
@@ -1543,16 +1548,96 @@ class RenewRequest(_message.Message):
         oldest: Global___TransactionAge | None = ...,
         aborted: _builtins.int = ...,
         driver: _builtins.str = ...,
+        progress: Global___ReadProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "oldest", b"oldest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "_progress", b"_progress", "oldest", b"oldest", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "aborted", b"aborted", "driver", b"driver", "generation", b"generation", "job", b"job", "oldest", b"oldest", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "_progress", b"_progress", "aborted", b"aborted", "driver", b"driver", "generation", b"generation", "job", b"job", "oldest", b"oldest", "progress", b"progress", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest: _TypeAlias = _typing.Literal["oldest"]  # noqa: Y015
     _WhichOneofArgType__oldest: _TypeAlias = _typing.Literal["_oldest", b"_oldest"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest) -> _WhichOneofReturnType__oldest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
+class ReadProgress(_message.Message):
+    """How far and how fast a driver reads its input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAG_FIELD_NUMBER: _builtins.int
+    MEASURED_US_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OTHER_PARTITIONS_FIELD_NUMBER: _builtins.int
+    lag: _builtins.int
+    """Offsets that the newest checkpoint left unread. Absent when the source does not know."""
+    measured_us: _builtins.int
+    """Microseconds since that was determined."""
+    records_per_second: _builtins.float
+    """Records read per second, over the last seconds; finite."""
+    other_partitions: _builtins.int
+    """Number of partitions that are not among them."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLag]:
+        """Partitions of the input, those with the most lag first; at most 50."""
+
+    def __init__(
+        self,
+        *,
+        lag: _builtins.int | None = ...,
+        measured_us: _builtins.int = ...,
+        records_per_second: _builtins.float = ...,
+        partitions: _abc.Iterable[Global___PartitionLag] | None = ...,
+        other_partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag", "measured_us", b"measured_us", "other_partitions", b"other_partitions", "partitions", b"partitions", "records_per_second", b"records_per_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___ReadProgress: _TypeAlias = ReadProgress  # noqa: Y015
+
+@_typing.final
+class PartitionLag(_message.Message):
+    """How far one partition of the input is read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    partition: _builtins.str
+    """Its name for display."""
+    position: _builtins.int
+    """The offset to read next."""
+    lag: _builtins.int
+    """Offsets left unread. Absent when the brokers did not report the partition's end."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.str = ...,
+        position: _builtins.int = ...,
+        lag: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "lag", b"lag", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___PartitionLag: _TypeAlias = PartitionLag  # noqa: Y015
 
 @_typing.final
 class LinkTrouble(_message.Message):

@@ -41,6 +41,8 @@ class Order(StrEnum):
     """The one with the most starts first."""
     COMPLETED = "completed"
     """The oldest completed checkpoint first; none before all."""
+    LAG = "lag"
+    """The most first, unknown last."""
     LOSSES = "losses"
     """The most first."""
 
@@ -133,6 +135,7 @@ def _key(order: Order, now: datetime) -> Callable[[JobSummary], Any]:
         Order.WAITS: since,
         Order.GENERATION: lambda job: -job.generation,
         Order.COMPLETED: lambda job: job.last_completed_at or _NEVER,
+        Order.LAG: lambda job: 1 if job.progress is None or job.progress.lag is None else -job.progress.lag,
         Order.LOSSES: lambda job: -job.unacknowledged_losses,
     }
     return keys[order]

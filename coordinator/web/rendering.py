@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from onceward.coordinator.printable import printable
 from onceward.coordinator.readable import age, count, duration, size
+from onceward.coordinator.web.sparkline import points
 
 __all__ = ["FILES", "render"]
 
@@ -82,4 +83,5 @@ _environment.filters |= {
     "size": size,
     "took": _took,
     "breakable": _breakable,
+    "points": points,
 }

@@ -17,6 +17,7 @@ __all__ = [
     "MAX_RESPONSE_BYTES",
     "MAX_RETAINED",
     "MAX_SAVEPOINTS",
+    "MAX_SHOWN_PARTITIONS",
     "MAX_SLOTS",
     "MAX_STREAMS",
     "MAX_TEXT",
@@ -75,6 +76,9 @@ MAX_VERSION = 2**31 - 1
 
 MAX_TROUBLES = 16
 """Broken links that a driver reports with one renewal."""
+
+MAX_SHOWN_PARTITIONS = 50
+"""Partitions of its input that a driver reports with one renewal: those with the most lag."""
 
 MAX_LISTED = 1000
 """Rows in one listing."""

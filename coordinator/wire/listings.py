@@ -9,6 +9,7 @@ from onceward.coordinator.listings import (
     GenerationSummary,
     HistoryEntry,
     JobDescription,
+    JobProgress,
     JobSummary,
     JobWait,
     LossReport,
@@ -35,6 +36,8 @@ from onceward.coordinator.wire.values import (
     claim_to_wire,
     participant_from_wire,
     participant_to_wire,
+    partition_lag_from_wire,
+    partition_lag_to_wire,
     request_from_wire,
     request_to_wire,
     settings_from_wire,
@@ -88,6 +91,7 @@ def job_summary_to_wire(value: JobSummary) -> pb.JobSummary:
         oldest_transaction=age_to_wire(oldest) if oldest is not None else None,
         takeover_permitted=value.takeover_permitted,
         adoption_permitted=claim_to_wire(value.adoption_permitted) if value.adoption_permitted is not None else None,
+        progress=_progress_to_wire(value.progress) if value.progress is not None else None,
     )
 
 
@@ -116,6 +120,27 @@ def job_summary_from_wire(message: pb.JobSummary) -> JobSummary:
         adoption_permitted=(
             claim_from_wire(message.adoption_permitted) if message.HasField("adoption_permitted") else None
         ),
+        progress=_progress_from_wire(message.progress) if message.HasField("progress") else None,
+    )
+
+
+def _progress_to_wire(value: JobProgress) -> pb.JobProgress:
+    return pb.JobProgress(
+        lag=value.lag,
+        measured_at_ms=_milliseconds(value.measured_at),
+        records_per_second=value.records_per_second,
+        recent_lag=value.recent_lag,
+        recent_records_per_second=value.recent_records_per_second,
+    )
+
+
+def _progress_from_wire(message: pb.JobProgress) -> JobProgress:
+    return JobProgress(
+        lag=message.lag if message.HasField("lag") else None,
+        measured_at=_time(message.measured_at_ms),
+        records_per_second=message.records_per_second,
+        recent_lag=tuple(message.recent_lag),
+        recent_records_per_second=tuple(message.recent_records_per_second),
     )
 
 
@@ -131,6 +156,8 @@ def job_description_to_wire(value: JobDescription) -> pb.DescribeJobResponse:
             for slot, outcome in sorted(slots.items())
         ],
         driven=value.driven,
+        partitions=map(partition_lag_to_wire, value.partitions),
+        other_partitions=value.other_partitions,
     )
 
 
@@ -142,6 +169,8 @@ def job_description_from_wire(message: pb.DescribeJobResponse) -> JobDescription
         connected=message.connected,
         unresolved=_unresolved(message.unresolved),
         driven=message.driven,
+        partitions=tuple(map(partition_lag_from_wire, message.partitions)),
+        other_partitions=message.other_partitions,
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "as_kind",
     "as_owner",
     "as_participant",
+    "as_rate",
     "as_reason",
     "as_text",
     "as_token",
@@ -70,6 +71,12 @@ def as_base(number: int, field: str = "base") -> CheckpointId:
 
 def as_count(number: int, field: str) -> int:
     return _within(field, number, 0)
+
+
+def as_rate(number: float, field: str) -> float:
+    if not 0 <= number <= MAX_ID:  # also refuses NaN
+        raise MalformedError(f"{field}: {number} is not within 0 and {MAX_ID}")
+    return number
 
 
 def as_text(text: str, field: str) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from onceward.coordinator.links import Trouble
 from onceward.coordinator.protocol import sharing
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -24,7 +25,7 @@ from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, REQUEST_STATE, ROLE
-from onceward.coordinator.wire.limits import MAX_SLOTS
+from onceward.coordinator.wire.limits import MAX_SHOWN_PARTITIONS, MAX_SLOTS
 from onceward.coordinator.wire.malformed import (
     MalformedError,
     as_base,
@@ -33,6 +34,7 @@ from onceward.coordinator.wire.malformed import (
     as_generation,
     as_kind,
     as_participant,
+    as_rate,
     as_text,
     as_token,
 )
@@ -49,6 +51,10 @@ __all__ = [
     "completed_to_wire",
     "participant_from_wire",
     "participant_to_wire",
+    "partition_lag_from_wire",
+    "partition_lag_to_wire",
+    "progress_from_wire",
+    "progress_to_wire",
     "request_from_wire",
     "request_to_wire",
     "settings_from_wire",
@@ -98,6 +104,41 @@ def trouble_from_wire(message: pb.LinkTrouble) -> Trouble:
         for_s=message.for_us / 1e6,
         why=as_text(message.why, "why"),
         waiting=as_text(message.waiting, "waiting"),
+    )
+
+
+def progress_to_wire(value: ReadProgress) -> pb.ReadProgress:
+    shown = value.with_most_lag(MAX_SHOWN_PARTITIONS)
+    return pb.ReadProgress(
+        lag=shown.lag,
+        measured_us=shown.measured_ago // _MICROSECOND,
+        records_per_second=shown.records_per_second,
+        partitions=map(partition_lag_to_wire, shown.partitions),
+        other_partitions=shown.other_partitions,
+    )
+
+
+def progress_from_wire(message: pb.ReadProgress) -> ReadProgress:
+    if len(message.partitions) > MAX_SHOWN_PARTITIONS:
+        raise MalformedError(f"partitions: {len(message.partitions)}, must be at most {MAX_SHOWN_PARTITIONS}")
+    return ReadProgress(
+        lag=as_count(message.lag, "lag") if message.HasField("lag") else None,
+        measured_ago=as_count(message.measured_us, "measured_us") * _MICROSECOND,
+        records_per_second=as_rate(message.records_per_second, "records_per_second"),
+        partitions=tuple(map(partition_lag_from_wire, message.partitions)),
+        other_partitions=as_count(message.other_partitions, "other_partitions"),
+    )
+
+
+def partition_lag_to_wire(value: PartitionLag) -> pb.PartitionLag:
+    return pb.PartitionLag(partition=text_to_wire(value.partition), position=value.position, lag=value.lag)
+
+
+def partition_lag_from_wire(message: pb.PartitionLag) -> PartitionLag:
+    return PartitionLag(
+        partition=as_text(message.partition, "partition"),
+        position=as_count(message.position, "position"),
+        lag=as_count(message.lag, "lag") if message.HasField("lag") else None,
     )
 
 

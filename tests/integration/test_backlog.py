@@ -3,7 +3,9 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,16 @@ import pyarrow as pa
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.client.operators import OperatorClient
+from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.driver.sizing import FIRST, GROWTH, LEAST
+from tests.support.scripted import CoordinatorProcess
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,3 +135,50 @@ def test_without_the_controller_a_checkpoint_reads_all_that_is_there(
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events"))
     (only,) = work_off(topics, job, tmp_path, adaptive=False)
     assert (only["read"], only["sized_by"]) == (sum(BACKLOG), "everything")
+
+
+def test_the_lag_of_a_backlog_is_listed_until_it_is_gone_and_again_after_a_restart_of_the_coordinator(
+    topics: Topics, job: str, tmp_path: Path
+) -> None:
+    given, output = topics.create("in", 2), topics.create("out", 2)
+    topics.fill(given, [b"0-%d" % n for n in range(400)], partition=0, key=b"0")
+    topics.fill(given, [b"1-%d" % n for n in range(40)], partition=1, key=b"1")
+    coordinator = CoordinatorProcess(tmp_path / "coordinator").wait_ready()
+    pipeline = SparklessPipeline(
+        job=job,
+        source=KafkaSource(topics.servers, topics=[given], start="earliest", max_offsets_per_checkpoint=22),
+        sink=KafkaSink(topics.servers, topic=output),
+        coordinator=coordinator.address,
+        settings=CheckpointSettings(interval="300ms"),
+    )
+    thread = threading.Thread(target=pipeline.run)
+    thread.start()
+    try:
+        with OperatorClient(coordinator.address) as people:
+            described: list[JobDescription] = []
+
+            def lists(lag: Callable[[int], bool]) -> bool:
+                described[:] = [people.describe(JobName(job))]
+                progress = described[0].summary.progress
+                return progress is not None and progress.lag is not None and lag(progress.lag)
+
+            wait_until(lambda: any(one.job == job for one in people.jobs()), "the job is opened")
+            wait_until(lambda: lists(lambda lag: lag > 0), "the backlog is listed", 120)
+            behind = described[0]
+            assert behind.summary.progress is not None
+            assert sum(one.lag or 0 for one in behind.partitions) == behind.summary.progress.lag
+            assert [one.partition for one in behind.partitions] == [f"{given}-0", f"{given}-1"], "the most lag first"
+            assert {one.partition: one.position + (one.lag or 0) for one in behind.partitions}[f"{given}-1"] == 40
+            wait_until(lambda: lists(lambda lag: lag == 0), "the backlog is gone", 120)
+            assert {(one.position, one.lag) for one in described[0].partitions} == {(400, 0), (40, 0)}
+            coordinator.send(signal.SIGKILL)
+            coordinator.wait()
+        again = CoordinatorProcess(tmp_path / "coordinator", port=coordinator.port).wait_ready()
+        coordinator = again
+        with OperatorClient(again.address) as people:
+            wait_until(lambda: lists(lambda lag: lag == 0), "the driver reports to the new process", 120)
+    finally:
+        pipeline.stop()
+        thread.join()
+        coordinator.end()
+    assert_exactly_once(topics, given, output)

@@ -22,6 +22,7 @@ from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.core import step, wanted
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
@@ -174,6 +175,9 @@ class Coordinator:
 
     def report_oldest(self, oldest: Callable[[], Age | None]) -> None:
         """Ignore it: no listing shows the job."""
+
+    def report_progress(self, progress: Callable[[], ReadProgress | None]) -> None:
+        """Do nothing: no listing is read here."""
 
     def report_aborted(self, aborted: Callable[[], CheckpointId]) -> None:
         """Ignore it: no caller waits for it."""

@@ -72,7 +72,7 @@ class BatchSource(Source):
             raise self._handover.refusal
         completed, found = self._read(base), self._handover.offered
         self._planned = found
-        idle = Plan(splits=(), positions=base, records=0, lag=0, finished=False)
+        idle = Plan(splits=(), positions=base, records=0, lag=None, finished=False)
         if found is None:
             return idle
         match where := place(completed, found):
@@ -84,7 +84,7 @@ class BatchSource(Source):
                     splits=({"batch": number},),
                     positions=positions_after(found),
                     records=1,
-                    lag=0,
+                    lag=None,
                     finished=False,
                     sizing={"batch": number},
                 )

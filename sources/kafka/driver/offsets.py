@@ -1,10 +1,10 @@
 """Plans half-open offset ranges from positions to the available ends. Pure: no client, no clock."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
 from onceward.coordinator.protocol.values import JsonObject
 from onceward.sources.kafka.driver.limits import RateLimit, level, share
 from onceward.sources.kafka.driver.sizing import Sizing
@@ -70,6 +70,12 @@ def plan_ranges(
         for partition, offsets in wanted.items():
             limits.rate.took(partition, offsets)
     moved = {p: _moved(cursor, wanted[p], lineages.get(p)) for p, cursor in cursors.items()}
+
+    def partitions() -> Iterator[PartitionLag]:
+        for partition, cursor in moved.items():
+            left = waiting[partition] - wanted[partition] if cursor.done or partition in available else None
+            yield PartitionLag(partition=str(partition), position=cursor.next, lag=left)
+
     return Plan(
         splits=tuple(_range(p, cursor.next, moved[p]) for p, cursor in cursors.items()),
         positions=positions.moved(moved, bound=positions.bound).to_document(),
@@ -78,6 +84,7 @@ def plan_ranges(
         finished=bool(moved) and all(cursor.done for cursor in moved.values()),
         cut_for_time=cut_by == ["adaptive"],
         sizing=_reported(cut_by, limits, sum(backlog > 0 for backlog in waiting.values())),
+        partitions=partitions,
     )
 
 

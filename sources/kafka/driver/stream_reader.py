@@ -123,7 +123,7 @@ class KafkaStreamReader(Planner, DataSourceStreamReader, SupportsTriggerAvailabl
         least, now = self._options.min_offsets, time.monotonic()
         if least is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
             return False
-        few = plan.records + plan.lag < least
+        few = plan.records + (plan.lag or 0) < least
         if few and now - self._last_batch < self._options.max_delay.total_seconds():
             return True
         self._last_batch = now

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.protocol.requests import Request, RequestState
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -44,11 +46,13 @@ from onceward.coordinator.wire.answers import (
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.coordinator.wire.documents import body_from_text, body_to_text
 from onceward.coordinator.wire.enums import ClosedEnum
-from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_TEXT, MAX_TOKEN
+from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_SHOWN_PARTITIONS, MAX_TEXT, MAX_TOKEN
 from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
 from onceward.coordinator.wire.values import (
     claim_from_wire,
     claim_to_wire,
+    progress_from_wire,
+    progress_to_wire,
     request_from_wire,
     request_to_wire,
     settings_from_wire,
@@ -100,6 +104,25 @@ def test_snapshots_come_out_as_they_went_in(snapshot: Snapshot) -> None:
     message = pb.Snapshot.FromString(snapshot_to_wire(snapshot).SerializeToString())
     assert snapshot_from_wire(message) == snapshot
     assert snapshot_from_wire(message).next_at_once == snapshot.next_at_once
+
+
+@given(
+    st.builds(
+        ReadProgress,
+        lag=st.none() | counts,
+        measured_ago=st.integers(0, 10**12).map(lambda microseconds: timedelta(microseconds=microseconds)),
+        records_per_second=st.floats(0, 2**53 - 1),
+        partitions=st.lists(
+            st.builds(PartitionLag, partition=st.text(SAID, max_size=50), position=counts, lag=st.none() | counts),
+            max_size=MAX_SHOWN_PARTITIONS,
+        ).map(tuple),
+        other_partitions=counts,
+    )
+)
+def test_how_far_is_read_comes_out_as_it_went_in(progress: ReadProgress) -> None:
+    ordered = progress.with_most_lag(MAX_SHOWN_PARTITIONS)
+    assert progress_from_wire(pb.ReadProgress.FromString(progress_to_wire(progress).SerializeToString())) == ordered
+    assert sorted(map(str, ordered.partitions)) == sorted(map(str, progress.partitions))
 
 
 @given(instructions)

@@ -9,16 +9,15 @@ import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.listings import CheckpointSummary, JobSummary, JobWait
-from onceward.coordinator.ops.top import by_trouble, records_per_second
+from onceward.coordinator.listings import JobSummary, JobWait
+from onceward.coordinator.ops.top import by_trouble
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
-    CheckpointKind,
-    CheckpointState,
     Generation,
     JobName,
 )
@@ -60,30 +59,18 @@ def test_the_job_that_needs_a_person_more_comes_first(worse: JobSummary, better:
     assert by_trouble(worse, NOW) < by_trouble(better, NOW)
 
 
-def checkpoint(records: int, seconds_ago: float, state: CheckpointState = CheckpointState.SETTLED) -> CheckpointSummary:
-    return CheckpointSummary(
-        checkpoint=CheckpointId(1), base=NO_CHECKPOINT, generation=Generation(1), kind=CheckpointKind.CHECKPOINT,
-        name="", state=state, abort_reason=None, detail="", triggered_at=NOW - timedelta(seconds=seconds_ago),
-        decided_at=None, settled_at=None, waited=timedelta(0), ran=None, decided=None, settled=None,
-        records_read=records, records_written=0, bytes_read=0, bytes_written=0, committables=0, amendment=0,
-    )  # fmt: skip
-
-
-def test_the_rate_counts_completed_checkpoints_until_now() -> None:
-    assert records_per_second([], NOW) == 0
-    found = [checkpoint(300, 1), checkpoint(500, 5, CheckpointState.ABORTED), checkpoint(700, 10)]
-    assert records_per_second(found, NOW) == 100
-
-
 def test_an_overview_without_a_terminal_is_printed_on_request(tmp_path: Path) -> None:
     halted(tmp_path)
     refused = onceward("top", "--state-dir", str(tmp_path))
     assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
     assert "needs a terminal" in refused.stderr
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
-        client.open_job(JobName("bills"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
+        session = client.open_job(JobName("bills"), (SOURCE, SINK), CheckpointSettings(), None, driver="d")
+        session.report_progress(lambda: ReadProgress(lag=12_300, measured_ago=timedelta(0), records_per_second=512.4))
+        session.renew()
         shown = onceward("top", "--once", "--coordinator", coordinator.address)
     assert shown.returncode == ExitCode.FINISHED
     lines = shown.stdout.splitlines()
-    assert re.match(r"orders +halted ", lines[1]), "the one in trouble is first"
-    assert re.match(r"bills +running .*waits for ", lines[2])
+    assert re.search(r" lag +records/s ", lines[0])
+    assert re.match(r"orders +halted .* - +- +- ", lines[1]), "the one in trouble is first, its lag is unknown"
+    assert re.match(r"bills +running .* 12.3 k +512 .*waits for ", lines[2])

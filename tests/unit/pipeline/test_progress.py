@@ -6,11 +6,13 @@ import pty
 import re
 import struct
 import termios
+from datetime import timedelta
 
 import pytest
 
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.progress import Progress, Snapshot
+from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 
 
 class Terminal(io.StringIO):
@@ -133,6 +135,34 @@ def test_the_rate_counts_the_records_of_the_last_seconds() -> None:
         now[0] += 1.0
         progress.read(200, 0)
     assert progress.snapshot().records_per_second == 200.0
+
+
+def test_a_rate_is_known_also_when_checkpoints_take_longer_than_it_is_counted_over() -> None:
+    here = Plain()
+    here.progress.opened(1, "a1b2")
+    for here.now in (20.0, 40.0, 60.0):
+        here.progress.read(2000, 0)
+    assert here.progress.snapshot().records_per_second == 100.0
+    here.now = 80.0
+    assert here.progress.snapshot().records_per_second == 50.0
+
+
+def test_a_report_has_where_the_newest_checkpoint_left_the_input_and_when_that_was() -> None:
+    here = Plain()
+    here.progress.opened(1, "a1b2")
+    assert here.progress.report() is None, "nothing is planned yet"
+    partition = PartitionLag(partition="orders-0", position=12, lag=250)
+    here.now = 5.0
+    here.progress.read(50, 250, [partition], planned_s_ago=2.0)
+    here.now = 10.0
+    assert here.progress.report() == ReadProgress(
+        lag=250, measured_ago=timedelta(seconds=7), records_per_second=5.0, partitions=(partition,)
+    )
+    for here.now in (15.0, 26.0):
+        here.progress.planned_nothing(0, [])
+    assert here.progress.report() == ReadProgress(lag=0, measured_ago=timedelta(0), records_per_second=0.0)
+    here.progress.opened(2, "a1b2")
+    assert here.progress.report() is None, "the next generation has planned nothing"
 
 
 class Outage:

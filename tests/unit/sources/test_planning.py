@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
 from onceward.sources.kafka.control import metadata
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.driver.limits import BURST_SECONDS, RateLimit, level, share
@@ -246,3 +246,15 @@ def test_leaders_that_stay_away_are_named_in_the_end(passing: ManualTime) -> Non
     with pytest.raises(CheckpointFailedError, match=str(P[1])):
         insist(lambda _: {P[0]: 1}, P[:2], patience=8)
     assert 8 <= passing.now < 12
+
+
+def test_a_plan_says_where_it_leaves_each_partition_and_what_is_unknown() -> None:
+    positions = at(Cursor(next=5), Cursor(next=9), Cursor(next=3), Cursor(next=4, end=4))
+    made = plan(positions, {P[0]: 25, P[1]: 9}, offsets=8)
+    assert list(made.partitions()) == [
+        PartitionLag(partition="t-0", position=13, lag=12),
+        PartitionLag(partition="t-1", position=9, lag=0),
+        PartitionLag(partition="t-2", position=3, lag=None),
+        PartitionLag(partition="t-3", position=4, lag=0),
+    ]
+    assert made.lag == 12

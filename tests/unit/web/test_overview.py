@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward.coordinator.errors import CoordinatorLostError
-from onceward.coordinator.listings import CheckpointSummary, JobSummary, JobWait
+from onceward.coordinator.listings import CheckpointSummary, JobProgress, JobSummary, JobWait
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -19,6 +19,8 @@ from onceward.coordinator.protocol.values import (
 from onceward.coordinator.web.bars import WIDTH, bars
 from onceward.coordinator.web.overview import MAX_ROWS, overview, parse_query
 from onceward.coordinator.web.reading import Reader
+from onceward.coordinator.web.sparkline import HEIGHT, points
+from onceward.coordinator.web.sparkline import WIDTH as SPARKLINE_WIDTH
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,6 +51,10 @@ def job(name: str, **given: Any) -> JobSummary:
     return JobSummary(**usual | given)
 
 
+def progress(lag: int | None) -> JobProgress:
+    return JobProgress(lag=lag, measured_at=NOW, records_per_second=1.0, recent_lag=(), recent_records_per_second=())
+
+
 def names(jobs: list[JobSummary], *query: tuple[str, str]) -> list[str]:
     return [row.job for row in overview(jobs, parse_query(query), NOW).rows]
 
@@ -64,7 +70,7 @@ def test_thousands_of_jobs_are_never_in_one_answer() -> None:
 
 def test_pages_show_each_job_once_whatever_the_order() -> None:
     jobs = [job(f"job-{number}", generation=Generation(1 + number % 3)) for number in range(25)]
-    for sort in ("name", "status", "generation", "waits", "completed", "losses"):
+    for sort in ("name", "status", "generation", "waits", "completed", "lag", "losses"):
         for reverse in ("0", "1"):
             query = (("sort", sort), ("reverse", reverse), ("limit", "10"))
             pages = [names(jobs, *query, ("page", str(page))) for page in (1, 2, 3)]
@@ -78,14 +84,19 @@ def test_orders_put_what_a_person_looks_for_first() -> None:
         job("old", last_completed_at=NOW - minute),
         job("stuck", waits=(JobWait(what="x", since=NOW - minute),)),
         job("lossy", unacknowledged_losses=3),
+        job("behind", progress=progress(9)),
+        job("query", progress=progress(None)),
+        job("up-to-date", progress=progress(0)),
         job("restless", generation=Generation(9)),
         job("halted", status=JobStatus.HALTED),
         job("done", status=JobStatus.FINISHED),
     ]
-    firsts = {sort: names(jobs, ("sort", sort))[0] for sort in ("status", "completed", "waits", "losses", "generation")}
-    assert firsts == {
-        "status": "halted", "completed": "old", "waits": "stuck", "losses": "lossy", "generation": "restless",
+    sorts = ("status", "completed", "waits", "losses", "lag", "generation")
+    assert {sort: names(jobs, ("sort", sort))[0] for sort in sorts} == {
+        "status": "halted", "completed": "old", "waits": "stuck", "losses": "lossy", "lag": "behind",
+        "generation": "restless",
     }  # fmt: skip
+    assert names(jobs, ("sort", "lag"))[1] == "up-to-date", "unknown is not 0 and comes last"
     assert names(jobs, ("sort", "status"), ("reverse", "1"))[0] == "done"
     assert names(jobs, ("status", "halted")) == ["halted"]
 
@@ -185,3 +196,12 @@ def test_a_visitor_never_gets_the_answer_to_another_one() -> None:
     reader = Reader(clock=lambda: 0.0)
     answers = [reader._shared(visitor, "job", visitor.upper) for visitor in ("a", "b", "a", "")]
     assert answers == ["A", "B", "A", ""]
+
+
+def test_a_sparkline_goes_from_0_to_the_highest_value_and_stays_inside() -> None:
+    assert points([]) == points([5.0]) == "", "one value is no line"
+    assert points([0, 10, 5]) == "1.0,15.0 30.0,1.0 59.0,8.0"
+    assert points([0.0, 0.0]) == "1.0,15.0 59.0,15.0"
+    for x, y in (one.split(",") for one in points([float(n % 7) for n in range(30)]).split()):
+        assert 0 < float(x) < SPARKLINE_WIDTH
+        assert 0 < float(y) < HEIGHT

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ConfigurationError, ExitCode
 from onceward.coordinator.ops.serve import page_of
 from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.listen import parse_listen
@@ -33,6 +35,15 @@ pytestmark = pytest.mark.slow
 MARKUP = "<script>alert('x')</script><b onclick=x>\u202e & \x1b[2J"
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
 OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
+
+
+LAG = 2_500
+
+
+def progress(lag: int) -> ReadProgress:
+    partitions = [PartitionLag(partition=f"<b>-{n}", position=10 + n, lag=n) for n in range(71)]
+    partitions.append(PartitionLag(partition="away-0", position=4, lag=None))
+    return ReadProgress(lag=lag, measured_ago=timedelta(0), records_per_second=80.0, partitions=partitions)
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         client = stack.enter_context(connect(process.address))
         running = ScriptedDriver(client, JobName("running"), settings=OFTEN)
         running.wait_committed(2)
+        for lag in (900, LAG):
+            running.session.report_progress(lambda lag=lag: progress(lag))  # type: ignore[misc]
+            running.session.renew()
         finished = ScriptedDriver(client, JobName("finished"), settings=ON_DEMAND)
         finished.wait_committed(1)
         finished.close(CloseReason.FINISHED)
@@ -104,6 +118,43 @@ def test_a_running_job_shows_its_checkpoints_as_bars_that_go_on(place: Place) ->
     assert 'class="status running"' in first.live
     assert re.search(r'aria-label="wait [\d.]+ (ms|s), run [\d.]+ (ms|s), decide [\d.]+ (ms|s), settle', first.live)
     shows(place.site, "/jobs/running", lambda answer: newest(answer) > newest(first), "a later checkpoint is shown")
+
+
+def cells(row: str) -> dict[str, str]:
+    """The texts of a row of the overview, by their labels."""
+    found = re.findall(r'<td data-label="([^"]+)"[^>]*>(.*?)</td>', row)
+    return {label: re.sub(r"<[^>]*>", "", cell).strip() for label, cell in found}
+
+
+def test_the_overview_shows_lag_rate_and_their_course_and_what_is_unknown_as_unknown(place: Place) -> None:
+    answer = shows(place.site, "/?sort=lag", lambda answer: "2.5 k" in answer.live, "the driver has reported")
+    rows = dict(
+        zip(re.findall(r'<a id="job-(\w+)"', answer.live), re.findall(r"<tr>.*?</tr>", answer.live)[1:], strict=True)
+    )
+    assert next(iter(rows)) == "running", "the most lag comes first"
+    shown = cells(rows["running"])
+    assert (shown["Lag"], shown["Records/s"]) == ("2.5 k", "80")
+    assert len(re.findall(r'<svg class="sparkline".*?<polyline points="[\d., ]+"/>', rows["running"])) == 2
+    unknown = cells(rows["orders"])
+    assert (unknown["Lag"], unknown["Records/s"], unknown["Oldest transaction"]) == ("–", "–", "–")
+    (job,) = place.site.json("/?q=running")["jobs"]
+    assert (job["progress"]["lag"], job["progress"]["records_per_second"]) == (LAG, 80)
+    (job,) = place.site.json("/?q=orders")["jobs"]
+    assert job["progress"] is None
+
+
+def test_a_job_shows_its_partitions_those_with_the_most_lag_first(place: Place) -> None:
+    answer = shows(place.site, "/jobs/running", lambda a: 'id="positions"' in a.live, "the driver has reported")
+    table = re.search(r'<section aria-labelledby="positions">.*?</section>', answer.live)
+    assert table is not None
+    rows = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td><td class="number">(.*?)</td>', table[0])
+    assert len(rows) == 50
+    assert rows[0][1:] == ("4", "–")
+    assert rows[1] == ("&lt;b&gt;-<wbr>70", "80", "70")
+    assert "and 22 more" in table[0]
+    job = place.site.json("/jobs/running")["description"]
+    assert job["partitions"][1] == {"partition": "<b>-70", "position": 80, "lag": 70}
+    assert 'id="positions"' not in place.site.get("/jobs/orders").live
 
 
 def test_finished_and_restarting_jobs_say_so(place: Place) -> None:
