@@ -1,5 +1,6 @@
 """The page over prepared jobs at a fixed time: every status, and the longest things that a page shows."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -15,6 +16,7 @@ from onceward.coordinator.listings import (
     GenerationSummary,
     HistoryEntry,
     JobDescription,
+    JobProgress,
     JobSummary,
     JobWait,
     LossReport,
@@ -23,6 +25,7 @@ from onceward.coordinator.listings import (
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.read_progress import PartitionLag
 from onceward.coordinator.protocol.requests import Ending, Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus
@@ -102,6 +105,8 @@ class PreparedClient:
             connected=summary.status is JobStatus.RUNNING,
             unresolved={_SINK: slots} if job == HALTED else {},
             driven=summary.status in (JobStatus.RUNNING, JobStatus.RESTARTING),
+            partitions=() if summary.progress is None else _PARTITIONS,
+            other_partitions=0 if summary.progress is None else 42,
         )
         return self._changed(described)  # type: ignore[no-any-return]
 
@@ -210,10 +215,28 @@ def _job(name: str, status: JobStatus, last: int, **given: Any) -> JobSummary:
         "oldest_transaction": None,
         "takeover_permitted": False,
         "adoption_permitted": None,
+        "progress": _progress(last) if status is JobStatus.RUNNING else None,
     }
     return JobSummary(**usual | given)
 
 
+def _progress(seed: int) -> JobProgress:
+    waves = [math.sin(seed + number / 4) + math.sin(seed * 3 + number / 1.7) / 3 for number in range(30)]
+    lags = tuple(5_000 + round(1_800 * wave) for wave in waves)
+    rates = tuple(21_000.0 - 4_000 * wave for wave in waves)
+    return JobProgress(
+        lag=lags[-1],
+        measured_at=_ago(seconds=2.1),
+        records_per_second=rates[-1],
+        recent_lag=lags,
+        recent_records_per_second=rates,
+    )
+
+
+_PARTITIONS = tuple(
+    PartitionLag(partition=f"orders-{number}", position=90_120_400 + number * 7_919, lag=lag)
+    for number, lag in ((7, None), (3, 2_410), (0, 1_200), (12, 344), (5, 0))
+)
 _RUNS = JobWait(what="acknowledgements of checkpoint 20933 by kafka-source, kafka-sink", since=_ago(seconds=0.62))
 _JOBS: Mapping[str, JobSummary] = {
     job.job: job
