@@ -11,9 +11,11 @@ from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.observer import Observer
+from onceward.coordinator.web.page import Page
 
-__all__ = ["connect_to", "open_participants", "require_job"]
+__all__ = ["connect_to", "open_page", "open_participants", "require_job"]
 
 
 def require_job(job: str, coordinator: str | None) -> JobName:
@@ -25,6 +27,16 @@ def require_job(job: str, coordinator: str | None) -> JobName:
     if coordinator is not None:
         addresses_of(coordinator)
     return name
+
+
+def open_page(stack: contextlib.ExitStack, listen: Listen | None, progress: Progress) -> Page | None:
+    """Serve the page until ``stack`` closes; the job's first line names it. Raises ConfigurationError."""
+    if listen is None:
+        return None
+    page = Page(listen)
+    stack.callback(page.close)
+    progress.place += f", page {page.url}"
+    return page
 
 
 def open_participants(
@@ -66,11 +78,12 @@ def connect_to(
     *,
     shared: bool = False,
     observer: Observer | None = None,
+    page: Page | None = None,
 ) -> CoordinatorClient:
     """Connect to the coordinator, or start one in this process; ``stack`` closes it.
 
     ``shared``: other jobs of this process may use the one in this process, too; each job must be there only once.
-    ``observer``: of the one in this process.
+    ``observer``: of the one in this process. ``page``: shows that one.
     """
     if access.address is None:
         from onceward.coordinator.service.embedded import EmbeddedCoordinator, shared_coordinator
@@ -80,6 +93,8 @@ def connect_to(
         else:
             embedded = EmbeddedCoordinator(access.state_dir, observer=observer)
             stack.callback(embedded.close)
+        if page is not None:
+            page.attach(embedded.address, embedded.address)
         client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
     else:
         full = access.completed()

@@ -19,7 +19,7 @@ from onceward.coordinator.pipeline.interfaces import Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
+from onceward.coordinator.pipeline.opening import connect_to, open_page, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
@@ -28,6 +28,7 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.service.observer import observers
 from onceward.coordinator.traces.installed import wanted
+from onceward.coordinator.web.page import Page, place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,7 @@ class Pipeline:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         metrics: str | MetricsEndpoint | None = None,
+        web: str | None = None,
         traces: bool = False,
         accept_risks: Collection[str] = (),
     ) -> None:
@@ -80,6 +82,8 @@ class Pipeline:
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
+            port 0 for any free one.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
@@ -105,6 +109,8 @@ class Pipeline:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
         self._metrics = as_endpoint(metrics)
+        self._web = place_in_driver(web, self._access)
+        self._page: Page | None = None
         self._wants_traces = wanted(traces)
         self._accepted = preflight.accepted_risks(accept_risks)
         self._measured = NOT_MEASURED
@@ -116,6 +122,11 @@ class Pipeline:
     def metrics_url(self) -> str | None:
         """Where the metrics are served; None without ``metrics`` and while the job does not run."""
         return self._measured.url
+
+    @property
+    def page_url(self) -> str | None:
+        """Where the page is served; None without ``web`` and while the job does not run."""
+        return self._page.url if self._page is not None else None
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -146,6 +157,8 @@ class Pipeline:
             self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
             stack.callback(setattr, self, "_measured", NOT_MEASURED)
             self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)
+            self._page = open_page(stack, self._web, progress)
+            stack.callback(setattr, self, "_page", None)
             client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
             journal = Journal(self._job, self._measured.follow)
@@ -169,7 +182,11 @@ class Pipeline:
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         return connect_to(
-            stack, self._access, links, observer=observers(self._measured.observer, self._traced.observer)
+            stack,
+            self._access,
+            links,
+            observer=observers(self._measured.observer, self._traced.observer),
+            page=self._page,
         )
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:

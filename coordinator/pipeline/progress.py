@@ -72,7 +72,7 @@ class Progress:
         self._links = links or Links()
         self._clock = clock or (lambda: time.monotonic())
         self._job = job
-        self._place = place
+        self.place = place
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Progress:
         with self._lock:
             self._said, self._shown = (now, self._total), now
             self._recent, self._planned = [(now, 0)], None
-        self._say(f"Job {self._job} runs: generation {generation}, {self._place}, store id {store}")
+        self._say(f"Job {self._job} runs: generation {generation}, {self.place}, store id {store}")
 
     def left(self, how: str) -> None:
         """Say that the job has ended, if a generation of it has run. ``how``: for example finished."""

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.service.listen import Listen, parse_listen
 
-__all__ = ["Page", "place_of_page", "require_installed"]
+__all__ = ["Page", "place_in_driver", "place_of_page", "require_installed"]
 
 _MAX_CONNECTIONS = 64
 """Open at a time; further connections are closed at once."""
@@ -46,6 +47,26 @@ def place_of_page(text: str, *, anywhere: bool) -> Listen:
             "--tls-cert and --tls-key with --rights or --client-ca, or pass --insecure-listen-anywhere if only trusted "
             "machines reach it."
         )
+    return listen
+
+
+def place_in_driver(web: str | None, access: CoordinatorAccess) -> Listen | None:
+    """Return where to serve the page of the coordinator in this process; None if it is not wanted. Raises
+    ConfigurationError."""
+    if web is None:
+        return None
+    listen = parse_listen(web, anywhere=True)
+    if not access.embedded:
+        raise ConfigurationError(
+            f"web: the coordinator at {access.address} is in another process. Nothing was started. Leave web out, and "
+            "run onceward serve --web there."
+        )
+    if listen.path is not None or not listen.loopback:
+        raise ConfigurationError(
+            f"web: {web} is no HOST:PORT of this machine only, and visitors prove nothing. Nothing was started. Use "
+            "127.0.0.1 and a tunnel by ssh, or run onceward serve --web with TLS and --rights."
+        )
+    require_installed()
     return listen
 
 

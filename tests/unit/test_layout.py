@@ -55,8 +55,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.metrics",
         "coordinator.traces",
         "coordinator.service.embedded",
+        "coordinator.service.listen",
         "coordinator.service.observer",
         "coordinator.service.state_dir",
+        "coordinator.web.page",
     ),
     "coordinator/ops": (
         "coordinator.listings",

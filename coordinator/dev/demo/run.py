@@ -103,6 +103,7 @@ class _Demo:
             )
             cleanup.callback(supervisor.close)
             supervisor.start(seconds=self._seconds)
+            screen.print(f"see it in a browser: {supervisor.url}")
             troubles = self._watch(broker, supervisor)
             screen.phase("stopping the driver and the coordinator")
             history, unclean = supervisor.stop()

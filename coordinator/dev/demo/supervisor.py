@@ -96,6 +96,9 @@ class Supervisor:
         self.events = directory / "events.jsonl"
         self._port = free_ports(1, None)[0].client
         self._address = f"127.0.0.1:{self._port}"
+        self._page = f"127.0.0.1:{free_ports(1, None)[0].client}"
+        self.url = f"http://{self._page}/jobs/{JOB}"
+        """The job's page, which each coordinator serves in turn."""
         self._open_now = open_now
         self.left_open: set[str] = set()
         """Transactions that were open between a driver's death and the start of the next driver."""
@@ -170,6 +173,7 @@ class Supervisor:
     def _start_coordinator(self, name: str, armed: dict[str, str]) -> ManagedProcess:
         store = self._directory / "coordinator.sqlite"
         command = ["onceward.coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
+        command += ["--web", self._page]
         child = self._child(name, command, armed)
         limit = time.monotonic() + _START_LIMIT_S
         while not self._listening():

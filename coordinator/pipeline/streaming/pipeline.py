@@ -21,6 +21,7 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.traces.installed import wanted
+from onceward.coordinator.web.page import place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +66,7 @@ class StreamingPipeline:
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
+        web: str | None = None,
         traces: bool = False,
         accept_risks: Collection[str] = (),
     ) -> None:
@@ -87,6 +89,8 @@ class StreamingPipeline:
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
         :param allow_different_state: as for :class:`StreamSink`.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
+            port 0 for any free one.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
@@ -113,6 +117,8 @@ class StreamingPipeline:
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
+        place_in_driver(web, self._access)
+        self._web = web
         self._traces = wanted(traces)
         self._accepted = preflight.accepted_risks(accept_risks)
         self._stopping = StopFlag()
@@ -122,6 +128,11 @@ class StreamingPipeline:
     def metrics_url(self) -> str | None:
         """Where the metrics are served; None without ``metrics`` and before the job runs."""
         return self._running.metrics_url if self._running is not None else None
+
+    @property
+    def page_url(self) -> str | None:
+        """Where the page is served; None without ``web`` and before the job runs."""
+        return self._running.page_url if self._running is not None else None
 
     def stop(self) -> None:
         """End the query after its running batch is settled; callable from any thread and from signal handlers."""
@@ -153,6 +164,7 @@ class StreamingPipeline:
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     metrics=self._metrics,
+                    web=self._web,
                     traces=self._traces,
                     accept_risks=self._accepted,
                 )

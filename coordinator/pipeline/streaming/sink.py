@@ -20,7 +20,7 @@ from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.opening import connect_to, open_participants, require_job
+from onceward.coordinator.pipeline.opening import connect_to, open_page, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_retries, check_session
 from onceward.coordinator.pipeline.streaming.batches import Batch, describe_difference
@@ -35,6 +35,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.observer import observers
 from onceward.coordinator.traces.installed import wanted
+from onceward.coordinator.web.page import Page, place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,7 @@ class StreamSink:
         allow_complete_mode: bool = False,
         allow_different_state: bool = False,
         metrics: str | MetricsEndpoint | None = None,
+        web: str | None = None,
         traces: bool = False,
         accept_risks: Collection[str] = (),
     ) -> None:
@@ -97,6 +99,8 @@ class StreamSink:
         :param allow_different_state: accept that a batch has other records when Spark runs it again to write its state,
             as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
+            port 0 for any free one.
         :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
         :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
@@ -107,6 +111,8 @@ class StreamSink:
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._metrics = as_endpoint(metrics)
+        self._web = place_in_driver(web, access)
+        self._page: Page | None = None
         self._wants_traces = wanted(traces)
         self._accepted = preflight.accepted_risks(accept_risks)
         self._measured = NOT_MEASURED
@@ -159,7 +165,8 @@ class StreamSink:
         measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
         traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)
         observer = observers(measured.observer, traced.observer)
-        client = connect_to(stack, access, links, shared=True, observer=observer)
+        self._page = open_page(stack, self._web, progress)
+        client = connect_to(stack, access, links, shared=True, observer=observer, page=self._page)
         self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
         committer = sink.committer()
         stack.callback(committer.close)
@@ -296,6 +303,11 @@ class StreamSink:
     def metrics_url(self) -> str | None:
         """Where the metrics are served; None without ``metrics``."""
         return self._measured.url
+
+    @property
+    def page_url(self) -> str | None:
+        """Where the page is served; None without ``web``."""
+        return self._page.url if self._page is not None else None
 
     @property
     def ended(self) -> bool:

@@ -1,10 +1,11 @@
 """How far and how fast a driver reads is listed as it last reported it, and is unknown until then."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -105,15 +106,22 @@ def test_a_source_that_does_not_know_its_lag_has_a_rate_and_no_lag(
     session.close(CloseReason.STOPPED)
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a short path: with a long one, each coordinator has another socket."""
+    with TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
 def test_after_a_restart_of_the_coordinator_the_lag_is_unknown_until_the_driver_reports(
-    on: Callable[..., EmbeddedCoordinator], tmp_path: Path, job: str
+    on: Callable[..., EmbeddedCoordinator], short: Path, job: str
 ) -> None:
-    first = on(tmp_path / "state")
+    first = on(short)
     with connect(first.address) as client:
         session = opened(client, job)
         renew(session, reached(5))
         first.close()
-        second = on(tmp_path / "state")
+        second = on(short)
         assert second.address == first.address
         with OperatorClient(second.address) as people:
             assert people.job(JobName(job)).progress is None
