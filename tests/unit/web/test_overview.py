@@ -1,54 +1,23 @@
 """Which jobs an address shows, and how long a phase is drawn."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
 from onceward.coordinator.errors import CoordinatorLostError
-from onceward.coordinator.listings import CheckpointSummary, JobProgress, JobSummary, JobWait
+from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
     CheckpointState,
     Generation,
-    JobName,
 )
 from onceward.coordinator.web.bars import WIDTH, bars
 from onceward.coordinator.web.overview import MAX_ROWS, overview, parse_query
 from onceward.coordinator.web.reading import Reader
 from onceward.coordinator.web.sparkline import HEIGHT, points
 from onceward.coordinator.web.sparkline import WIDTH as SPARKLINE_WIDTH
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def job(name: str, **given: Any) -> JobSummary:
-    usual: dict[str, Any] = {
-        "job": JobName(name),
-        "status": JobStatus.RUNNING,
-        "status_detail": "",
-        "generation": Generation(1),
-        "last_checkpoint": CheckpointId(1),
-        "last_completed": CheckpointId(1),
-        "last_completed_at": NOW,
-        "settled": True,
-        "ending": None,
-        "failures": 0,
-        "open_requests": (),
-        "unreadable": "",
-        "restore_from": CheckpointId(0),
-        "restore_reason": "",
-        "orphan": "",
-        "unacknowledged_losses": 0,
-        "waits": (),
-        "oldest_transaction": None,
-        "takeover_permitted": False,
-        "adoption_permitted": None,
-    }
-    return JobSummary(**usual | given)
+from tests.unit.web.rows import NOW, checkpoint, job
 
 
 def progress(lag: int | None) -> JobProgress:
@@ -105,33 +74,6 @@ def test_an_address_of_a_view_leads_back_to_it() -> None:
     query = parse_query([("q", "a b"), ("status", "halted"), ("sort", "name"), ("reverse", "1"), ("page", "3")])
     assert query.address(page=4) == "/?q=a+b&status=halted&sort=name&reverse=1&page=4"
     assert query.address(status=None) == "/?q=a+b&sort=name&reverse=1", "another view begins with its first page"
-
-
-def checkpoint(**given: Any) -> CheckpointSummary:
-    usual: dict[str, Any] = {
-        "checkpoint": CheckpointId(2),
-        "base": CheckpointId(1),
-        "generation": Generation(1),
-        "kind": CheckpointKind.CHECKPOINT,
-        "name": "",
-        "state": CheckpointState.SETTLED,
-        "abort_reason": None,
-        "detail": "",
-        "triggered_at": NOW,
-        "decided_at": None,
-        "settled_at": None,
-        "waited": timedelta(seconds=1),
-        "ran": timedelta(seconds=2),
-        "decided": timedelta(0),
-        "settled": timedelta(seconds=7),
-        "records_read": 0,
-        "records_written": 0,
-        "bytes_read": 0,
-        "bytes_written": 0,
-        "committables": 0,
-        "amendment": 0,
-    }
-    return CheckpointSummary(**usual | given)
 
 
 def test_bars_are_on_one_scale_and_phases_follow_each_other() -> None:

@@ -1,50 +1,26 @@
 """The slots and positions that the page of a checkpoint lists."""
 
-from datetime import timedelta
 from typing import Any
 
-from onceward.coordinator.listings import CheckpointDescription, CheckpointSummary, RecordedSettlement
+from onceward.coordinator.listings import CheckpointDescription, RecordedSettlement
 from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
     CheckpointState,
     Committable,
     Document,
-    Generation,
     Outcome,
     ParticipantName,
     Settlement,
     Snapshot,
 )
 from onceward.coordinator.web.slots import MAX_SLOTS, positions_of, slots_of
+from tests.unit.web.rows import checkpoint
 
 SINK = ParticipantName("sink")
 
 
-def checkpoint(state: CheckpointState, bodies: list[dict[str, Any]], *outcomes: tuple[int, Outcome]) -> Any:
-    summary = CheckpointSummary(
-        checkpoint=CheckpointId(2),
-        base=CheckpointId(1),
-        generation=Generation(1),
-        kind=CheckpointKind.CHECKPOINT,
-        name="",
-        state=state,
-        abort_reason=None,
-        detail="",
-        triggered_at=None,
-        decided_at=None,
-        settled_at=None,
-        waited=timedelta(0),
-        ran=None,
-        decided=None,
-        settled=None,
-        records_read=0,
-        records_written=0,
-        bytes_read=0,
-        bytes_written=0,
-        committables=len(bodies),
-        amendment=0,
-    )
+def described(
+    state: CheckpointState, bodies: list[dict[str, Any]], *outcomes: tuple[int, Outcome]
+) -> CheckpointDescription:
     documents = [Document(kind="other", version=1, body=body) for body in bodies]
     committables = tuple(Committable(slot=slot, document=one) for slot, one in enumerate(documents))
     settlements = tuple(
@@ -56,7 +32,7 @@ def checkpoint(state: CheckpointState, bodies: list[dict[str, Any]], *outcomes: 
         for slot, outcome in outcomes
     )
     return CheckpointDescription(
-        summary=summary, snapshots={SINK: Snapshot(committables=committables)}, settlements=settlements
+        summary=checkpoint(state=state), snapshots={SINK: Snapshot(committables=committables)}, settlements=settlements
     )
 
 
@@ -69,7 +45,7 @@ def test_kafka_s_documents_say_what_a_slot_holds() -> None:
         "topics": {"out": {}},
         "inputs": [{"ranges": ranges}],
     }
-    (found,) = slots_of(checkpoint(CheckpointState.COMPLETED, [body]))
+    (found,) = slots_of(described(CheckpointState.COMPLETED, [body]))
     (slot,) = found.slots
     assert (slot.transaction, slot.records, slot.bytes, slot.topics) == ("a.b.1", 7, 900, ["out"])
     assert (slot.inputs[0], len(slot.inputs), slot.more_inputs) == ("in[0] 10..20", 4, 2)
@@ -78,7 +54,7 @@ def test_kafka_s_documents_say_what_a_slot_holds() -> None:
 def test_an_outcome_is_shown_only_where_it_is_known() -> None:
     bodies: list[dict[str, Any]] = [{}, {}]
     for state, first in ((CheckpointState.COMPLETED, None), (CheckpointState.SETTLED, Outcome.COMMITTED)):
-        (found,) = slots_of(checkpoint(state, bodies, (1, Outcome.IN_DOUBT)))
+        (found,) = slots_of(described(state, bodies, (1, Outcome.IN_DOUBT)))
         assert [(one.number, one.outcome) for one in found.slots] == [(1, Outcome.IN_DOUBT), (0, first)]
 
 
@@ -87,7 +63,7 @@ def test_many_slots_and_documents_of_any_form_are_bounded() -> None:
         {"inputs": 5, "topics": [1], "records": True, "bytes": "x"},
         {"inputs": [5, None, {"ranges": 3}, {"a": "b" * 999}]},
     ]
-    (found,) = slots_of(checkpoint(CheckpointState.COMPLETED, strange + [{}] * (MAX_SLOTS + 50), (240, Outcome.LOST)))
+    (found,) = slots_of(described(CheckpointState.COMPLETED, strange + [{}] * (MAX_SLOTS + 50), (240, Outcome.LOST)))
     assert (len(found.slots), found.more) == (MAX_SLOTS, 52)
     assert found.slots[0].number == 240, "what a person must know is shown in any case"
     assert found.slots[1].records is None

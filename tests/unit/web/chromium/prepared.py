@@ -50,6 +50,7 @@ from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.web import reading, rendering
 from onceward.coordinator.web.page import Page
 from tests.unit.web.browser import Site
+from tests.unit.web.rows import job
 
 __all__ = ["CHECKPOINT", "FINISHED", "HALTED", "NOW", "PRIVATE", "RESTARTING", "RUNNING", "PreparedClient", "prepared"]
 
@@ -195,29 +196,13 @@ def _ago(**given: float) -> datetime:
 
 def _job(name: str, status: JobStatus, last: int, **given: Any) -> JobSummary:
     usual: dict[str, Any] = {
-        "job": JobName(name),
         "status": status,
-        "status_detail": "",
-        "generation": Generation(1),
         "last_checkpoint": CheckpointId(last),
         "last_completed": CheckpointId(last),
         "last_completed_at": _ago(seconds=1.4),
-        "settled": True,
-        "ending": None,
-        "failures": 0,
-        "open_requests": (),
-        "unreadable": "",
-        "restore_from": CheckpointId(0),
-        "restore_reason": "",
-        "orphan": "",
-        "unacknowledged_losses": 0,
-        "waits": (),
-        "oldest_transaction": None,
-        "takeover_permitted": False,
-        "adoption_permitted": None,
         "progress": _progress(last) if status is JobStatus.RUNNING else None,
     }
-    return JobSummary(**usual | given)
+    return job(name, **usual | given)
 
 
 def _progress(seed: int) -> JobProgress:
