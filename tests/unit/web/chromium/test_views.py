@@ -60,6 +60,19 @@ def test_a_page_380_px_wide_scrolls_only_downwards(tab: Opener, site: Site, view
     assert opened.js("document.documentElement.scrollWidth") <= NARROW.width
 
 
+@every_view
+def test_no_text_leaves_its_box(tab: Opener, site: Site, view: View) -> None:
+    opened = tab(site)
+    for shape in (SHAPES[0], NARROW):
+        opened.shape(shape)
+        opened.open(view.address)
+        found = opened.js(
+            """() => [...document.querySelectorAll("dd, td, th, .chips a")].filter(
+              (one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth).map((one) => one.textContent.trim())"""
+        )
+        assert found == [], shape
+
+
 @pytest.mark.parametrize("shape", [SHAPES[0], NARROW], ids=str)
 @every_view
 def test_everything_is_reached_by_tab_and_shows_that_it_has_the_focus(
