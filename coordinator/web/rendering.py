@@ -64,7 +64,8 @@ def _took(took: timedelta | None) -> str:
 
 def _breakable(text: str) -> Markup:
     """Long names may wrap after their separators."""
-    return Markup("").join(Markup("{}<wbr>").format(part) if part in "-_." else escape(part) for part in text)
+    shown = printable(text)
+    return Markup("").join(Markup("{}<wbr>").format(part) if part in "-_." else escape(part) for part in shown)
 
 
 _environment = Environment(
