@@ -16,7 +16,7 @@ from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.printable import escape_logs, logger
 from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.listen import Listen, parse_listen
+from onceward.coordinator.service.listen import Listen, parse_listen, scratch_for_sockets
 from onceward.coordinator.service.observer import observers
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.run import Serving, serve
@@ -160,7 +160,7 @@ def run_serve(
 
 def _private_socket(stack: contextlib.ExitStack) -> str:
     """Where the page reaches the coordinator, which asks for no certificate there, and takes visitors' tokens."""
-    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="onceward-page-"))
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="onceward-", dir=scratch_for_sockets()))
     return f"unix:{directory}/coordinator.sock"
 
 

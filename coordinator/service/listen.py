@@ -3,12 +3,13 @@
 import ipaddress
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
 
-__all__ = ["DEFAULT_LISTEN", "LONGEST_SOCKET_PATH", "Listen", "parse_listen"]
+__all__ = ["DEFAULT_LISTEN", "LONGEST_SOCKET_PATH", "Listen", "parse_listen", "scratch_for_sockets"]
 
 DEFAULT_LISTEN = "127.0.0.1:7878"
 
@@ -66,6 +67,14 @@ def parse_listen(text: str, *, anywhere: bool = False) -> Listen:
             "listen on 127.0.0.1, or pass --insecure-listen-anywhere if only trusted machines reach it."
         )
     return listen
+
+
+def scratch_for_sockets() -> str:
+    """Where to make a directory ``onceward-...`` for a socket ``coordinator.sock``: the directory for temporary files,
+    or ``/tmp`` if paths in it would be too long."""
+    scratch = tempfile.gettempdir()
+    short = len(os.fsencode(f"{scratch}/onceward-12345678/coordinator.sock")) <= LONGEST_SOCKET_PATH
+    return scratch if short else "/tmp"
 
 
 def _socket_path(text: str) -> Path:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.service.listen import LONGEST_SOCKET_PATH
+from onceward.coordinator.service.listen import LONGEST_SOCKET_PATH, scratch_for_sockets
 from onceward.coordinator.store.private import make_private_directory, require_private_directory
 
 __all__ = ["STATE_DIR_VARIABLE", "StateDirectory", "state_directory"]
@@ -42,7 +42,7 @@ class StateDirectory:
         that the umask leaves. It is elsewhere if the path would be too long."""
         path = self._sockets / "coordinator.sock"
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-            self._scratch = Path(tempfile.mkdtemp(prefix="onceward-"))
+            self._scratch = Path(tempfile.mkdtemp(prefix="onceward-", dir=scratch_for_sockets()))
             path = self._scratch / "coordinator.sock"
         else:
             make_private_directory(self._sockets)

@@ -4,13 +4,14 @@ import os
 import resource
 import signal
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode
-from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.listen import parse_listen, scratch_for_sockets
 from tests.support.processes import Process, Processes
 from tests.support.scripted import CoordinatorProcess
 
@@ -98,3 +99,11 @@ def test_a_coordinator_leaves_no_core_dump_which_would_hold_its_passwords(tmp_pa
         assert line.split()[4] == "0"
     finally:
         process.end()
+
+
+@pytest.mark.parametrize(("scratch", "chosen"), [("/short", "/short"), ("/long" * 20, "/tmp")])
+def test_sockets_are_made_where_their_paths_are_short_enough(
+    scratch: str, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", scratch)
+    assert scratch_for_sockets() == chosen

@@ -56,9 +56,16 @@ class Site:
 
 @contextmanager
 def serving(
-    directory: Path, *, port: int | None = None, web: str = "127.0.0.1:0", store_url: str = ""
+    directory: Path,
+    *,
+    port: int | None = None,
+    web: str = "127.0.0.1:0",
+    store_url: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[CoordinatorProcess, Site]]:
-    process = CoordinatorProcess(directory, port=port, store_url=store_url, options=("--web", web))
+    process = CoordinatorProcess(
+        directory, port=port, store_url=store_url, environment=environment, options=("--web", web)
+    )
     try:
         process.wait_ready()
         wait_until(lambda: "listens on" in process.log.read_text(), "the address is announced")

@@ -410,6 +410,13 @@ def test_no_token_is_asked_for_in_plain_text() -> None:
         page_of(stack, "127.0.0.1:0", socket_of_the_user, None, Path("rights.toml"), anywhere=True)
 
 
+def test_the_page_needs_no_short_path_for_temporary_files(tmp_path: Path) -> None:
+    scratch = tmp_path / ("long" * 30)
+    scratch.mkdir()
+    with serving(tmp_path / "here", environment={"TMPDIR": str(scratch)}) as (_, site):
+        shows(site, "/", lambda answer: answer.status == 200, "the page is served")
+
+
 def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         used = f"127.0.0.1:{other.getsockname()[1]}"
