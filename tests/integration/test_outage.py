@@ -68,7 +68,10 @@ def test_jobs_continue_soon_after_a_paused_broker_returns(broker: LocalKafka, tm
             os.kill(pid, signal.SIGCONT)
         back = time.time()
         for here, driver in jobs:
-            wait_until(partial(pre_committed, here, back), f"{here.spec['job']} continues:\n{driver.tail()}", 120)
+            try:
+                wait_until(partial(pre_committed, here, back), f"{here.spec['job']} continues", 120)
+            except AssertionError as error:  # only now does the log say what it waits for
+                raise AssertionError(f"{error}\n{driver.tail()}") from None
         went_on = {here.spec["job"]: pre_committed(here, back)[0] - back for here, _ in jobs}
         assert max(went_on.values()) < SOON_S, went_on
 
