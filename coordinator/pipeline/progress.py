@@ -82,7 +82,7 @@ class Progress:
         self._completed = 0
         self._settled_at: float | None = None
         self._lag: int | None = None
-        self._planned: tuple[float, tuple[PartitionLag, ...]] | None = None
+        self._planned: tuple[float, Iterable[PartitionLag]] | None = None
         """When this generation last planned a checkpoint, and where that left the partitions."""
         self._total = 0
         """Records read since the start."""
@@ -142,14 +142,13 @@ class Progress:
         self._record(0, lag, partitions, 0.0)
 
     def _record(self, records: int, lag: int | None, partitions: Iterable[PartitionLag], planned_s_ago: float) -> None:
-        left = tuple(partitions)
         with self._lock:
             now = self._clock()
             recent = [(at, n) for at, n in self._recent if now - at < _RECENT] or self._recent[-1:]
             self._recent = [*recent, (now, records)]
             self._total += records
             self._lag = lag
-            self._planned = now - planned_s_ago, left
+            self._planned = now - planned_s_ago, partitions
 
     def report(self) -> ReadProgress | None:
         """Return what listings show of this generation; None until it has planned a checkpoint."""
@@ -157,6 +156,8 @@ class Progress:
             if self._planned is None:
                 return None
             now, (planned, partitions) = self._clock(), self._planned
+            partitions = tuple(partitions)  # only now: most checkpoints are never reported
+            self._planned = planned, partitions
             return ReadProgress(
                 lag=self._lag,
                 measured_ago=timedelta(seconds=max(0.0, now - planned)),

@@ -3,7 +3,6 @@
 Each call carries the visitor's own token, so the coordinator itself holds visitors to their rights.
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -99,7 +98,7 @@ class Reader:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._own_address = ""
-        self._kept: dict[tuple[bytes, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _Kept] = {}
 
     def attach(self, own_address: str, address: str) -> None:
         """Read from now on.
@@ -160,7 +159,7 @@ class Reader:
         return OperatorClient.over(channel, self._own_address, patience=_PATIENCE)
 
     def _shared(self, visitor: str, view: str, read: Callable[[], T]) -> T:
-        key = hashlib.sha256(visitor.encode()).digest(), view
+        key = visitor, view
         with self._lock:
             kept = self._kept.pop(key, None) or _Kept()
             self._kept[key] = kept  # the last one used is the last one
