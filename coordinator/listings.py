@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from onceward.coordinator.protocol.answers import Verdict
@@ -32,16 +33,23 @@ from onceward.coordinator.protocol.values import (
 )
 
 __all__ = [
+    "Certificate",
     "CheckpointDescription",
     "CheckpointSummary",
+    "CommitTimes",
+    "CoordinatorDescription",
+    "CoordinatorRole",
     "GenerationSummary",
     "HistoryEntry",
     "JobDescription",
     "JobProgress",
     "JobSummary",
     "JobWait",
+    "Leader",
     "LossReport",
     "RecordedSettlement",
+    "Setting",
+    "Standby",
     "as_json",
 ]
 
@@ -227,6 +235,104 @@ class HistoryEntry:
     detail: str
     count: int
     """How often a refused call came within about a second."""
+
+
+class CoordinatorRole(StrEnum):
+    LEADS = "leads"
+    STANDS_BY = "stands_by"
+    """It would lead if it could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leader:
+    """The coordinator that leads."""
+
+    address: str
+    """Where clients reach it; empty if that is only inside a driver."""
+    term: int
+    since: datetime | None
+    """When its term began, by its own clock; None if unknown."""
+    web: str
+    """The address of its page; empty if it has none, or if browsers elsewhere may not reach it there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standby:
+    """A coordinator that waits for the lead, as the store knows it."""
+
+    name: str
+    """What it calls itself at the store: its machine and process, unless the store's URL says otherwise."""
+    address: str
+    """From where it is connected to the store; empty for the store's own machine."""
+    since: datetime | None
+    """When it connected, by the store's clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitTimes:
+    """How long the store took for the writes of decisions. The times are None without a write."""
+
+    commits: int
+    median: timedelta | None
+    """Within 10 %."""
+    p99: timedelta | None
+    """Within 10 %."""
+    worst: timedelta | None
+    window: timedelta
+    """In how much time the writes were, up to now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """A file of certificates that a coordinator uses."""
+
+    option: str
+    """That names it, without dashes."""
+    expires_at: datetime | None
+    """When the first of its certificates expires; None if that cannot be read now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """An option of a coordinator that is in force."""
+
+    name: str
+    """Without dashes."""
+    value: str
+    """With secrets hidden; empty if it is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorDescription:
+    """What a coordinator says of itself, and of the one that leads. None is unknown to it."""
+
+    role: CoordinatorRole
+    detail: str
+    """Why it does not lead; empty if it leads."""
+    leader: Leader | None
+    standbys: tuple[Standby, ...] | None
+    """Only the leader knows them. Empty for a store that cannot be shared."""
+    store: str
+    """Its kind: sqlite or postgresql."""
+    shared: bool
+    """Several coordinators can share the store."""
+    store_id: str
+    """Empty if it does not lead."""
+    commits: CommitTimes | None
+    calls: int
+    """Open ones, without health checks."""
+    most_calls: int
+    connections: int | None
+    """TCP connections with open calls, health checks included. None if it listens on a socket only."""
+    drivers: int | None
+    """Those that have their instruction stream."""
+    jobs: int | None
+    """That the caller may view."""
+    certificates: tuple[Certificate, ...]
+    settings: tuple[Setting, ...]
+    """Empty inside a driver."""
+    version: str
+    """Of Onceward."""
 
 
 def as_json(values: Any) -> str:

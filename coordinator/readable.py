@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-__all__ = ["age", "count", "duration", "size"]
+__all__ = ["age", "count", "duration", "latency", "size"]
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -22,6 +22,12 @@ def duration(seconds: float) -> str:
         if rest := whole % size // part:
             parts.append(f"{rest} {name}")
     return sign + " ".join(parts)
+
+
+def latency(seconds: float) -> str:
+    """0.84 ms, 7.2 ms, 340 ms: what is short is not rounded to nothing."""
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.2g} ms" if 0.001 <= milliseconds < 9.95 else duration(seconds)
 
 
 def age(then: datetime, now: datetime) -> str:

@@ -14,6 +14,7 @@ from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.listings import (
     CheckpointDescription,
     CheckpointSummary,
+    CoordinatorDescription,
     GenerationSummary,
     HistoryEntry,
     JobDescription,
@@ -25,13 +26,14 @@ from onceward.coordinator.protocol.requests import Request, Ruling
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import CheckpointKind, Claim, JobName, ParticipantName, RequestId, Settlement
 from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
+from onceward.coordinator.v1.operators_pb2_grpc import CoordinatorServiceStub, OperatorServiceStub
 from onceward.coordinator.wire.answers import answer_from_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, RULING
 from onceward.coordinator.wire.limits import MAX_LISTED
 from onceward.coordinator.wire.listings import (
     checkpoint_description_from_wire,
     checkpoint_summary_from_wire,
+    coordinator_description_from_wire,
     generation_summary_from_wire,
     history_entry_from_wire,
     job_description_from_wire,
@@ -79,6 +81,7 @@ class OperatorClient:
         seconds = as_duration(patience).total_seconds()
         self._caller = Caller(channel, address, patience_s=seconds, broken=lambda: None, tls=tls)
         self._stub = OperatorServiceStub(in_pieces(channel))
+        self._coordinators = CoordinatorServiceStub(in_pieces(channel))
 
     def jobs(self) -> list[JobSummary]:
         """Return all jobs that the caller may view, by name."""
@@ -97,6 +100,15 @@ class OperatorClient:
             pb.ListJobsRequest(limit=1),
             lambda r: str(r.store_id),
             doing="asking for the store's id",
+        )
+
+    def coordinator(self) -> CoordinatorDescription:
+        """Return what the coordinator says of itself. One that stands by answers, too."""
+        return self._caller.call(
+            self._coordinators.DescribeCoordinator,
+            pb.DescribeCoordinatorRequest(),
+            coordinator_description_from_wire,
+            doing="asking what the coordinator does",
         )
 
     def describe(self, job: JobName) -> JobDescription:

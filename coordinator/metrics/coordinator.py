@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from cryptography import x509
 from prometheus_client import Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -30,6 +29,7 @@ from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.protocol.waits import unsettled_slots
+from onceward.coordinator.service.certificates import expiry_of
 from onceward.coordinator.service.observer import Unfinished, View
 
 __all__ = ["COORDINATOR_METRICS", "CoordinatorMetrics"]
@@ -297,11 +297,8 @@ class CoordinatorMetrics:
 
     def _expiries(self) -> Iterator[tuple[str, float]]:
         for option, file in self._certificates.items():
-            try:
-                found = x509.load_pem_x509_certificates(file.read_bytes())
-            except (OSError, ValueError):
-                continue  # perhaps in the middle of a replacement; the service logs what it cannot use
-            yield option, min(one.not_valid_after_utc for one in found).timestamp()
+            if (at := expiry_of(file)) is not None:
+                yield option, at.timestamp()
 
     def _counters(self) -> Iterator[Metric]:
         totals = list(self._totals.items())

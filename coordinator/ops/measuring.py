@@ -31,8 +31,7 @@ def measure(stack: contextlib.ExitStack, listen: str | None, tls: ServerTls | No
     from onceward.coordinator.metrics.coordinator import CoordinatorMetrics
     from onceward.coordinator.metrics.registry import Registry
 
-    files = {} if tls is None else {"tls-cert": tls.certificate, "client-ca": tls.client_ca}
-    metrics = CoordinatorMetrics(certificates={option: file for option, file in files.items() if file is not None})
+    metrics = CoordinatorMetrics(certificates={} if tls is None else tls.certificates)
     registry = Registry()
     registry.register(metrics)
     endpoint = Endpoint(

@@ -14,6 +14,7 @@ from onceward.coordinator.ops.json_logs import log_formatter
 from onceward.coordinator.ops.measuring import measure, trace
 from onceward.coordinator.ops.options import clusters_of
 from onceward.coordinator.ops.prompts import print_result
+from onceward.coordinator.ops.settings_in_force import settings_of
 from onceward.coordinator.printable import escape_logs, logger
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import Listen, parse_listen, scratch_for_sockets
@@ -23,8 +24,9 @@ from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.service.tls import ServerTls
+from onceward.coordinator.store.opening import kind_of
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.web.page import Page, place_of_page
+from onceward.coordinator.web.page import Page, place_of_page, published
 
 __all__ = ["run_serve"]
 
@@ -126,6 +128,24 @@ def run_serve(
     known = clusters_of(clusters, "started") if clusters is not None else {}
     committers = Committers.installed(known)
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
+    given = {
+        "listen": listen,
+        "advertise": advertise,
+        "store": store_url,
+        "store_password": store_password,
+        "clusters": clusters,
+        "tls_cert": None if tls is None else tls.certificate,
+        "tls_key": None if tls is None else tls.key,
+        "client_ca": None if tls is None else tls.client_ca,
+        "rights": rights,
+        "reflection": reflection,
+        "insecure_listen_anywhere": anywhere,
+        "log_level": log_level,
+        "log_format": log_format,
+        "metrics": metrics,
+        "web": web,
+        "traces": traces,
+    }
 
     def announce(address: str, store: Store | None) -> None:
         names = f", clusters {', '.join(known)}" if known else ""
@@ -151,8 +171,15 @@ def run_serve(
             store_url=store_url,
             store_password=_password(store_password),
             sockets=sockets,
+            web="" if page is None else published(page.url, place, advertise),
             options=ServerOptions(
-                reflection=reflection, tls=tls, rights=held, committers=committers, observer=observer
+                reflection=reflection,
+                tls=tls,
+                rights=held,
+                committers=committers,
+                observer=observer,
+                store_kind=kind_of(store_url),
+                settings=settings_of(given),
             ),
         )
         serve(serving, announce)

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 import grpc
 
 from onceward.coordinator.errors import StoreError
+from onceward.coordinator.listings import CoordinatorDescription, CoordinatorRole, Standby
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
@@ -46,6 +49,7 @@ class Coordinator:
         observer: Observer | None = None,
     ) -> None:
         self.store = store
+        self._may_view = guard.may_view
         self._watchers = Watchers()
         self._failed = asyncio.Event()
         self.engine = Engine(
@@ -75,6 +79,29 @@ class Coordinator:
     async def confirm(self) -> None:
         """Return when it is certain that no other coordinator leads. Raises StoreError."""
         await self._group_commit.confirm()
+
+    async def describe(self, itself: CoordinatorDescription) -> CoordinatorDescription:
+        """Add what only the one that leads knows. Raises StoreError."""
+        await self.confirm()
+        may_view = self._may_view()
+
+        def show(standbys: tuple[Standby, ...] | None) -> CoordinatorDescription:
+            known = (one.durable for one in self.engine.states() if one.durable.status is not JobStatus.FORGOTTEN)
+            return replace(
+                itself,
+                role=CoordinatorRole.LEADS,
+                detail="",
+                leader=self.store.leader,
+                standbys=standbys,
+                store=self.store.kind.value,
+                shared=self.store.kind.shared,
+                store_id=self.store.store_id,
+                commits=self.engine.commits.summary(),
+                drivers=self._watchers.count,
+                jobs=sum(may_view is None or may_view(durable.job) for durable in known),
+            )
+
+        return await self._group_commit.read(lambda store: store.standbys(), show)
 
     async def failed(self) -> None:
         """Return once the store has failed, or another coordinator leads; see ``engine.failure``."""

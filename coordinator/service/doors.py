@@ -20,7 +20,7 @@ from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
 from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS
 from onceward.coordinator.wire.malformed import MalformedError, as_job
 
-__all__ = ["CallsDoor", "Door", "Entrance", "HealthDoor", "behind"]
+__all__ = ["CallsDoor", "Connections", "Door", "Entrance", "HealthDoor", "behind"]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -41,6 +41,31 @@ class Door(Protocol):
         """Look further at a call that is open. Raises PeerRefusedError."""
 
 
+class Connections:
+    """The TCP connections that have open calls. gRPC names each by the port of its client; it does not say how many are
+    idle. Those to a socket have no names."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        return len(self._calls)
+
+    @contextmanager
+    def used(self, peer: str) -> Iterator[None]:
+        if peer.startswith("unix:"):
+            yield
+            return
+        self._calls[peer] += 1
+        try:
+            yield
+        finally:
+            self._calls[peer] -= 1
+            if not self._calls[peer]:
+                del self._calls[peer]
+
+
 class CallsDoor:
     """For the calls of drivers, operators and their tools.
 
@@ -52,23 +77,24 @@ class CallsDoor:
 
     def __init__(self, guard: Guard, most: int, most_of_peer: int) -> None:
         self._guard = guard
-        self._most, self._most_of_peer = most, most_of_peer
-        self._open = 0
+        self.most, self._most_of_peer = most, most_of_peer
+        self.count = 0
+        """Of open calls."""
         self._of_peer: Counter[str] = Counter()
 
     @contextmanager
     def open(self, method: str, context: Context) -> Iterator[None]:
         peer = self._guard.identify(context, method).name
-        if self._open >= self._most:
-            raise _too_many(f"the coordinator has {self._open} open calls and takes no more now")
+        if self.count >= self.most:
+            raise _too_many(f"the coordinator has {self.count} open calls and takes no more now")
         if self._guard.distinguishes and self._of_peer[peer] >= self._most_of_peer:
             raise _too_many(f"{peer} has {self._of_peer[peer]} open calls, and may have no more")
-        self._open += 1
+        self.count += 1
         self._of_peer[peer] += 1
         try:
             yield
         finally:
-            self._open -= 1
+            self.count -= 1
             self._of_peer[peer] -= 1
             if not self._of_peer[peer]:
                 del self._of_peer[peer]
@@ -103,27 +129,28 @@ class HealthDoor:
         pass
 
 
-def behind(door: Door, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-    """Return ``handler`` with ``door`` before all of its calls."""
-    return _Behind(door, handler)
+def behind(door: Door, handler: grpc.GenericRpcHandler, connections: Connections) -> grpc.GenericRpcHandler:
+    """Return ``handler`` with ``door`` before all of its calls. ``connections`` counts theirs."""
+    return _Behind(door, handler, connections)
 
 
 class Entrance:
     """What the generated functions that add a service take for a server: puts ``door`` before the service."""
 
-    def __init__(self, server: grpc.aio.Server, door: Door) -> None:
-        self._server, self._door = server, door
+    def __init__(self, server: grpc.aio.Server, door: Door, connections: Connections) -> None:
+        self._server, self._door, self._connections = server, door, connections
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(behind(self._door, handler) for handler in handlers))
+        found = tuple(behind(self._door, handler, self._connections) for handler in handlers)
+        self._server.add_generic_rpc_handlers(found)
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, object]) -> None:
         """Add nothing: these are the same methods, for a look-up that would bypass the door."""
 
 
 class _Behind(grpc.GenericRpcHandler):
-    def __init__(self, door: Door, handler: grpc.GenericRpcHandler) -> None:
-        self._door, self._handler = door, handler
+    def __init__(self, door: Door, handler: grpc.GenericRpcHandler, connections: Connections) -> None:
+        self._door, self._handler, self._connections = door, handler, connections
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         found: Any = self._handler.service(handler_call_details)
@@ -136,11 +163,11 @@ class _Behind(grpc.GenericRpcHandler):
         return made(call, found.request_deserializer, found.response_serializer)  # type: ignore[no-any-return]
 
     def _call(self, method: str, found: Any) -> Any:
-        door = self._door
+        door, connections = self._door, self._connections
 
         async def call(requests: Any, context: Context) -> Any:
             try:
-                with door.open(method, context):
+                with door.open(method, context), connections.used(context.peer()):
                     await door.admit(method, context)
                     if found.request_streaming:
                         return await found.stream_unary(requests, context)
@@ -153,7 +180,7 @@ class _Behind(grpc.GenericRpcHandler):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             try:
-                with door.open(method, context):
+                with door.open(method, context), connections.used(context.peer()):
                     await door.admit(method, context)
                     async for response in found.stream_stream(requests, context):
                         yield response

@@ -28,6 +28,7 @@ from onceward.coordinator.protocol.generations import fenced_answer
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
 from onceward.coordinator.service.budget import Budget
+from onceward.coordinator.service.commit_times import RecentCommits
 from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
@@ -68,7 +69,7 @@ class CommitBatch:
     """The jobs' states after these steps."""
     refused: list[tuple[JobName, Note]] = field(default_factory=list)
     stored_s: float = 0.0
-    """How long the write took, if an observer wants to know."""
+    """How long the write took."""
 
     def add(self, later: "CommitBatch") -> None:
         """Append ``later``, which was worked out after this one."""
@@ -104,6 +105,8 @@ class Engine:
         self.clock = clock
         self.observer: Observer | None = None
         """Is called as facts and refusals pass."""
+        self.commits = RecentCommits(clock)
+        """How fast the store is. Read it while nothing is written."""
         self.failure: StoreError | None = None
         """Set when the store has failed. Nothing is answered then, because the state in memory cannot be trusted."""
         self._budget = Budget()
@@ -174,12 +177,12 @@ class Engine:
         points = [_KILL_POINTS[type(fact)] for fact in facts if type(fact) in _KILL_POINTS]
         for before, _ in points:
             kill_point(before)
-        observer = self.observer
-        began = 0.0 if observer is None else self.clock()
+        began = self.clock()
         self._store.apply(batch.steps, at=self._wall())
-        if observer is not None:
-            batch.stored_s = self.clock() - began
-            observer.committed(batch.stored_s)
+        batch.stored_s = self.clock() - began
+        self.commits.add(batch.stored_s)
+        if self.observer is not None:
+            self.observer.committed(batch.stored_s)
         for _, after in points:
             kill_point(after)
 

@@ -1,5 +1,5 @@
 """The gate to the coordinator that leads, if this process has one. Only a coordinator that certainly leads answers, and
-each answer carries its term, so that clients can ignore a late one."""
+each answer carries its term, so that clients can ignore a late one. What a process says of itself needs no lead."""
 
 from collections.abc import Collection
 from typing import Any
@@ -18,13 +18,16 @@ class Gate(grpc.GenericRpcHandler):
     """Passes calls to a coordinator, or refuses them.
 
     :param methods: ``/package.Service/Method`` of all that a coordinator has.
+    :param always: answers, whether this process leads or not.
     """
 
-    def __init__(self, methods: Collection[str]) -> None:
+    def __init__(self, methods: Collection[str], always: grpc.GenericRpcHandler) -> None:
         self._methods = frozenset(methods)
+        self._always = always
         self._coordinator: Coordinator | None = None
         self._term = ""
-        self._reason = "the coordinator starts"
+        self.reason = "the coordinator starts"
+        """Why calls are refused."""
         self._leader = ""
 
     def open(self, coordinator: Coordinator) -> None:
@@ -32,9 +35,11 @@ class Gate(grpc.GenericRpcHandler):
 
     def close(self, reason: str, leader: str = "") -> None:
         """Refuse calls. ``leader``: the address of the coordinator that leads, if known."""
-        self._coordinator, self._reason, self._leader = None, reason, leader
+        self._coordinator, self.reason, self._leader = None, reason, leader
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        if (found := self._always.service(handler_call_details)) is not None:
+            return found
         coordinator = self._coordinator
         if coordinator is None:
             known = handler_call_details.method in self._methods
@@ -48,7 +53,7 @@ class Gate(grpc.GenericRpcHandler):
     async def _refuse(self, _requests: object, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         if self._leader:
             context.set_trailing_metadata(((LEADER, self._leader),))
-        await context.abort(grpc.StatusCode.UNAVAILABLE, self._reason)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, self.reason)
 
 
 Metadata = tuple[tuple[str, str], ...]

@@ -48,6 +48,7 @@ NEEDS: Mapping[str, Needs] = {
     "CloseJob": _DRIVE,
     "ListJobs": _always(Right.VIEW, across=True),
     "ListLosses": _always(Right.VIEW, across=True),
+    "DescribeCoordinator": _always(Right.VIEW, across=True),
     "DescribeJob": _VIEW,
     "ListCheckpoints": _VIEW,
     "DescribeCheckpoint": _VIEW,

@@ -17,6 +17,7 @@ from pathlib import Path
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.errors import ConfigurationError, StoreError
 from onceward.coordinator.links import Links
+from onceward.coordinator.listings import Leader
 from onceward.coordinator.printable import logger
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
@@ -55,6 +56,8 @@ class Serving:
     store_url: str
     store_password: str | None
     options: ServerOptions
+    web: str = ""
+    """The address of the page, for browsers elsewhere; empty for none."""
     sockets: Sequence[str] = ()
     """More targets ``unix:PATH`` to listen on, in directories that only this user may enter."""
 
@@ -187,7 +190,7 @@ class _Process:
         if database is None:
             return None
         address = self._serving.advertise or self._address
-        return await asyncio.to_thread(partial(Store.lead, database, address=address))
+        return await asyncio.to_thread(partial(Store.lead, database, address=address, web=self._serving.web))
 
     async def _wait_for_the_store(self, error: StoreError) -> None:
         await self._server.ready(False)
@@ -198,8 +201,9 @@ class _Process:
     def _candidate(self) -> Candidate:
         return open_candidate(self._serving.store_url, self._serving.store_password)
 
-    async def _show_leader(self, leader: str) -> None:
-        await self._server.stand_by(f"this coordinator stands by; {leader or 'another one'} leads", leader)
+    async def _show_leader(self, leader: Leader | None) -> None:
+        known = leader.address if leader is not None else ""
+        await self._server.stand_by(f"this coordinator stands by; {known or 'another one'} leads", leader)
         self._announce_once(None)
 
     async def _lead(self, store: Store) -> StoreError | None:

@@ -12,12 +12,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.listings import Certificate, CoordinatorDescription, CoordinatorRole, Leader, Setting
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.certificates import expiry_of
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
+from onceward.coordinator.service.describing import coordinator_service, own_version
 from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.doors import CallsDoor, Entrance, HealthDoor, behind
+from onceward.coordinator.service.doors import CallsDoor, Connections, Entrance, HealthDoor, behind
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.intake import Intake
 from onceward.coordinator.service.leading import Gate
@@ -26,6 +29,7 @@ from onceward.coordinator.service.peers import Guard
 from onceward.coordinator.service.rejections import counted
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.tls import ServerTls
+from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2, participants_pb2
 from onceward.coordinator.wire.channel import KeepAlive
@@ -64,6 +68,10 @@ class ServerOptions:
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
     observer: Observer | None = None
     """What measures the coordinator. It outlives each term, and serves the next one."""
+    store_kind: StoreKind = StoreKind.SQLITE
+    """Of the store for which it stands by."""
+    settings: tuple[Setting, ...] = ()
+    """What the process was told, for people: without secrets."""
 
 
 def _wall() -> datetime:
@@ -73,7 +81,7 @@ def _wall() -> datetime:
 class CoordinatorServer:
     """The coordinator's server. Create, start and stop it inside one running event loop.
 
-    It leads on a store, or stands by for one: then it refuses all calls except those about its health.
+    It leads on a store, or stands by for one: then it refuses all calls except those about its health and itself.
     """
 
     def __init__(
@@ -89,8 +97,12 @@ class CoordinatorServer:
         self._options = options or ServerOptions()
         self._checkers = checkers if checkers is not None else Checkers.installed()
         self._clock, self._wall = clock, wall
-        self._gate = Gate(_METHODS)
         self._guard = Guard(self._options.rights, refused=self._refused)
+        self._gate = Gate(_METHODS, coordinator_service(self._describe, self._guard))
+        self._leader: Leader | None = None
+        self._calls = CallsDoor(self._guard, self._options.max_concurrent_rpcs, MAX_CALLS_OF_PEER)
+        self._connections = Connections()
+        self._reached_by_tcp = False
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self._doubts: asyncio.Task[None] | None = None
@@ -108,6 +120,7 @@ class CoordinatorServer:
         Raises ConfigurationError when one cannot be bound, or a certificate cannot be used.
         """
         credentials = None if self._options.tls is None else self._options.tls.credentials()
+        self._reached_by_tcp = not all(target.startswith("unix:") for target in targets)
         ports = []
         for target in targets:
             try:
@@ -133,12 +146,13 @@ class CoordinatorServer:
         self.coordinator = self._coordinator_of(store)
         await self._lead(self.coordinator)
 
-    async def stand_by(self, reason: str, leader: str = "") -> None:
+    async def stand_by(self, reason: str, leader: Leader | None = None) -> None:
         """Refuse calls with the reason, and stop serving jobs. The store can be closed afterwards.
 
-        :param leader: the address of the coordinator that leads, if known.
+        :param leader: the coordinator that leads, if known.
         """
-        self._gate.close(reason, leader)
+        self._leader = leader
+        self._gate.close(reason, "" if leader is None else leader.address)
         if self._doubts is not None:
             self._doubts.cancel()
             self._doubts = None
@@ -161,6 +175,35 @@ class CoordinatorServer:
         await self._health.enter_graceful_shutdown()
         await self.stand_by("the coordinator stops")
         await self._server.stop(grace)
+
+    async def _describe(self) -> CoordinatorDescription:
+        """Raises StoreError."""
+        options = self._options
+        files = {} if options.tls is None else options.tls.certificates
+        itself = CoordinatorDescription(
+            role=CoordinatorRole.STANDS_BY,
+            detail=self._gate.reason,
+            leader=self._leader,
+            standbys=None,
+            store=options.store_kind.value,
+            shared=options.store_kind.shared,
+            store_id="",
+            commits=None,
+            calls=self._calls.count,
+            most_calls=self._calls.most,
+            connections=self._connections.count if self._reached_by_tcp else None,
+            drivers=None,
+            jobs=None,
+            certificates=tuple(
+                [
+                    Certificate(option=option, expires_at=await asyncio.to_thread(expiry_of, file))
+                    for option, file in files.items()
+                ]
+            ),
+            settings=options.settings,
+            version=own_version(),
+        )
+        return itself if self.coordinator is None else await self.coordinator.describe(itself)
 
     def _coordinator_of(self, store: Store) -> Coordinator:
         return Coordinator(
@@ -214,16 +257,17 @@ class CoordinatorServer:
                 *(self._options.tls.arguments() if self._options.tls is not None else ()),
             ],
         )
-        calls = CallsDoor(self._guard, self._options.max_concurrent_rpcs, MAX_CALLS_OF_PEER)
-        handler = behind(calls, Intake().bounded(self._gate))
+        handler = behind(self._calls, Intake().bounded(self._gate), self._connections)
         if self._options.observer is not None:
             handler = counted(handler, self._options.observer.rejected)
         server.add_generic_rpc_handlers((handler,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor(), self._connections))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             servicer = reflection.aio.ReflectionServicer(names)
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, Entrance(server, calls))
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+                servicer, Entrance(server, self._calls, self._connections)
+            )
         return server
 
 

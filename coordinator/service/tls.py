@@ -1,6 +1,7 @@
 """TLS of the coordinator: its certificate, and the authorities whose clients it accepts."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,12 @@ class ServerTls:
     @property
     def authenticates(self) -> bool:
         return self.client_ca is not None
+
+    @property
+    def certificates(self) -> Mapping[str, Path]:
+        """The files of certificates, by the option that names each."""
+        files = {"tls-cert": self.certificate, "client-ca": self.client_ca}
+        return {option: file for option, file in files.items() if file is not None}
 
     def check(self) -> None:
         """Raise ConfigurationError if a file cannot be used."""

@@ -46,6 +46,11 @@ class Watchers:
         for watcher in self._watchers.values():
             watcher.changed.set()
 
+    @property
+    def count(self) -> int:
+        """Of jobs whose drivers are connected."""
+        return len(self._watchers)
+
     def connected(self, job: JobName) -> bool:
         return job in self._watchers
 

@@ -1,20 +1,36 @@
 """What a store needs of its database: one connection that nothing ever replaces, held by this process alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.store.errors import StoreError
 
-__all__ = ["Candidate", "Database", "cause_of"]
+__all__ = ["MAX_STANDBYS", "Candidate", "Database", "StoreKind", "cause_of"]
+
+MAX_STANDBYS = 100
+"""Shown at a time."""
+
+
+class StoreKind(StrEnum):
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+    @property
+    def shared(self) -> bool:
+        """Several coordinators can have the store: one leads, the others stand by."""
+        return self is StoreKind.POSTGRESQL
 
 
 class Database(ABC):
     """An open database. Its lock is held from construction to :meth:`close`."""
 
+    kind: StoreKind
     name: str
     """For messages: a file, or where the tables are."""
     own_place: str
@@ -32,6 +48,10 @@ class Database(ABC):
 
     def allow_silence(self) -> None:  # noqa: B027 - as above
         """Keep the lock however long this process is silent: no other one could use it."""
+
+    def standbys(self) -> Sequence[Standby]:
+        """Who waits for the lead, the longest first, at most MAX_STANDBYS. Call it in a transaction."""
+        return ()
 
     @abstractmethod
     def explain(self, error: Exception, doing: str) -> StoreError:
@@ -81,8 +101,8 @@ class Candidate(ABC):
         """
 
     @abstractmethod
-    def leader(self) -> str:
-        """The address of the coordinator that leads; empty if unknown. Raises StoreUnusableError."""
+    def leader(self) -> Leader | None:
+        """The coordinator that leads, or led last; None if unknown. Raises StoreUnusableError."""
 
     @abstractmethod
     def holder(self) -> str:

@@ -2,15 +2,19 @@
 
 from contextlib import closing
 
-from onceward.coordinator.store.database import Candidate, Database
+from onceward.coordinator.store.database import Candidate, Database, StoreKind
 from onceward.coordinator.store.errors import StoreUnusableError
 from onceward.coordinator.store.sqlite import SqliteCandidate, file_of
 
-__all__ = ["open_candidate", "open_database"]
+__all__ = ["kind_of", "open_candidate", "open_database"]
 
 _POSTGRES = ("postgresql://", "postgres://")
 _LOCK_WAIT_S = 3.0
 """The session of a killed coordinator ends a moment after its process."""
+
+
+def kind_of(url: str) -> StoreKind:
+    return StoreKind.POSTGRESQL if url.startswith(_POSTGRES) else StoreKind.SQLITE
 
 
 def open_database(url: str, password: str | None = None) -> Database:
@@ -33,7 +37,7 @@ def open_database(url: str, password: str | None = None) -> Database:
 
 def open_candidate(url: str, password: str | None = None) -> Candidate:
     """Reach the database of a store, to lead when no other process does. Raises StoreUnusableError."""
-    if url.startswith(_POSTGRES):
+    if kind_of(url) is StoreKind.POSTGRESQL:
         try:
             from onceward.coordinator.store.postgres import PostgresCandidate  # its driver is an extra
         except ImportError as error:

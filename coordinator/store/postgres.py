@@ -7,7 +7,7 @@ that is stopped or cut off.
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, LiteralString
 
 import psycopg
@@ -17,11 +17,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.printable import logger
-from onceward.coordinator.store.database import Candidate, Database, cause_of
+from onceward.coordinator.store.database import MAX_STANDBYS, Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta
-from onceward.coordinator.store.term import TERM_RECORD, Term
+from onceward.coordinator.store.term import LEADER_RECORDS, leader_of
 
 __all__ = ["OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
 
@@ -34,6 +35,8 @@ _log = logger("onceward.store")
 _SECRETS = ("password", "sslpassword")
 _LOCK_SPACE = 0x6F6E6365
 """First half of the advisory lock's key; the second is the schema, so that each schema can hold a store."""
+_STANDBY_SPACE = _LOCK_SPACE + 1
+"""Every session that waits shares this lock, until it ends: so the leader sees who waits, and nobody writes for it."""
 _DEFAULTS = {
     "connect_timeout": "10",
     # A link that swallows everything ends the session in half a minute, and with it the coordinator.
@@ -78,6 +81,13 @@ _HOLDER: LiteralString = """
     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s AND objid = %s AND granted
 """
+_STANDBYS: LiteralString = """
+    SELECT application_name, host(client_addr), backend_start FROM pg_stat_activity JOIN pg_locks USING (pid)
+    WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid = %s AND objid = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+        AND granted AND pid <> pg_backend_pid()
+    ORDER BY backend_start LIMIT %s
+"""
 _MISSING_RIGHTS: LiteralString = """
     SELECT needed || ' on ' || name FROM unnest(%s::text[]) AS name,
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
@@ -96,6 +106,7 @@ class PostgresCandidate(Candidate):
     def __init__(self, url: str, password: str | None = None) -> None:
         self._url = url
         self._leads = False
+        self._waits = False
         self._session = session = _connect(url, password)
         try:
             with self._unusable("checked"):
@@ -114,6 +125,9 @@ class PostgresCandidate(Candidate):
             try:
                 session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
             except psycopg.errors.LockNotAvailable:
+                if not self._waits:
+                    session.execute("SELECT pg_advisory_lock_shared(%s, %s::oid::int)", (_STANDBY_SPACE, key[1]))
+                    self._waits = True
                 return None
             _set(session, {"lock_timeout": "0"})
         database = PostgresDatabase(self._url, session)
@@ -125,12 +139,11 @@ class PostgresCandidate(Candidate):
         )  # fmt: skip
         return database
 
-    def leader(self) -> str:
+    def leader(self) -> Leader | None:
         with self._unusable("read"):
             if self._session.execute("SELECT to_regclass(%s)", (meta.name,)).fetchone() == (None,):
-                return ""
-            found = self._session.execute(TERM_RECORD).fetchone()
-        return Term.of(found[0]).address if found is not None else ""
+                return None
+            return leader_of(dict(self._session.execute(LEADER_RECORDS).fetchall()))
 
     def holder(self) -> str:
         """For messages: the process that holds the lock."""
@@ -155,6 +168,7 @@ class PostgresCandidate(Candidate):
 class PostgresDatabase(Database):
     """One schema of a database, through a session that holds its lock."""
 
+    kind = StoreKind.POSTGRESQL
     own_place = "its own schema or database"
     errors = (SQLAlchemyError, psycopg.Error)
 
@@ -176,6 +190,10 @@ class PostgresDatabase(Database):
     def allow_silence(self) -> None:
         with self.connection.begin():
             _set(self._session, {name: _OURS[name] for name in _WAITING})
+
+    def standbys(self) -> Sequence[Standby]:
+        rows = self._session.execute(_STANDBYS, (_STANDBY_SPACE, MAX_STANDBYS)).fetchall()
+        return [Standby(name=name or "", address=address or "", since=since) for name, address, since in rows]
 
     def explain(self, error: Exception, doing: str) -> StoreError:
         if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):

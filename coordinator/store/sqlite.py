@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from onceward.coordinator.store.database import Candidate, Database, cause_of
+from onceward.coordinator.store.database import Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.lock import StoreLock
@@ -31,6 +31,7 @@ class SqliteDatabase(Database):
     """A file, its log and its lock file. Raises StoreUnusableError (in use, on a network filesystem) and
     StoreDamagedError."""
 
+    kind = StoreKind.SQLITE
     own_place = "its own file"
     # the sqlite3 module raises UnicodeDecodeError when its message quotes damaged text
     errors = (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError)
@@ -101,8 +102,8 @@ class SqliteCandidate(Candidate):
     def wait(self, seconds: float) -> SqliteDatabase:
         return SqliteDatabase(self._file)
 
-    def leader(self) -> str:
-        return ""
+    def leader(self) -> None:
+        return None
 
     def holder(self) -> str:
         return "unknown"

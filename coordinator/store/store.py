@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
 from sqlalchemy import Connection
@@ -14,14 +14,16 @@ from onceward.coordinator.listings import (
     CheckpointSummary,
     GenerationSummary,
     HistoryEntry,
+    Leader,
     LossReport,
+    Standby,
 )
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
-from onceward.coordinator.store.database import Database, cause_of
+from onceward.coordinator.store.database import Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError
 from onceward.coordinator.store.identity import identify
 from onceward.coordinator.store.opening import open_database
@@ -60,10 +62,19 @@ class Store:
     term: Term
     """This process writes only while it lasts."""
 
-    def __init__(self, database: Database, *, address: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        address: str = "",
+        web: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         """Begin a term on the store in ``database``, or on a new store there; then the store closes the database.
 
         :param address: where clients reach this coordinator.
+        :param web: where browsers reach its page.
         """
         self._database = database
         self._clock = clock
@@ -73,7 +84,10 @@ class Store:
             self.store_id = identify(database)
             """Random id, assigned when the store is created. Part of every claim."""
             with self._transaction() as connection:
-                self.term = begin_term(connection, address)
+                now = wall()
+                self.term = begin_term(connection, address, web=web, at=now)
+        self.leader = Leader(address=address, term=self.term.number, since=now, web=web)
+        """This coordinator, as standbys see it."""
 
     @classmethod
     def open(cls, url: str, *, password: str | None = None) -> Self:
@@ -91,16 +105,17 @@ class Store:
             raise
 
     @classmethod
-    def lead(cls, database: Database, *, address: str) -> Self:
+    def lead(cls, database: Database, *, address: str, web: str = "") -> Self:
         """Open or create the store in ``database`` for a coordinator that another one may replace: call
         :meth:`confirm` when it is due. Closes the database when that fails. Raises as :meth:`open` does.
 
         :param address: where clients reach this coordinator.
+        :param web: where browsers reach its page.
         """
         try:
             with database.translated("opening the store"):
                 database.limit_silence()
-            return cls(database, address=address)
+            return cls(database, address=address, web=web)
         except BaseException:
             database.close()
             raise
@@ -124,6 +139,24 @@ class Store:
         """Ask the database whether this process still leads. Raises LeadLostError, StoreError."""
         with self._reading("confirming the lead") as connection:
             require_term(connection, self.term, lock=False)
+
+    @property
+    def kind(self) -> StoreKind:
+        return self._database.kind
+
+    def standbys(self) -> tuple[Standby, ...] | None:
+        """Who waits for the lead, for display; None if the database does not say. Raises StoreError only when the
+        connection is lost."""
+        self._require()
+        try:
+            with self._transaction():
+                return tuple(self._database.standbys())
+        except self._database.errors as error:
+            if self._database.is_lost(error):
+                self._failure = self._database.explain(error, "asking who stands by")
+                raise self._failure from error
+            _log.warning("event=standbys_unknown detail=%r", cause_of(error))
+            return None
 
     def load_jobs(self) -> list[Durable]:
         """Every job with the state that a restart needs, by name. A job whose record is damaged is marked as such."""

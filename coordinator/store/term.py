@@ -7,20 +7,28 @@ one's write is under way.
 
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import LiteralString, Self
+from typing import Any, LiteralString, Self
 
 from sqlalchemy import Connection, insert, select, update
 
+from onceward.coordinator.listings import Leader
 from onceward.coordinator.store.errors import PUT_BACK, LeadLostError, StoreDamagedError
 from onceward.coordinator.store.schema import checksum, meta, unsealed
 
-__all__ = ["TERM_RECORD", "Term", "begin_term", "require_term"]
+__all__ = ["LEADER_RECORDS", "TERM_RECORD", "Term", "begin_term", "leader_of", "require_term"]
 
 _KEY = "term"
+_ABOUT = "leader"
+"""What else the holder of the term says of itself, for display. A record of its own: older versions know all parts of the
+term's, and neither read nor change this one."""
 TERM_RECORD: LiteralString = f"SELECT value FROM onceward_meta WHERE key = '{_KEY}'"
 """Selects :attr:`Term.record`."""
+LEADER_RECORDS: LiteralString = f"SELECT key, value FROM onceward_meta WHERE key IN ('{_KEY}', '{_ABOUT}')"
+"""Selects what :func:`leader_of` takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +54,36 @@ class Term:
         return f"term {self.number}" + (f" of {self.address}" if self.address else "")
 
 
-def begin_term(connection: Connection, address: str) -> Term:
-    """End the store's term and begin the next one, in the caller's transaction. Raises StoreDamagedError."""
+def begin_term(connection: Connection, address: str, *, web: str = "", at: datetime | None = None) -> Term:
+    """End the store's term and begin the next one, in the caller's transaction. Raises StoreDamagedError.
+
+    :param web: the address of the coordinator's page, for standbys to name; empty for none.
+    :param at: now, for people; None if unknown.
+    """
     last = _read(connection, write=True)
     term = Term(number=last.number + 1 if last is not None else 1, address=address)
-    row = {"key": _KEY, "value": term.record}
-    row["checksum"] = checksum(meta, row)
-    connection.execute(insert(meta) if last is None else update(meta).where(meta.c.key == _KEY), row)
+    _write(connection, _KEY, term.record, known=last is not None)
+    about = {"holder": term.holder, "web": web, "since_ms": None if at is None else round(at.timestamp() * 1000)}
+    known = connection.execute(select(meta.c.key).where(meta.c.key == _ABOUT)).first() is not None
+    _write(connection, _ABOUT, json.dumps(about), known=known)
     return term
+
+
+def leader_of(records: Mapping[str, str]) -> Leader | None:
+    """Return who leads, or led last, from the store's records by key; None if nobody ever did."""
+    if _KEY not in records:
+        return None
+    term = Term.of(records[_KEY])
+    about: dict[str, Any] = json.loads(records.get(_ABOUT, "{}"))
+    if about.get("holder") != term.holder:  # an older version leads now
+        about = {}
+    since = about.get("since_ms")
+    return Leader(
+        address=term.address,
+        term=term.number,
+        since=None if since is None else datetime.fromtimestamp(since / 1000, UTC),
+        web=about.get("web", ""),
+    )
 
 
 def require_term(connection: Connection, term: Term, *, lock: bool = True) -> None:
@@ -82,3 +112,9 @@ def _read(connection: Connection, *, write: bool = False) -> Term | None:
             f"guessed. {PUT_BACK}"
         )
     return Term.of(row["value"])
+
+
+def _write(connection: Connection, key: str, value: str, *, known: bool) -> None:
+    row = {"key": key, "value": value}
+    row["checksum"] = checksum(meta, row)
+    connection.execute(update(meta).where(meta.c.key == key) if known else insert(meta), row)

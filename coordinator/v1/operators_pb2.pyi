@@ -192,6 +192,30 @@ RULING_REPLAY: Ruling.ValueType  # 3
 """The slots count as not committed. The next driver writes them again."""
 Global___Ruling: _TypeAlias = Ruling  # noqa: Y015
 
+class _CoordinatorRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CoordinatorRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CoordinatorRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COORDINATOR_ROLE_UNSPECIFIED: _CoordinatorRole.ValueType  # 0
+    """Never sent."""
+    COORDINATOR_ROLE_LEADS: _CoordinatorRole.ValueType  # 1
+    """It makes the decisions."""
+    COORDINATOR_ROLE_STANDS_BY: _CoordinatorRole.ValueType  # 2
+    """It makes none; it would lead if it could."""
+
+class CoordinatorRole(_CoordinatorRole, metaclass=_CoordinatorRoleEnumTypeWrapper):
+    """What a coordinator does."""
+
+COORDINATOR_ROLE_UNSPECIFIED: CoordinatorRole.ValueType  # 0
+"""Never sent."""
+COORDINATOR_ROLE_LEADS: CoordinatorRole.ValueType  # 1
+"""It makes the decisions."""
+COORDINATOR_ROLE_STANDS_BY: CoordinatorRole.ValueType  # 2
+"""It makes none; it would lead if it could."""
+Global___CoordinatorRole: _TypeAlias = CoordinatorRole  # noqa: Y015
+
 @_typing.final
 class CheckpointRequest(_message.Message):
     """A checkpoint that a person requested, with the result."""
@@ -1820,3 +1844,311 @@ class SkipInputResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SkipInputResponse: _TypeAlias = SkipInputResponse  # noqa: Y015
+
+@_typing.final
+class DescribeCoordinatorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCoordinatorRequest: _TypeAlias = DescribeCoordinatorRequest  # noqa: Y015
+
+@_typing.final
+class Leader(_message.Message):
+    """The coordinator that leads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    WEB_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """Where clients reach it; empty if that is only inside a driver."""
+    term: _builtins.int
+    """The number of its term."""
+    since_ms: _builtins.int
+    """When its term began, Unix time in milliseconds, by its own clock; 0 when unknown."""
+    web: _builtins.str
+    """The address of its page, for browsers; empty when it has none or that is unknown."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        term: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
+        web: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "since_ms", b"since_ms", "term", b"term", "web", b"web"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leader: _TypeAlias = Leader  # noqa: Y015
+
+@_typing.final
+class Standby(_message.Message):
+    """A coordinator that waits for the lead."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """How it calls itself at the store, for display."""
+    address: _builtins.str
+    """From where it is connected to the store; empty for the store's own machine."""
+    since_ms: _builtins.int
+    """When it connected, Unix time in milliseconds, by the store's clock; 0 when unknown."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "name", b"name", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Standby: _TypeAlias = Standby  # noqa: Y015
+
+@_typing.final
+class Standbys(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Standby]:
+        """Those that wait longest first; at most 100."""
+
+    def __init__(
+        self,
+        *,
+        standbys: _abc.Iterable[Global___Standby] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["standbys", b"standbys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Standbys: _TypeAlias = Standbys  # noqa: Y015
+
+@_typing.final
+class CommitTimes(_message.Message):
+    """How long the store took for the writes of decisions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMITS_FIELD_NUMBER: _builtins.int
+    MEDIAN_US_FIELD_NUMBER: _builtins.int
+    P99_US_FIELD_NUMBER: _builtins.int
+    WORST_US_FIELD_NUMBER: _builtins.int
+    WINDOW_US_FIELD_NUMBER: _builtins.int
+    commits: _builtins.int
+    """Number of writes."""
+    median_us: _builtins.int
+    """Half of them took at most this, within 10 %, in microseconds; 0 without writes."""
+    p99_us: _builtins.int
+    """99 % of them took at most this, within 10 %, in microseconds; 0 without writes."""
+    worst_us: _builtins.int
+    """The longest, in microseconds; 0 without writes."""
+    window_us: _builtins.int
+    """In how much time they were, up to now, in microseconds."""
+    def __init__(
+        self,
+        *,
+        commits: _builtins.int = ...,
+        median_us: _builtins.int = ...,
+        p99_us: _builtins.int = ...,
+        worst_us: _builtins.int = ...,
+        window_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "median_us", b"median_us", "p99_us", b"p99_us", "window_us", b"window_us", "worst_us", b"worst_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTimes: _TypeAlias = CommitTimes  # noqa: Y015
+
+@_typing.final
+class Certificate(_message.Message):
+    """A file of certificates that the coordinator uses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPTION_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_MS_FIELD_NUMBER: _builtins.int
+    option: _builtins.str
+    """The option that names it, without dashes."""
+    expires_at_ms: _builtins.int
+    """When the first of its certificates expires, Unix time in milliseconds. Absent when that cannot be read now."""
+    def __init__(
+        self,
+        *,
+        option: _builtins.str = ...,
+        expires_at_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms", "expires_at_ms", b"expires_at_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms", "expires_at_ms", b"expires_at_ms", "option", b"option"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expires_at_ms: _TypeAlias = _typing.Literal["expires_at_ms"]  # noqa: Y015
+    _WhichOneofArgType__expires_at_ms: _TypeAlias = _typing.Literal["_expires_at_ms", b"_expires_at_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_at_ms) -> _WhichOneofReturnType__expires_at_ms | None: ...
+
+Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
+
+@_typing.final
+class Setting(_message.Message):
+    """An option of the coordinator that is in force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, without dashes."""
+    value: _builtins.str
+    """Its value, for display, with secrets hidden; empty when it is not given."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Setting: _TypeAlias = Setting  # noqa: Y015
+
+@_typing.final
+class DescribeCoordinatorResponse(_message.Message):
+    """A field that is absent is unknown to this coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    MOST_CALLS_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    DRIVERS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    role: Global___CoordinatorRole.ValueType
+    """What it does."""
+    detail: _builtins.str
+    """Why it does not lead, for display; empty when it leads."""
+    store: _builtins.str
+    """The kind of its store: `sqlite` or `postgresql`."""
+    shared: _builtins.bool
+    """True when several coordinators can share the store; else this one stands alone."""
+    store_id: _builtins.str
+    """Identifier of the store. Empty when it does not lead."""
+    calls: _builtins.int
+    """Open calls, this one included, without health checks."""
+    most_calls: _builtins.int
+    """Open calls that it takes at most."""
+    connections: _builtins.int
+    """TCP connections with open calls, health checks included. Absent when it listens on a socket only."""
+    drivers: _builtins.int
+    """Drivers that have their instruction stream. Absent when it does not lead."""
+    jobs: _builtins.int
+    """Jobs that the caller may view. Absent when it does not lead."""
+    version: _builtins.str
+    """Its version of Onceward."""
+    @_builtins.property
+    def leader(self) -> Global___Leader:
+        """Who leads."""
+
+    @_builtins.property
+    def standbys(self) -> Global___Standbys:
+        """Who waits for the lead. Only the leader knows."""
+
+    @_builtins.property
+    def commits(self) -> Global___CommitTimes:
+        """How fast the store is. Absent when it does not lead."""
+
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Certificate]:
+        """Files of certificates in use."""
+
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """Its options; empty inside a driver."""
+
+    def __init__(
+        self,
+        *,
+        role: Global___CoordinatorRole.ValueType = ...,
+        detail: _builtins.str = ...,
+        leader: Global___Leader | None = ...,
+        standbys: Global___Standbys | None = ...,
+        store: _builtins.str = ...,
+        shared: _builtins.bool = ...,
+        store_id: _builtins.str = ...,
+        commits: Global___CommitTimes | None = ...,
+        calls: _builtins.int = ...,
+        most_calls: _builtins.int = ...,
+        connections: _builtins.int | None = ...,
+        drivers: _builtins.int | None = ...,
+        jobs: _builtins.int | None = ...,
+        certificates: _abc.Iterable[Global___Certificate] | None = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_commits", b"_commits", "_connections", b"_connections", "_drivers", b"_drivers", "_jobs", b"_jobs", "_leader", b"_leader", "_standbys", b"_standbys", "commits", b"commits", "connections", b"connections", "drivers", b"drivers", "jobs", b"jobs", "leader", b"leader", "standbys", b"standbys"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_commits", b"_commits", "_connections", b"_connections", "_drivers", b"_drivers", "_jobs", b"_jobs", "_leader", b"_leader", "_standbys", b"_standbys", "calls", b"calls", "certificates", b"certificates", "commits", b"commits", "connections", b"connections", "detail", b"detail", "drivers", b"drivers", "jobs", b"jobs", "leader", b"leader", "most_calls", b"most_calls", "role", b"role", "settings", b"settings", "shared", b"shared", "standbys", b"standbys", "store", b"store", "store_id", b"store_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__commits: _TypeAlias = _typing.Literal["commits"]  # noqa: Y015
+    _WhichOneofArgType__commits: _TypeAlias = _typing.Literal["_commits", b"_commits"]  # noqa: Y015
+    _WhichOneofReturnType__connections: _TypeAlias = _typing.Literal["connections"]  # noqa: Y015
+    _WhichOneofArgType__connections: _TypeAlias = _typing.Literal["_connections", b"_connections"]  # noqa: Y015
+    _WhichOneofReturnType__drivers: _TypeAlias = _typing.Literal["drivers"]  # noqa: Y015
+    _WhichOneofArgType__drivers: _TypeAlias = _typing.Literal["_drivers", b"_drivers"]  # noqa: Y015
+    _WhichOneofReturnType__jobs: _TypeAlias = _typing.Literal["jobs"]  # noqa: Y015
+    _WhichOneofArgType__jobs: _TypeAlias = _typing.Literal["_jobs", b"_jobs"]  # noqa: Y015
+    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
+    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    _WhichOneofReturnType__standbys: _TypeAlias = _typing.Literal["standbys"]  # noqa: Y015
+    _WhichOneofArgType__standbys: _TypeAlias = _typing.Literal["_standbys", b"_standbys"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__commits) -> _WhichOneofReturnType__commits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections) -> _WhichOneofReturnType__connections | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__drivers) -> _WhichOneofReturnType__drivers | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__jobs) -> _WhichOneofReturnType__jobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__standbys) -> _WhichOneofReturnType__standbys | None: ...
+
+Global___DescribeCoordinatorResponse: _TypeAlias = DescribeCoordinatorResponse  # noqa: Y015

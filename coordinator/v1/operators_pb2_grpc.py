@@ -900,3 +900,79 @@ class OperatorService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class CoordinatorServiceStub:
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.DescribeCoordinator = channel.unary_unary(
+                '/onceward.coordinator.v1.CoordinatorService/DescribeCoordinator',
+                request_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorRequest.SerializeToString,
+                response_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorResponse.FromString,
+                _registered_method=True)
+
+
+class CoordinatorServiceServicer:
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by.
+    """
+
+    def DescribeCoordinator(self, request, context):
+        """Describes the coordinator that is asked, and the one that leads as far as it knows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_CoordinatorServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'DescribeCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCoordinator,
+                    request_deserializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorRequest.FromString,
+                    response_serializer=onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'onceward.coordinator.v1.CoordinatorService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('onceward.coordinator.v1.CoordinatorService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class CoordinatorService:
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by.
+    """
+
+    @staticmethod
+    def DescribeCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onceward.coordinator.v1.CoordinatorService/DescribeCoordinator',
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorRequest.SerializeToString,
+            onceward_dot_coordinator_dot_v1_dot_operators__pb2.DescribeCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

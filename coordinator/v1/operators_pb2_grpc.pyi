@@ -326,3 +326,34 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class CoordinatorServiceStub:
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> CoordinatorServiceAsyncStub: ...
+    DescribeCoordinator: _grpc.UnaryUnaryMultiCallable[_operators_pb2.DescribeCoordinatorRequest, _operators_pb2.DescribeCoordinatorResponse]
+    """Describes the coordinator that is asked, and the one that leads as far as it knows."""
+
+@_typing.type_check_only
+class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    DescribeCoordinator: _aio.UnaryUnaryMultiCallable[_operators_pb2.DescribeCoordinatorRequest, _operators_pb2.DescribeCoordinatorResponse]  # type: ignore[assignment]
+    """Describes the coordinator that is asked, and the one that leads as far as it knows."""
+
+class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
+    """What a coordinator says of itself. Answered by the one that leads and by those that stand by."""
+
+    @_abc_1.abstractmethod
+    def DescribeCoordinator(
+        self,
+        request: _operators_pb2.DescribeCoordinatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.DescribeCoordinatorResponse, _abc.Awaitable[_operators_pb2.DescribeCoordinatorResponse]]:
+        """Describes the coordinator that is asked, and the one that leads as far as it knows."""
+
+def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

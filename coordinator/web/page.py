@@ -1,18 +1,21 @@
 """The page's server: a thread and an event loop of its own, so that it never holds up the coordinator's."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.service.listen import Listen, parse_listen
 
-__all__ = ["Page", "place_in_driver", "place_of_page", "require_installed"]
+__all__ = ["Page", "place_in_driver", "place_of_page", "published", "require_installed"]
 
 _MAX_CONNECTIONS = 64
 """Open at a time; further connections are closed at once."""
@@ -68,6 +71,33 @@ def place_in_driver(web: str | None, access: CoordinatorAccess) -> Listen | None
         )
     require_installed()
     return listen
+
+
+def published(url: str, place: Listen, advertise: str) -> str:
+    """Return the address of a page that browsers elsewhere may follow; empty if there is none that could not mislead.
+
+    :param url: where the page listens.
+    :param place: where the coordinator listens.
+    :param advertise: the address that its clients reach; empty for ``place``.
+    """
+    parts = urlsplit(url)
+    page = parse_listen(parts.netloc, anywhere=True)
+    here = place if not advertise else parse_listen(advertise, anywhere=True)
+    if _everywhere(page.host):
+        if here.path is not None or _everywhere(here.host):
+            return ""
+        page = replace(page, host=here.host)
+    if page.loopback and not here.loopback:
+        return ""  # there, another machine would answer: the visitor's own
+    return f"{parts.scheme}://{page.target}/"
+
+
+def _everywhere(host: str) -> bool:
+    """True for the address that stands for all addresses of a machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 class Page:

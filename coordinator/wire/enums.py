@@ -5,6 +5,7 @@ from typing import Final, Generic, TypeVar
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from onceward.coordinator.listings import CoordinatorRole
 from onceward.coordinator.protocol.answers import Decision, Verdict
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.facts import AbortReason
@@ -20,6 +21,7 @@ __all__ = [
     "CHECKPOINT_KIND",
     "CHECKPOINT_STATE",
     "CLOSE_REASON",
+    "COORDINATOR_ROLE",
     "DECISION",
     "ENDING",
     "JOB_STATUS",
@@ -73,3 +75,4 @@ JOB_STATUS: Final = ClosedEnum(JobStatus, operators.JobStatus)
 ENDING: Final = ClosedEnum(Ending, operators.Ending)
 REQUEST_STATE: Final = ClosedEnum(RequestState, operators.RequestState)
 RULING: Final = ClosedEnum(Ruling, operators.Ruling)
+COORDINATOR_ROLE: Final = ClosedEnum(CoordinatorRole, operators.CoordinatorRole)

@@ -4,16 +4,22 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from onceward.coordinator.listings import (
+    Certificate,
     CheckpointDescription,
     CheckpointSummary,
+    CommitTimes,
+    CoordinatorDescription,
     GenerationSummary,
     HistoryEntry,
     JobDescription,
     JobProgress,
     JobSummary,
     JobWait,
+    Leader,
     LossReport,
     RecordedSettlement,
+    Setting,
+    Standby,
 )
 from onceward.coordinator.protocol.values import CheckpointId, Generation, Outcome, ParticipantName
 from onceward.coordinator.v1 import operators_pb2 as pb
@@ -22,6 +28,7 @@ from onceward.coordinator.wire.enums import (
     ABORT_REASON,
     CHECKPOINT_KIND,
     CHECKPOINT_STATE,
+    COORDINATOR_ROLE,
     ENDING,
     JOB_STATUS,
     OUTCOME,
@@ -53,6 +60,8 @@ __all__ = [
     "checkpoint_description_to_wire",
     "checkpoint_summary_from_wire",
     "checkpoint_summary_to_wire",
+    "coordinator_description_from_wire",
+    "coordinator_description_to_wire",
     "generation_summary_from_wire",
     "generation_summary_to_wire",
     "history_entry_from_wire",
@@ -336,6 +345,105 @@ def history_entry_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
         participant=message.participant,
         detail=message.detail,
         count=message.count,
+    )
+
+
+def coordinator_description_to_wire(value: CoordinatorDescription) -> pb.DescribeCoordinatorResponse:
+    return pb.DescribeCoordinatorResponse(
+        role=COORDINATOR_ROLE.to_wire(value.role),  # type: ignore[arg-type]
+        detail=text_to_wire(value.detail),
+        leader=_leader_to_wire(value.leader) if value.leader is not None else None,
+        standbys=_standbys_to_wire(value.standbys) if value.standbys is not None else None,
+        store=value.store,
+        shared=value.shared,
+        store_id=value.store_id,
+        commits=_commits_to_wire(value.commits) if value.commits is not None else None,
+        calls=value.calls,
+        most_calls=value.most_calls,
+        connections=value.connections,
+        drivers=value.drivers,
+        jobs=value.jobs,
+        certificates=[
+            pb.Certificate(
+                option=one.option,
+                expires_at_ms=_milliseconds(one.expires_at) if one.expires_at is not None else None,
+            )
+            for one in value.certificates
+        ],
+        settings=[pb.Setting(name=one.name, value=text_to_wire(one.value)) for one in value.settings],
+        version=value.version,
+    )
+
+
+def coordinator_description_from_wire(message: pb.DescribeCoordinatorResponse) -> CoordinatorDescription:
+    standbys = message.standbys.standbys if message.HasField("standbys") else None
+    return CoordinatorDescription(
+        role=COORDINATOR_ROLE.from_wire(message.role),
+        detail=message.detail,
+        leader=_leader_from_wire(message.leader) if message.HasField("leader") else None,
+        standbys=tuple(map(_standby_from_wire, standbys)) if standbys is not None else None,
+        store=message.store,
+        shared=message.shared,
+        store_id=message.store_id,
+        commits=_commits_from_wire(message.commits) if message.HasField("commits") else None,
+        calls=message.calls,
+        most_calls=message.most_calls,
+        connections=message.connections if message.HasField("connections") else None,
+        drivers=message.drivers if message.HasField("drivers") else None,
+        jobs=message.jobs if message.HasField("jobs") else None,
+        certificates=tuple(
+            Certificate(
+                option=one.option, expires_at=_time(one.expires_at_ms) if one.HasField("expires_at_ms") else None
+            )
+            for one in message.certificates
+        ),
+        settings=tuple(Setting(name=one.name, value=one.value) for one in message.settings),
+        version=message.version,
+    )
+
+
+def _leader_to_wire(value: Leader) -> pb.Leader:
+    return pb.Leader(
+        address=text_to_wire(value.address),
+        term=value.term,
+        since_ms=_milliseconds(value.since),
+        web=text_to_wire(value.web),
+    )
+
+
+def _leader_from_wire(message: pb.Leader) -> Leader:
+    return Leader(address=message.address, term=message.term, since=_time(message.since_ms), web=message.web)
+
+
+def _standbys_to_wire(standbys: Iterable[Standby]) -> pb.Standbys:
+    return pb.Standbys(
+        standbys=[
+            pb.Standby(name=text_to_wire(one.name), address=one.address, since_ms=_milliseconds(one.since))
+            for one in standbys
+        ]
+    )
+
+
+def _standby_from_wire(message: pb.Standby) -> Standby:
+    return Standby(name=message.name, address=message.address, since=_time(message.since_ms))
+
+
+def _commits_to_wire(value: CommitTimes) -> pb.CommitTimes:
+    median, p99, worst = ((one or timedelta()) // _MICROSECOND for one in (value.median, value.p99, value.worst))
+    return pb.CommitTimes(
+        commits=value.commits,
+        median_us=median,
+        p99_us=p99,
+        worst_us=worst,
+        window_us=value.window // _MICROSECOND,
+    )
+
+
+def _commits_from_wire(message: pb.CommitTimes) -> CommitTimes:
+    times = (message.median_us, message.p99_us, message.worst_us)
+    median, p99, worst = (one * _MICROSECOND if message.commits else None for one in times)
+    return CommitTimes(
+        commits=message.commits, median=median, p99=p99, worst=worst, window=message.window_us * _MICROSECOND
     )
 
 
