@@ -1,4 +1,4 @@
-"""The commands about jobs. Each imports what it needs when it runs."""
+"""The commands about jobs and their coordinators. Each imports what it needs when it runs."""
 
 from typing import Annotated
 
@@ -68,6 +68,20 @@ def top(
     from onceward.coordinator.ops.top import show_top
 
     raise typer.Exit(show_top(place_of(coordinator, state_dir), once=once))
+
+
+def coordinators(
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    watch: WatchOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which coordinator leads and which stand by, how fast the store is, certificates and options in force."""
+    from onceward.coordinator.ops.coordinators import show_coordinators
+
+    view = view_of(as_json=as_json, utc=utc, watch=watch)
+    raise typer.Exit(show_coordinators(place_of(coordinator, state_dir), view))
 
 
 def history(
@@ -319,6 +333,7 @@ COMMANDS = (
     jobs,
     top,
     checkpoints,
+    coordinators,
     history,
     state,
     checkpoint,

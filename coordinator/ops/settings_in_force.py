@@ -21,7 +21,7 @@ def settings_of(given: Mapping[str, object]) -> tuple[Setting, ...]:
 
 
 def without_secrets(text: str) -> str:
-    """Hide what could be a password in a URL. The coordinator refuses one there; a version or a store to come may not."""
+    """Hide what could be a password in a URL. The coordinator refuses one there, if it recognizes it."""
     return _AS_A_PARAMETER.sub(rf"\1\2{_HIDDEN}", _IN_FRONT_OF_A_HOST.sub(rf"\1:{_HIDDEN}@", text))
 
 

@@ -34,6 +34,7 @@ _LEAST_TEXT = 30
 
 _STYLES = {
     "running": "green",
+    "leads": "green",
     "settled": "green",
     "ok": "green",
     "completed": "cyan",

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward.coordinator.client.access import is_token
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError, RefusedError
-from onceward.coordinator.listings import CheckpointDescription, as_json
+from onceward.coordinator.listings import CheckpointDescription, Leader, as_json
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName
@@ -25,7 +25,7 @@ from onceward.coordinator.readable import duration
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
 from onceward.coordinator.web.bars import PHASES, WIDTH, bars
 from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
-from onceward.coordinator.web.reading import CheckpointView, JobView, Reader
+from onceward.coordinator.web.reading import CheckpointView, CoordinatorView, JobView, Reader
 from onceward.coordinator.web.rendering import FILES, render
 from onceward.coordinator.web.slots import Slot, positions_of, slots_of
 from onceward.coordinator.web.visitors import SESSION_S, Sessions
@@ -57,6 +57,8 @@ _COOKIE = "__Host-onceward"
 _COOKIE_RULES: Any = {"path": "/", "secure": True, "httponly": True, "samesite": "strict"}
 _LONGEST_FORM = 4096
 _LONGEST_ID = 18
+_EXPIRES_SOON = timedelta(days=7)
+"""As the alert does."""
 _LOCAL = re.compile(r"/(?![/\\])[!-~]*")
 """A path of this page: a browser takes ``//`` for another host."""
 _REFUSED = {
@@ -70,6 +72,7 @@ def application(reader: Reader, host: str | None) -> ASGIApp:
     views = _Views(reader, encrypted=host is None)
     routes = [
         Route("/", views.jobs),
+        Route("/cluster", views.coordinator),
         Route("/jobs/{job}", views.job),
         Route("/jobs/{job}/checkpoints/{checkpoint}", views.checkpoint),
         *(Route(path, _file) for path in FILES),
@@ -77,8 +80,13 @@ def application(reader: Reader, host: str | None) -> ASGIApp:
         *((Route("/sign-out", views.sign_out, methods=["POST"]),) if host is None else ()),
         Route("/{path:path}", _unknown),
     ]
-    page = Starlette(routes=routes, exception_handlers={OncewardError: views.failed})
+    handlers: Any = {OncewardError: views.failed, InvalidQueryError: _unusable, _NothingHereError: _unknown}
+    page = Starlette(routes=routes, exception_handlers=handlers)
     return page if host is None else _Guard(page, host)
+
+
+class _NothingHereError(Exception):
+    """The address names nothing."""
 
 
 class _Views:
@@ -91,29 +99,26 @@ class _Views:
 
     def jobs(self, request: Request) -> Response:
         try:
-            query = parse_query(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=20))
-        except ValueError as error:
-            why = str(error) if isinstance(error, InvalidQueryError) else "The address has too many parameters."
-            return _problem(request, 400, "This address cannot be used", why)
+            given = parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=20)
+        except ValueError:
+            raise InvalidQueryError("The address has too many parameters.") from None
+        query = parse_query(given)
         found = self._reader.jobs(self._visitor(request))
         shown = overview(found.jobs, query, found.read_at)
         if _wants_json(request):
             return _json({**{name: getattr(shown, name) for name in ("total", "matching", "pages", "statuses")},
                           "query": asdict(query) | {"page": shown.query.page}, "jobs": shown.rows,
                           "read_at": found.read_at})  # fmt: skip
-        return self._page(request, "jobs.html", shown=shown, read_at=found.read_at, orders=Order, first_wait=first_wait)
+        return self._show(request, "jobs.html", shown=shown, read_at=found.read_at, orders=Order, first_wait=first_wait)
 
     def job(self, request: Request) -> Response:
         job = _job(request)
-        if job is None:
-            return _unknown(request)
-        if request.url.query:
-            return _problem(request, 400, "This address cannot be used", "A job's address has no parameters.")
+        _require_no_parameters(request, "A job's address")
         found = self._reader.job(self._visitor(request), job)
         choices = _choices(found, self._reader.address)
         if _wants_json(request):
             return _json({**_fields(found), "choices": choices})
-        return self._page(
+        return self._show(
             request,
             "job.html",
             view=found,
@@ -129,15 +134,14 @@ class _Views:
 
     def checkpoint(self, request: Request) -> Response:
         job, number = _job(request), request.path_params["checkpoint"]
-        if job is None or not (number.isascii() and number.isdigit() and len(number) <= _LONGEST_ID):
-            return _unknown(request)
-        if request.url.query:
-            return _problem(request, 400, "This address cannot be used", "A checkpoint's address has no parameters.")
+        if not (number.isascii() and number.isdigit() and len(number) <= _LONGEST_ID):
+            raise _NothingHereError
+        _require_no_parameters(request, "A checkpoint's address")
         found = self._reader.checkpoint(self._visitor(request), job, int(number))
         if _wants_json(request):
             return _json(_fields(found))
         (bar,) = bars([found.description.summary], found.read_at)
-        return self._page(
+        return self._show(
             request,
             "checkpoint.html",
             view=found,
@@ -148,6 +152,21 @@ class _Views:
             positions_of=positions_of,
             phases=PHASES,
             width=WIDTH,
+        )
+
+    def coordinator(self, request: Request) -> Response:
+        _require_no_parameters(request, "This address")
+        found = self._reader.coordinator(self._visitor(request))
+        if _wants_json(request):
+            return _json(_fields(found))
+        return self._show(
+            request,
+            "cluster.html",
+            view=found,
+            one=found.description,
+            soon=_EXPIRES_SOON,
+            leads_to=_link(found.description.leader),
+            read_at=found.read_at,
         )
 
     async def sign_in(self, request: Request) -> Response:
@@ -201,15 +220,15 @@ class _Views:
             return token if is_token(token) else ""
         return self._sessions.token(request.cookies.get(_COOKIE, ""))
 
-    def _page(self, request: Request, template: str, **values: Any) -> Response:
+    def _show(self, request: Request, template: str, **values: Any) -> Response:
         signed_in = self._encrypted and bool(self._sessions.token(request.cookies.get(_COOKIE, "")))
-        return _page(template, signed_in=signed_in, **values)
+        return _html(template, signed_in=signed_in, **values)
 
     def _ask(self, request: Request, why: str, back: str) -> Response:
         if _wants_json(request):
             answer = _json({"error": why}, 401)
         else:
-            answer = _page("sign-in.html", 401, why=why, back=back)
+            answer = _html("sign-in.html", 401, why=why, back=back)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -264,14 +283,26 @@ def _file(request: Request) -> Response:
     return Response(content, media_type=kind)
 
 
-def _job(request: Request) -> JobName | None:
+def _job(request: Request) -> JobName:
+    """The job that the address names. Raises _NothingHereError."""
     try:
         return JobName(request.path_params["job"])
     except ValueError:
-        return None
+        raise _NothingHereError from None
 
 
-def _fields(view: JobView | CheckpointView) -> dict[str, Any]:
+def _require_no_parameters(request: Request, what: str) -> None:
+    """Raises InvalidQueryError."""
+    if request.url.query:
+        raise InvalidQueryError(f"{what} has no parameters.")
+
+
+def _link(leader: Leader | None) -> str:
+    """The address of the leader's page, if a browser may follow it; empty else. It comes from the store."""
+    return leader.web if leader is not None and urlsplit(leader.web).scheme in ("http", "https") else ""
+
+
+def _fields(view: JobView | CheckpointView | CoordinatorView) -> dict[str, Any]:
     return {one.name: getattr(view, one.name) for one in fields(view)}
 
 
@@ -296,7 +327,7 @@ def _wants_json(request: Request) -> bool:
     return "application/json" in request.headers.get("accept", "")
 
 
-def _page(template: str, status: int = 200, *, signed_in: bool = False, **values: Any) -> Response:
+def _html(template: str, status: int = 200, *, signed_in: bool = False, **values: Any) -> Response:
     text = render(template, signed_in=signed_in, **values)
     return Response(text, status, media_type="text/html; charset=utf-8")
 
@@ -308,10 +339,14 @@ def _json(values: Any, status: int = 200) -> Response:
 def _problem(request: Request, status: int, title: str, detail: str) -> Response:
     if _wants_json(request):
         return _json({"error": f"{title}. {detail}"}, status)
-    return _page("problem.html", status, title=title, detail=detail, back=status != 503)
+    return _html("problem.html", status, title=title, detail=detail, back=status != 503)
 
 
-def _unknown(request: Request) -> Response:
+def _unusable(request: Request, error: Exception) -> Response:
+    return _problem(request, 400, "This address cannot be used", str(error))
+
+
+def _unknown(request: Request, _error: Exception | None = None) -> Response:
     why = "No job or checkpoint has this name, or the address is wrong."
     return _problem(request, 404, "There is nothing here", why)
 

@@ -19,6 +19,7 @@ from onceward.coordinator.errors import CoordinatorLostError
 from onceward.coordinator.listings import (
     CheckpointDescription,
     CheckpointSummary,
+    CoordinatorDescription,
     GenerationSummary,
     HistoryEntry,
     JobDescription,
@@ -28,7 +29,7 @@ from onceward.coordinator.listings import (
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["CheckpointView", "JobView", "Jobs", "Reader"]
+__all__ = ["CheckpointView", "CoordinatorView", "JobView", "Jobs", "Reader"]
 
 T = TypeVar("T")
 
@@ -72,6 +73,14 @@ class CheckpointView:
 
     job: JobName
     description: CheckpointDescription
+    read_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorView:
+    """The coordinator in this process, and the one that leads."""
+
+    description: CoordinatorDescription
     read_at: datetime
 
 
@@ -142,6 +151,12 @@ class Reader:
             return CheckpointView(job=job, description=found, read_at=datetime.now(UTC))
 
         return self._shared(visitor, f"{job}/{number}", read)
+
+    def coordinator(self, visitor: str) -> CoordinatorView:
+        def read() -> CoordinatorView:
+            return CoordinatorView(description=self._client(visitor).coordinator(), read_at=datetime.now(UTC))
+
+        return self._shared(visitor, "/cluster", read)
 
     def close(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from onceward.coordinator.printable import printable
-from onceward.coordinator.readable import age, count, duration, size
+from onceward.coordinator.readable import age, count, duration, latency, size
 from onceward.coordinator.web.sparkline import points
 
 __all__ = ["FILES", "render"]
@@ -51,6 +51,14 @@ def _elapsed(at: datetime | None, now: datetime) -> Markup:
     return _since(at, lambda known: duration(max(0.0, (now - known).total_seconds())))
 
 
+def _left(at: datetime, now: datetime) -> Markup:
+    return _since(at, lambda known: duration(max(0.0, (known - now).total_seconds())))
+
+
+def _latency(took: timedelta | None) -> str:
+    return "–" if took is None else latency(took.total_seconds())
+
+
 def _since(at: datetime | None, text: Callable[[datetime], str]) -> Markup:
     if at is None:
         return Markup("an unknown time")
@@ -79,6 +87,8 @@ _environment = Environment(
 _environment.filters |= {
     "ago": _ago,
     "elapsed": _elapsed,
+    "latency": _latency,
+    "left": _left,
     "count": count,
     "moment": _moment,
     "size": size,
