@@ -24,7 +24,7 @@ from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta
 from onceward.coordinator.store.term import LEADER_RECORDS, leader_of
 
-__all__ = ["OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
+__all__ = ["LOCK_SPACE", "OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
 
 PAUSE_S = 2.0
 OLDEST_VERSION = 14
@@ -33,9 +33,9 @@ OLDEST_VERSION = 14
 _log = logger("onceward.store")
 
 _SECRETS = ("password", "sslpassword")
-_LOCK_SPACE = 0x6F6E6365
+LOCK_SPACE = 0x6F6E6365
 """First half of the advisory lock's key; the second is the schema, so that each schema can hold a store."""
-_STANDBY_SPACE = _LOCK_SPACE + 1
+_STANDBY_SPACE = LOCK_SPACE + 1
 """Every session that waits shares this lock, until it ends: so the leader sees who waits, and nobody writes for it."""
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -119,7 +119,7 @@ class PostgresCandidate(Candidate):
             raise
 
     def wait(self, seconds: float) -> "PostgresDatabase | None":
-        session, key = self._session, (_LOCK_SPACE, self._facts.place)
+        session, key = self._session, (LOCK_SPACE, self._facts.place)
         with self._unusable("locked"):
             _set(session, {**_WAITING, "lock_timeout": str(max(1, round(seconds * 1000)))})
             try:
@@ -148,7 +148,7 @@ class PostgresCandidate(Candidate):
     def holder(self) -> str:
         """For messages: the process that holds the lock."""
         with self._unusable("read"):
-            found = self._session.execute(_HOLDER, (_LOCK_SPACE, self._facts.place)).fetchone()
+            found = self._session.execute(_HOLDER, (LOCK_SPACE, self._facts.place)).fetchone()
         return f"{found[2]} at {found[1] or 'a local socket'}, session {found[0]}" if found else "unknown"
 
     def close(self) -> None:

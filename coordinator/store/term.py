@@ -23,8 +23,8 @@ __all__ = ["LEADER_RECORDS", "TERM_RECORD", "Term", "begin_term", "leader_of", "
 
 _KEY = "term"
 _ABOUT = "leader"
-"""What else the holder of the term says of itself, for display. A record of its own, which older versions neither read nor
-change: they refuse a term's with more in it."""
+"""What else the holder of the term says of itself, for display. A record of its own: older versions neither read nor
+change it, and could not read a term's with more in it."""
 TERM_RECORD: LiteralString = f"SELECT value FROM onceward_meta WHERE key = '{_KEY}'"
 """Selects :attr:`Term.record`."""
 LEADER_RECORDS: LiteralString = f"SELECT key, value FROM onceward_meta WHERE key IN ('{_KEY}', '{_ABOUT}')"

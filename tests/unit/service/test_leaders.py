@@ -23,6 +23,7 @@ from onceward.coordinator.ops.health import run_health
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.postgres import LOCK_SPACE
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
@@ -188,7 +189,10 @@ def test_a_leader_whose_session_is_ended_stands_by_or_leads_again(pair: Pair) ->
     pair.drive()
     term = pair.term()
     with pair.place.raw() as raw:
-        raw.exec_driver_sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        raw.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = "
+            f"{LOCK_SPACE}"
+        )
     pair.wait_for_decisions()
     assert pair.term() == term + 1
     assert all(process.running for process in pair.processes)

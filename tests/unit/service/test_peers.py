@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, OncewardError, RefusedError
+from onceward.coordinator.listings import CoordinatorRole
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -90,6 +91,8 @@ METHODS = {
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
+OF_NO_JOB = ["ListJobs", "DescribeCoordinator"]
+"""In the order of `requests_to`."""
 READING = {method for method, needs in NEEDS.items() if needs.rights == NEEDS["DescribeJob"].rights}
 
 
@@ -183,6 +186,7 @@ def requests_to(job: str) -> dict[str, Message]:
         "Renew": pb.RenewRequest(**one),
         "CloseJob": pb.CloseJobRequest(**one, reason=pb.CLOSE_REASON_HALTED),
         "ListJobs": operators.ListJobsRequest(),
+        "DescribeCoordinator": operators.DescribeCoordinatorRequest(),
         "ListLosses": operators.ListLossesRequest(job=job),
         "DescribeJob": operators.DescribeJobRequest(job=job),
         "ListCheckpoints": operators.ListCheckpointsRequest(job=job),
@@ -218,7 +222,7 @@ def test_a_driver_of_one_job_can_do_nothing_to_another(world: World) -> None:
     viewer, attacker = world.people("viewer"), world.channel("x")
     before = viewer.describe(Y), viewer.checkpoints(Y), viewer.generations(Y)
     for method, request in requests_to(Y).items():
-        if method == "ListJobs":
+        if method in OF_NO_JOB:
             continue
         code, said = ask(attacker, method, request)
         assert code is grpc.StatusCode.PERMISSION_DENIED, (method, said)
@@ -241,6 +245,29 @@ def test_a_driver_with_its_right_completes_checkpoints_and_lists_its_job_alone(w
     for driver in drivers:
         driver.close()
         assert driver.errors.empty()
+
+
+def test_a_coordinator_describes_itself_to_peers_that_may_view_something_and_counts_only_their_jobs(
+    world: World,
+) -> None:
+    world.serve()
+    drivers = [world.driver("x", X), world.driver("y", Y)]
+    for driver in drivers:
+        driver.wait_committed(1)
+    found = {name: world.people(name).coordinator() for name in ("viewer", "x", "operator")}
+    assert {name: one.jobs for name, one in found.items()} == {"viewer": 2, "x": 1, "operator": 2}
+    expires = {one.option: one.expires_at for one in found["viewer"].certificates}
+    assert expires.keys() == {"tls-cert", "client-ca"}
+    assert all(at is not None and at > datetime.now(UTC) for at in expires.values())
+    assert (found["viewer"].drivers, found["viewer"].role) == (2, CoordinatorRole.LEADS)
+    assert (found["viewer"].connections or 0) >= 3, "two drivers and who asks"
+    with pytest.raises(RefusedError, match="PERMISSION_DENIED: nothing lacks the right view for any job"):
+        world.people("nothing").coordinator()
+    world.files.server_tls().certificate.write_text("half a file")
+    broken = world.people("viewer").coordinator()
+    assert {one.option: one.expires_at for one in broken.certificates}["tls-cert"] is None, "unknown"
+    for driver in drivers:
+        driver.close()
 
 
 def test_losses_are_listed_of_the_jobs_that_a_peer_may_view(world: World) -> None:
@@ -354,9 +381,9 @@ def test_the_job_is_checked_before_the_rest_of_a_request_is_parsed(
     monkeypatch.setattr(methods, "parse", noting)
     for method, request in requests_to(Y).items():
         assert ask(world.channel("x"), method, request)[0] is (
-            grpc.StatusCode.OK if method == "ListJobs" else grpc.StatusCode.PERMISSION_DENIED
+            grpc.StatusCode.OK if method in OF_NO_JOB else grpc.StatusCode.PERMISSION_DENIED
         )
-    assert parsed == ["ListJobs"]
+    assert parsed == OF_NO_JOB
 
 
 @pytest.fixture

@@ -1,12 +1,18 @@
 """Terms: one coordinator writes at a time, and a late one writes nothing."""
 
+import os
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import text
 
+from onceward.coordinator.listings import Leader
+from onceward.coordinator.store.database import Candidate
 from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError, StoreError
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S
@@ -24,6 +30,11 @@ if TYPE_CHECKING:
 def begin_another(place: Place) -> None:
     with place.raw() as raw:
         begin_term(raw, "b:2")
+
+
+def led_by(candidate: Candidate) -> str | None:
+    leader = candidate.leader()
+    return None if leader is None else leader.address
 
 
 @pytest.fixture
@@ -111,7 +122,7 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
         first = candidate.wait(60.0)
         assert first is not None
         store = Store.lead(first, address="a:1")
-        assert (other.wait(0.05), other.leader()) == (None, "a:1")
+        assert (other.wait(0.05), led_by(other)) == (None, "a:1")
         second = other.wait(60.0)  # the server ends the silent session
         assert second is not None
         with closing(Store.lead(second, address="b:2")) as successor:
@@ -119,6 +130,69 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
             with pytest.raises(Exception, match="nothing is built on it"):
                 store.confirm()
         store.close()
+
+
+def test_one_that_stands_by_knows_who_leads_since_when_and_where_its_page_is(shared: Place) -> None:
+    with closing(open_candidate(shared.url)) as candidate, closing(open_candidate(shared.url)) as other:
+        assert other.leader() is None, "nobody ever led"
+        database = candidate.wait(60.0)
+        assert database is not None
+        before = datetime.now(UTC)
+        with closing(Store.lead(database, address="a:1", web="https://a:2/")) as store:
+            found = other.leader()
+            assert found is not None
+            assert found.since is not None
+            assert store.leader.since is not None
+            assert abs(found.since - store.leader.since) < timedelta(milliseconds=1)
+            assert found.since > before - timedelta(milliseconds=1)
+            assert replace(found, since=None) == Leader(address="a:1", term=1, since=None, web="https://a:2/")
+
+
+def test_what_an_earlier_leader_said_of_itself_is_not_taken_for_the_words_of_an_older_version(shared: Place) -> None:
+    with closing(open_candidate(shared.url)) as candidate:
+        with closing(open_candidate(shared.url)) as first:
+            database = first.wait(60.0)
+            assert database is not None
+            Store.lead(database, address="a:1", web="http://a:2/").close()
+        with shared.raw() as raw:  # as a version does that knows no record but its own
+            about = raw.exec_driver_sql("SELECT value, checksum FROM onceward_meta WHERE key = 'leader'").one()
+            term = begin_term(raw, "b:2")
+            kept = text("UPDATE onceward_meta SET value = :value, checksum = :sum WHERE key = 'leader'")
+            raw.execute(kept, {"value": about[0], "sum": about[1]})
+        assert candidate.leader() == Leader(address="b:2", term=term.number, since=None, web="")
+        with shared.raw() as raw:
+            raw.exec_driver_sql("DELETE FROM onceward_meta WHERE key = 'leader'")
+        assert candidate.leader() == Leader(address="b:2", term=term.number, since=None, web="")
+
+
+def test_the_leader_knows_who_waits_for_the_lead_of_its_schema(shared: Place, postgres: "LocalPostgres") -> None:
+    with closing(shared.open()) as store, ExitStack() as stack:
+        assert store.standbys() == ()
+        for place in (shared, shared, postgres_place(postgres)):  # the last one waits elsewhere
+            candidate = stack.enter_context(closing(open_candidate(place.url)))
+            with closing(place.open()) if place is not shared else nullcontext():
+                assert candidate.wait(0.01) is candidate.wait(0.01) is None
+        found = store.standbys()
+        assert found is not None
+        assert len(found) == 2
+        assert all(one.name.endswith(f":{os.getpid()}") and one.since is not None for one in found)
+        stack.close()
+        wait_until(lambda: store.standbys() == (), "they wait no more")
+
+
+def test_a_database_that_does_not_say_who_waits_costs_no_lead(
+    shared: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceward.coordinator.store.postgres._STANDBYS", "SELECT nothing FROM nowhere")
+    with closing(shared.open()) as store:
+        assert store.standbys() is None
+        store.confirm()
+        assert store.load_jobs() == []
+
+
+def test_a_store_in_a_file_has_no_standbys(tmp_path: Any) -> None:
+    with closing(Store.open(f"sqlite:///{tmp_path / 'store.db'}")) as store:
+        assert (store.standbys(), store.kind.shared) == ((), False)
 
 
 def test_a_process_that_stands_still_with_the_lock_before_it_leads_loses_it(shared: Place) -> None:
