@@ -180,9 +180,7 @@ def test_the_leader_knows_who_waits_for_the_lead_of_its_schema(shared: Place, po
         wait_until(lambda: store.standbys() == (), "they wait no more")
 
 
-def test_a_database_that_does_not_say_who_waits_costs_no_lead(
-    shared: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_does_not_say_who_waits_costs_no_lead(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceward.coordinator.store.postgres._STANDBYS", "SELECT nothing FROM nowhere")
     with closing(shared.open()) as store:
         assert store.standbys() is None

@@ -3,16 +3,24 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from tests.support.scripted import CoordinatorProcess
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import JobName
+from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
+from tests.unit.ops.halted import halted
 
-__all__ = ["Answer", "Site", "serving"]
+__all__ = ["OFTEN", "ON_DEMAND", "Answer", "FourJobs", "Site", "four_jobs", "serving", "site_of"]
+
+ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
+OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,46 @@ def serving(
     )
     try:
         process.wait_ready()
-        wait_until(lambda: "listens on" in process.log.read_text(), "the address is announced")
-        found = re.findall(r"the page is at http://127\.0\.0\.1:(\d+)/", process.log.read_text())
-        assert found, process.tail()
-        yield process, Site(int(found[-1]))
+        yield process, site_of(process)
     finally:
         process.end()
+
+
+def site_of(process: CoordinatorProcess) -> Site:
+    """The page of a coordinator that was started with ``--web``."""
+    wait_until(lambda: "listens on" in process.log.read_text(), "the address is announced")
+    found = re.findall(r"the page is at http://127\.0\.0\.1:(\d+)/", process.log.read_text())
+    assert found, process.tail()
+    return Site(int(found[-1]))
+
+
+@dataclass(frozen=True)
+class FourJobs:
+    process: CoordinatorProcess
+    site: Site
+    running: ScriptedDriver
+
+
+@contextmanager
+def four_jobs(directory: Path, *, failed: str = "it failed") -> Iterator[FourJobs]:
+    """A coordinator with a halted job (orders), a running, a restarting and a finished one.
+
+    :param failed: why it restarts.
+    """
+    before = directory / "before"
+    before.mkdir(mode=0o700)
+    halted(before)
+    store = f"sqlite:///{next(before.rglob('*.db'))}"
+    with ExitStack() as stack:
+        process, site = stack.enter_context(serving(directory / "coordinator", store_url=store))
+        client = stack.enter_context(connect(process.address))
+        running = ScriptedDriver(client, JobName("running"), settings=OFTEN)
+        finished, restarting = (
+            ScriptedDriver(client, JobName(name), settings=ON_DEMAND) for name in ("finished", "restarting")
+        )
+        for driver in (running, finished, restarting):
+            driver.wait_committed(1)
+        finished.close(CloseReason.FINISHED)
+        restarting.session.abandon(failed, back_within_s=3600)
+        yield FourJobs(process, site, running)
+        running.close()

@@ -2,12 +2,12 @@
 
 import asyncio
 import html
+import json
 import re
 import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,28 +15,24 @@ import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.coordinator.listings import Leader
 from onceward.coordinator.ops.serve import page_of
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
-from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.web.application import HEADERS
 from onceward.coordinator.web.page import Page, require_installed
-from tests.support.scripted import SINK, CoordinatorProcess, ScriptedDriver, free_port
+from tests.support.scripted import SINK, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
-from tests.unit.ops.halted import halted
 from tests.unit.ops.test_command import onceward, onceward_process
-from tests.unit.web.browser import Answer, Site, serving
+from tests.unit.web.browser import OFTEN, ON_DEMAND, Answer, FourJobs, Site, four_jobs, serving
 
 pytestmark = pytest.mark.slow
 
 MARKUP = "<script>alert('x')</script><b onclick=x>\u202e & \x1b[2J"
-ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
-OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
-
-
 LAG = 2_500
 
 
@@ -46,36 +42,13 @@ def progress(lag: int) -> ReadProgress:
     return ReadProgress(lag=lag, measured_ago=timedelta(0), records_per_second=80.0, partitions=partitions)
 
 
-@dataclass(frozen=True)
-class Place:
-    process: CoordinatorProcess
-    site: Site
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A coordinator with a halted job (orders), a running, a restarting and a finished one."""
-    here = tmp_path_factory.mktemp("page")
-    before = here / "before"
-    before.mkdir(mode=0o700)
-    halted(before)
-    store = f"sqlite:///{next(before.rglob('*.db'))}"
-    with ExitStack() as stack:
-        process, site = stack.enter_context(serving(here / "coordinator", store_url=store))
-        client = stack.enter_context(connect(process.address))
-        running = ScriptedDriver(client, JobName("running"), settings=OFTEN)
-        running.wait_committed(2)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourJobs]:
+    with four_jobs(tmp_path_factory.mktemp("page"), failed=f"it failed: {MARKUP}") as jobs:
         for lag in (900, LAG):
-            running.session.report_progress(lambda lag=lag: progress(lag))  # type: ignore[misc]
-            running.session.renew()
-        finished = ScriptedDriver(client, JobName("finished"), settings=ON_DEMAND)
-        finished.wait_committed(1)
-        finished.close(CloseReason.FINISHED)
-        restarting = ScriptedDriver(client, JobName("restarting"), settings=ON_DEMAND)
-        restarting.wait_committed(1)
-        restarting.session.abandon(f"it failed: {MARKUP}", back_within_s=3600)
-        yield Place(process, site)
-        running.close()
+            jobs.running.session.report_progress(lambda lag=lag: progress(lag))  # type: ignore[misc]
+            jobs.running.session.renew()
+        yield jobs
 
 
 def shows(site: Site, path: str, seen: Callable[[Answer], bool], what: str) -> Answer:
@@ -104,7 +77,7 @@ def newest(answer: Answer) -> int:
     return int(re.findall(r'<a id="checkpoint-(\d+)"', answer.live)[0])
 
 
-def test_the_overview_shows_every_job_those_that_need_a_person_first(place: Place) -> None:
+def test_the_overview_shows_every_job_those_that_need_a_person_first(place: FourJobs) -> None:
     answer = shows(place.site, "/", lambda answer: 'class="status restarting"' in answer.live, "the job restarts")
     rows = re.findall(r'<a id="job-(\w+)" href="/jobs/\1">.*?<span class="status (\w+)">\2</span>', answer.live)
     others = [(name, name) for name in ("restarting", "running", "finished")]
@@ -113,7 +86,7 @@ def test_the_overview_shows_every_job_those_that_need_a_person_first(place: Plac
     assert "its driver, which announced its return" in answer.live
 
 
-def test_a_running_job_shows_its_checkpoints_as_bars_that_go_on(place: Place) -> None:
+def test_a_running_job_shows_its_checkpoints_as_bars_that_go_on(place: FourJobs) -> None:
     first = shows(place.site, "/jobs/running", lambda answer: '<rect class="settle"' in answer.live, "it is settled")
     assert 'class="status running"' in first.live
     assert re.search(r'aria-label="wait [\d.]+ (ms|s), run [\d.]+ (ms|s), decide [\d.]+ (ms|s), settle', first.live)
@@ -126,7 +99,7 @@ def cells(row: str) -> dict[str, str]:
     return {label: re.sub(r"<[^>]*>", "", cell).strip() for label, cell in found}
 
 
-def test_the_overview_shows_lag_rate_and_their_course_and_what_is_unknown_as_unknown(place: Place) -> None:
+def test_the_overview_shows_lag_rate_and_their_course_and_what_is_unknown_as_unknown(place: FourJobs) -> None:
     answer = shows(place.site, "/?sort=lag", lambda answer: "2.5 k" in answer.live, "the driver has reported")
     rows = dict(
         zip(re.findall(r'<a id="job-(\w+)"', answer.live), re.findall(r"<tr>.*?</tr>", answer.live)[1:], strict=True)
@@ -143,7 +116,7 @@ def test_the_overview_shows_lag_rate_and_their_course_and_what_is_unknown_as_unk
     assert job["progress"] is None
 
 
-def test_a_job_shows_its_partitions_those_with_the_most_lag_first(place: Place) -> None:
+def test_a_job_shows_its_partitions_those_with_the_most_lag_first(place: FourJobs) -> None:
     answer = shows(place.site, "/jobs/running", lambda a: 'id="positions"' in a.live, "the driver has reported")
     table = re.search(r'<section aria-labelledby="positions">.*?</section>', answer.live)
     assert table is not None
@@ -157,7 +130,7 @@ def test_a_job_shows_its_partitions_those_with_the_most_lag_first(place: Place) 
     assert 'id="positions"' not in place.site.get("/jobs/orders").live
 
 
-def test_finished_and_restarting_jobs_say_so(place: Place) -> None:
+def test_finished_and_restarting_jobs_say_so(place: FourJobs) -> None:
     finished = place.site.get("/jobs/finished")
     assert 'class="status finished"' in finished.live
     assert "<dt>Settled</dt><dd>yes</dd>" in finished.live
@@ -165,7 +138,7 @@ def test_finished_and_restarting_jobs_say_so(place: Place) -> None:
     assert 'class="status restarting"' in restarting.live
 
 
-def test_a_job_shows_its_participants_and_settings(place: Place) -> None:
+def test_a_job_shows_its_participants_and_settings(place: FourJobs) -> None:
     live = place.site.get("/jobs/running").live
     assert "is a test sink; on a lost transaction: halt" in re.sub("<[^>]+>", "", live)
     shown = dict(re.findall(r"<dt><code>(\w+)</code></dt><dd>([^<]+)</dd>", live))
@@ -173,12 +146,12 @@ def test_a_job_shows_its_participants_and_settings(place: Place) -> None:
     assert "<dd>only on demand</dd>" in place.site.get("/jobs/finished").live
 
 
-def test_an_aborted_checkpoint_shows_its_reason(place: Place) -> None:
+def test_an_aborted_checkpoint_shows_its_reason(place: FourJobs) -> None:
     live = place.site.get("/jobs/orders").live
     assert "<strong>the job was halted</strong> checkpoint 2: slot 1 was lost; slot 2 was in_doubt" in live
 
 
-def test_a_checkpoint_shows_its_slots_with_outcome_and_evidence(place: Place) -> None:
+def test_a_checkpoint_shows_its_slots_with_outcome_and_evidence(place: FourJobs) -> None:
     answer = place.site.get("/jobs/orders/checkpoints/2")
     assert (answer.status, 'class="status completed"' in answer.live) == (200, True)
     rows = re.findall(r'class="number">(\d)</th><td><span class="status (\w+)">', answer.live)
@@ -194,12 +167,12 @@ def test_a_checkpoint_shows_its_slots_with_outcome_and_evidence(place: Place) ->
     ]
 
 
-def test_checkpoints_lead_to_each_other(place: Place) -> None:
+def test_checkpoints_lead_to_each_other(place: FourJobs) -> None:
     assert 'href="/jobs/orders/checkpoints/2"' in place.site.get("/jobs/orders").live
     assert 'href="/jobs/orders/checkpoints/1"' in place.site.get("/jobs/orders/checkpoints/2").live
 
 
-def test_text_from_outside_is_never_markup_and_has_no_control_characters(place: Place) -> None:
+def test_text_from_outside_is_never_markup_and_has_no_control_characters(place: FourJobs) -> None:
     for path in ("/", "/jobs/restarting"):
         answer = shows(place.site, path, lambda answer: "it failed:" in answer.live, "the reason is shown")
         assert "<script>alert" not in answer.text
@@ -210,14 +183,14 @@ def test_text_from_outside_is_never_markup_and_has_no_control_characters(place: 
     assert MARKUP in job["status_detail"]
 
 
-def test_what_an_address_holds_is_escaped(place: Place) -> None:
+def test_what_an_address_holds_is_escaped(place: FourJobs) -> None:
     answer = place.site.get("/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E")
     assert answer.status == 200
     assert "<script>alert" not in answer.text
     assert "No job matches" in answer.text
 
 
-def test_the_same_views_are_json(place: Place) -> None:
+def test_the_same_views_are_json(place: FourJobs) -> None:
     found = place.site.json("/?sort=name&limit=2&page=2")
     assert [job["job"] for job in found["jobs"]] == ["restarting", "running"]
     assert (found["total"], found["matching"], found["pages"], found["query"]["page"]) == (4, 4, 2, 2)
@@ -242,7 +215,7 @@ def test_the_same_views_are_json(place: Place) -> None:
         ),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused(place: Place, query: str) -> None:
+def test_an_address_that_cannot_be_used_is_refused(place: FourJobs, query: str) -> None:
     answer = place.site.get(f"/?{query}", accept="application/json")
     assert answer.status == 400
     assert answer.json["error"].startswith("This address cannot be used.")
@@ -255,44 +228,47 @@ def test_an_address_that_cannot_be_used_is_refused(place: Place, query: str) -> 
         *(f"/jobs/orders/checkpoints/{one}" for one in ("999", "0", "-1", "x", "%D9%A1", "9" * 30, "1/2")),
     ],
 )
-def test_other_addresses_show_nothing(place: Place, path: str) -> None:
+def test_other_addresses_show_nothing(place: FourJobs, path: str) -> None:
     answer = place.site.get(path)
     assert answer.status == 404
     assert "There is nothing here" in answer.live
 
 
-def test_every_answer_keeps_the_browser_from_loading_framing_and_storing(place: Place) -> None:
+def test_every_answer_keeps_the_browser_from_loading_framing_and_storing(place: FourJobs) -> None:
     policy = HEADERS["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    answers = [place.site.get(path) for path in ("/", "/jobs/orders", "/jobs/x", "/?page=0", "/style.css", "/page.js")]
+    answers = [
+        place.site.get(path)
+        for path in ("/", "/jobs/orders", "/cluster", "/jobs/x", "/?page=0", "/style.css", "/page.js")
+    ]
     answers += [place.site.get("/", method="POST"), place.site.get("/", host="evil.example")]
     for answer in answers:
         for name, value in HEADERS.items():
             assert answer.headers[name.lower()] == value
-    for page in answers[:2]:  # nothing inline, which the policy would stop, and nothing from elsewhere
+    for page in answers[:3]:  # nothing inline, which the policy would stop, and nothing from elsewhere
         assert not re.search(r"<style|<script(?! src=)|<[^>]*\s(on\w+|style)=", page.text)
         assert set(re.findall(r'(?:src|href)="([^"?]*)', page.text)) <= {
-            *("/", "/style.css", "/page.js", "#live", "data:,"),
+            *("/", "/cluster", "/style.css", "/page.js", "#live", "data:,"),
             *(f"/jobs/orders/checkpoints/{number}" for number in (1, 2, 3)),
             *(f"/jobs/{name}" for name in ("orders", "running", "restarting", "finished", "meanwhile", "declines")),
         }
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_only_reading_is_answered(place: Place, method: str) -> None:
+def test_only_reading_is_answered(place: FourJobs, method: str) -> None:
     for path in ("/", "/jobs/orders", "/page.js", "/other"):
         answer = place.site.get(path, method=method)
         assert (answer.status, set(answer.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
 
 
-def test_head_gives_the_headers_alone(place: Place) -> None:
+def test_head_gives_the_headers_alone(place: FourJobs) -> None:
     answer = place.site.get("/", method="HEAD")
     assert (answer.status, answer.text) == (200, "")
     assert int(answer.headers["content-length"]) > 1000
 
 
-def test_a_site_whose_name_leads_here_reads_nothing(place: Place) -> None:
+def test_a_site_whose_name_leads_here_reads_nothing(place: FourJobs) -> None:
     """DNS rebinding: the browser takes our answer for the site's own."""
     port = place.site.port
     for host in (
@@ -308,7 +284,7 @@ def test_a_site_whose_name_leads_here_reads_nothing(place: Place) -> None:
         assert place.site.get("/", host=host).status == 200, host
 
 
-def test_a_halted_job_shows_a_command_that_works(place: Place) -> None:
+def test_a_halted_job_shows_a_command_that_works(place: FourJobs) -> None:
     live = place.site.get("/jobs/orders").live
     assert "A person must decide" in live
     assert re.search(
@@ -325,7 +301,7 @@ def test_a_halted_job_shows_a_command_that_works(place: Place) -> None:
     shows(place.site, "/jobs/orders", lambda answer: "A person must decide" not in answer.live, "it is decided")
 
 
-def test_silent_connections_are_bounded_and_take_nothing_from_the_coordinator(place: Place) -> None:
+def test_silent_connections_are_bounded_and_take_nothing_from_the_coordinator(place: FourJobs) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.create_connection(("127.0.0.1", place.site.port))) for _ in range(100)]
         answers = [asked(opened[0]), asked(opened[-1])]
@@ -354,21 +330,71 @@ def test_a_page_outlives_an_outage_of_its_coordinator_and_says_so(tmp_path: Path
         shows(site, "/", lambda answer: answer.status == 503, "the outage is shown")
 
 
-def test_a_coordinator_that_stands_by_says_who_leads() -> None:
-    async def standing_by(page: Page, site: Site) -> Answer:
-        server = CoordinatorServer(options=ServerOptions())
+def standing_by(leader: Leader, *paths: str) -> list[Answer]:
+    """What the page of a coordinator that stands by for this leader shows at these addresses."""
+
+    async def served(page: Page, site: Site) -> list[Answer]:
+        server = CoordinatorServer(options=ServerOptions(store_kind=StoreKind.POSTGRESQL))
         (port,) = await server.start("127.0.0.1:0")
         try:
-            await server.stand_by("this coordinator stands by; <b>10.0.0.9:7878</b> leads", "10.0.0.9:7878")
+            await server.stand_by(f"this coordinator stands by; {leader.address} leads", leader)
             page.attach(f"127.0.0.1:{port}", f"127.0.0.1:{port}")
-            return await asyncio.to_thread(site.get, "/")
+            return [await asyncio.to_thread(site.get, path) for path in paths]
         finally:
             await server.stop(0)
 
     with closing(Page(parse_listen("127.0.0.1:0"))) as page:
-        answer = asyncio.run(standing_by(page, Site(int(page.url.rstrip("/").rpartition(":")[2]))))
-    assert answer.status == 503
-    assert "this coordinator stands by; &lt;b&gt;10.0.0.9:7878&lt;/b&gt; leads." in answer.live
+        return asyncio.run(served(page, Site(int(page.url.rstrip("/").rpartition(":")[2]))))
+
+
+def test_a_coordinator_that_stands_by_says_who_leads_and_links_its_page() -> None:
+    leader = Leader(address="<b>10.0.0.9:7878</b>", term=7, since=None, web="https://10.0.0.9:7879/?<b>\"'")
+    jobs, shown = standing_by(leader, "/", "/cluster")
+    assert jobs.status == 503
+    assert "this coordinator stands by; &lt;b&gt;10.0.0.9:7878&lt;/b&gt; leads." in jobs.live
+    assert 'href="/cluster"' in jobs.live
+    assert shown.status == 200
+    assert "This coordinator stands by; &lt;b&gt;10.0.0.9:7878&lt;/b&gt; leads." in shown.live
+    assert 'href="https://10.0.0.9:7879/?&lt;b&gt;&#34;&#39;"' in shown.live
+    assert "in term 7" in shown.live
+    assert "<b>" not in shown.text
+    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]*)", shown.live))
+    unknown = ("Half of the writes within", "Slowest write", "Writes", "Jobs", "Drivers connected")
+    assert {figures[name] for name in unknown} == {"–"}, "unknown is no 0"
+
+
+@pytest.mark.parametrize("web", ["javascript:alert(1)", "", "//evil.example/", "data:text/html,x"])
+def test_the_store_names_no_page_that_a_browser_should_not_open(web: str) -> None:
+    (shown,) = standing_by(Leader(address="a:1", term=1, since=None, web=web), "/cluster")
+    assert "Open the page" not in shown.live
+    assert "href" not in shown.live
+
+
+def test_every_view_leads_to_the_coordinators(place: FourJobs) -> None:
+    for path in ("/", "/jobs/orders", "/jobs/orders/checkpoints/2", "/cluster", "/jobs/absent", "/?page=0"):
+        assert '<a class="who" href="/cluster"' in place.site.get(path).text, path
+
+
+def test_a_coordinator_shows_its_store_its_writes_and_its_options(place: FourJobs) -> None:
+    answer = place.site.get("/cluster")
+    figures = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]*)", answer.live))
+    for name in ("Half of the writes within", "99 % of the writes within", "Slowest write"):
+        assert re.fullmatch(r"[\d.]+ (ms|s)", figures[name]), figures
+    assert int(figures["Jobs"]) >= 4
+    assert (int(figures["Drivers connected"]) >= 1, int(figures["Connections"]) >= 1) == (True, True)
+    assert "it stands alone" in answer.live
+    assert "<dt><code>--store</code></dt><dd>sqlite:///" in answer.live
+    found = place.site.json("/cluster")
+    described = found["description"]
+    assert (described["role"], described["leader"]["address"]) == ("leads", place.process.address)
+    assert described["leader"]["web"] == f"http://127.0.0.1:{place.site.port}/"
+    assert described["standbys"] == []
+    assert described["commits"]["commits"] > 0
+    assert {"name": "web", "value": "127.0.0.1:0"} in described["settings"]
+    assert place.site.get("/cluster?x=1").status == 400
+    listed = json.loads(onceward("coordinators", "--coordinator", place.process.address, "--json").stdout)
+    assert listed.keys() == described.keys()
+    assert listed["leader"] == described["leader"]
 
 
 def test_a_page_comes_back_with_its_coordinator(tmp_path: Path) -> None:
@@ -430,7 +456,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require_installed()
 
 
-def test_a_driver_s_words_about_a_sink_are_text(place: Place) -> None:
+def test_a_driver_s_words_about_a_sink_are_text(place: FourJobs) -> None:
     with connect(place.process.address) as client:
         driver = ScriptedDriver(client, JobName("declines"), settings=OFTEN)
         driver.wait_committed(1)

@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def test_who_shows_no_token_that_may_view_sees_nothing(place: Secured) -> None:
     with place.visitor() as unknown, place.visitor(token=STRANGER) as stranger:
-        for path in ("/", "/jobs/orders", "/jobs/orders/checkpoints/1", "/jobs/absent"):
+        for path in ("/", "/cluster", "/jobs/orders", "/jobs/orders/checkpoints/1", "/jobs/absent"):
             for visitor in (unknown, stranger):
                 answer = visitor.get(path)
                 assert answer.status_code == 401, path

@@ -1,53 +1,32 @@
 """The page over a real coordinator, in Chromium: a job in each status, and what a person sees while it restarts."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.web.page import Page
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
-from tests.unit.ops.halted import halted
-from tests.unit.web.browser import Site, serving
+from tests.unit.web.browser import ON_DEMAND, Site, four_jobs, serving
 from tests.unit.web.chromium.conftest import Opener
 from tests.unit.web.chromium.tabs import Tab
 from tests.unit.web.chromium.test_views import violations
 
 pytestmark = pytest.mark.slow
 
-ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
-OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
 STATUSES = {"orders": "halted", "running": "running", "restarting": "restarting", "finished": "finished"}
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A coordinator with a job in each of the statuses."""
-    here = tmp_path_factory.mktemp("live")
-    before = here / "before"
-    before.mkdir(mode=0o700)
-    halted(before)
-    with ExitStack() as stack:
-        store = f"sqlite:///{next(before.rglob('*.db'))}"
-        process, site = stack.enter_context(serving(here / "coordinator", store_url=store))
-        client = stack.enter_context(connect(process.address))
-        drivers = {
-            name: ScriptedDriver(client, JobName(name), settings=OFTEN if name == "running" else ON_DEMAND)
-            for name in ("running", "restarting", "finished")
-        }
-        for driver in drivers.values():
-            driver.wait_committed(1)
-        drivers["finished"].close(CloseReason.FINISHED)
-        drivers["restarting"].session.abandon("it failed", back_within_s=3600)
-        yield site
-        drivers["running"].close()
+    with four_jobs(tmp_path_factory.mktemp("live")) as jobs:
+        yield jobs.site
 
 
 def finish(process: CoordinatorProcess, name: str) -> None:
