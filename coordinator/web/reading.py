@@ -119,7 +119,7 @@ class Reader:
 
     def admit(self, visitor: str) -> None:
         """Raise RefusedError unless the visitor may view something."""
-        self._client(visitor).store_id()
+        self._client(visitor).coordinator()
 
     def jobs(self, visitor: str) -> Jobs:
         def read() -> Jobs:

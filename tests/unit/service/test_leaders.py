@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from tests.support.places import Place, postgres_place
 from tests.support.scraped import Scraped, scrape
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
+from tests.unit.web.browser import Site, site_of
 
 if TYPE_CHECKING:
     from onceward.coordinator.dev.postgres.server import LocalPostgres
@@ -51,7 +52,10 @@ class Pair:
 
     def _started(self, directory: Path, port: int | None = None) -> CoordinatorProcess:
         process = CoordinatorProcess(
-            directory, port=port, store_url=self.place.url, options=["--metrics", "127.0.0.1:0"]
+            directory,
+            port=port,
+            store_url=self.place.url,
+            options=["--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0"],
         )
         self._stack.callback(process.end)
         process.wait_ready()
@@ -144,6 +148,37 @@ def test_a_coordinator_that_stands_by_names_the_one_that_leads(pair: Pair) -> No
     assert run_health(standby.address, LIVE) == 0
     assert [asked_of(standby.address, *options) for options in ((), ("--ready",), ("--live",))] == [1, 0, 0]
     assert pair.term() == 1
+
+
+def test_the_page_of_one_that_stands_by_names_the_leader_and_links_its_page(pair: Pair) -> None:
+    leader, standby = pair.leader(), pair.standby()
+    leaders_page, standbys_page = site_of(leader), site_of(standby)
+    wait_until(lambda: standbys_page.get("/cluster").status == 200, "it says what it does")
+    shown = standbys_page.get("/cluster").live
+    assert f"This coordinator stands by; {leader.address} leads." in shown
+    link = re.findall(r'<a id="leader" href="http://127\.0\.0\.1:(\d+)/">', shown)
+    assert link == [str(leaders_page.port)]
+    assert Site(int(link[0])).json("/cluster")["description"]["role"] == "leads"
+    known = standbys_page.json("/cluster")["description"]
+    assert (known["leader"]["address"], known["leader"]["term"]) == (leader.address, pair.term())
+    assert [known[name] for name in ("standbys", "commits", "drivers", "jobs")] == [None] * 4, "unknown here"
+    wait_until(lambda: named(leaders_page.json("/cluster")["description"]["standbys"]) == [standby.pid], "it is named")
+    listed = CliRunner().invoke(app, ["coordinators", "--coordinator", pair.address]).output
+    assert re.search(rf"^{leader.address} +leads .*http://127\.0\.0\.1:{leaders_page.port}/", listed, re.MULTILINE)
+    assert re.search(rf":{standby.pid} +stands by ", listed)
+    asked = CliRunner().invoke(app, ["coordinators", "--coordinator", standby.address]).output
+    assert re.search(rf"^{leader.address} +leads ", asked, re.MULTILINE)
+    assert "the one that was asked" in asked
+    leader.end()
+    wait_until(lambda: standbys_page.json("/cluster")["description"]["role"] == "leads", "the other one leads")
+    after = standbys_page.json("/cluster")["description"]
+    assert (after["leader"]["address"], after["leader"]["term"]) == (standby.address, pair.term())
+    assert after["leader"]["since"] > known["leader"]["since"]
+
+
+def named(standbys: Sequence[Mapping[str, str]] | None) -> list[int]:
+    """The processes of these."""
+    return [int(one["name"].rpartition(":")[2]) for one in standbys or ()]
 
 
 def test_a_killed_leader_is_replaced_and_no_driver_is_fenced(pair: Pair) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, ExitCode
 from onceward.coordinator.listings import Leader
 from onceward.coordinator.ops.serve import page_of
 from onceward.coordinator.protocol.events import CloseReason
@@ -25,12 +26,15 @@ from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.web.application import HEADERS
 from onceward.coordinator.web.page import Page, require_installed
+from onceward.coordinator.web.reading import Reader
 from tests.support.scripted import SINK, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
 from tests.unit.ops.test_command import onceward, onceward_process
 from tests.unit.web.browser import OFTEN, ON_DEMAND, Answer, FourJobs, Site, four_jobs, serving
 
 pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
 
 MARKUP = "<script>alert('x')</script><b onclick=x>\u202e & \x1b[2J"
 LAG = 2_500
@@ -330,21 +334,42 @@ def test_a_page_outlives_an_outage_of_its_coordinator_and_says_so(tmp_path: Path
         shows(site, "/", lambda answer: answer.status == 503, "the outage is shown")
 
 
-def standing_by(leader: Leader, *paths: str) -> list[Answer]:
-    """What the page of a coordinator that stands by for this leader shows at these addresses."""
+def at_standby(leader: Leader, visit: Callable[[str], T]) -> T:
+    """Call ``visit`` with the address of a coordinator that stands by for this leader."""
 
-    async def served(page: Page, site: Site) -> list[Answer]:
+    async def visited() -> T:
         server = CoordinatorServer(options=ServerOptions(store_kind=StoreKind.POSTGRESQL))
         (port,) = await server.start("127.0.0.1:0")
         try:
             await server.stand_by(f"this coordinator stands by; {leader.address} leads", leader)
-            page.attach(f"127.0.0.1:{port}", f"127.0.0.1:{port}")
-            return [await asyncio.to_thread(site.get, path) for path in paths]
+            return await asyncio.to_thread(visit, f"127.0.0.1:{port}")
         finally:
             await server.stop(0)
 
+    return asyncio.run(visited())
+
+
+def standing_by(leader: Leader, *paths: str) -> list[Answer]:
+    """What the page of a coordinator that stands by for this leader shows at these addresses."""
     with closing(Page(parse_listen("127.0.0.1:0"))) as page:
-        return asyncio.run(served(page, Site(int(page.url.rstrip("/").rpartition(":")[2]))))
+        site = Site(int(page.url.rstrip("/").rpartition(":")[2]))
+
+        def visit(address: str) -> list[Answer]:
+            page.attach(address, address)
+            return [site.get(path) for path in paths]
+
+        return at_standby(leader, visit)
+
+
+def test_a_visitor_can_sign_in_where_a_coordinator_stands_by() -> None:
+    def visit(address: str) -> None:
+        with closing(Reader()) as reader:
+            reader.attach(address, address)
+            reader.admit("")
+            with pytest.raises(CoordinatorLostError):
+                reader.jobs("")
+
+    at_standby(Leader(address="a:1", term=1, since=None, web=""), visit)
 
 
 def test_a_coordinator_that_stands_by_says_who_leads_and_links_its_page() -> None:

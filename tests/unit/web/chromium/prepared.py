@@ -11,16 +11,23 @@ from unittest.mock import patch
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import RefusedError
 from onceward.coordinator.listings import (
+    Certificate,
     CheckpointDescription,
     CheckpointSummary,
+    CommitTimes,
+    CoordinatorDescription,
+    CoordinatorRole,
     GenerationSummary,
     HistoryEntry,
     JobDescription,
     JobProgress,
     JobSummary,
     JobWait,
+    Leader,
     LossReport,
     RecordedSettlement,
+    Setting,
+    Standby,
 )
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age
@@ -88,6 +95,9 @@ class PreparedClient:
 
     def jobs(self) -> Sequence[JobSummary]:
         return [self._changed(job) for _, job in sorted(_JOBS.items())]
+
+    def coordinator(self) -> CoordinatorDescription:
+        return self._changed(_COORDINATOR)  # type: ignore[no-any-return]
 
     def describe(self, job: JobName) -> JobDescription:
         if job not in _JOBS:
@@ -192,6 +202,53 @@ def with_every_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def _ago(**given: float) -> datetime:
     return NOW - timedelta(**given)
+
+
+_COORDINATOR = CoordinatorDescription(
+    role=CoordinatorRole.LEADS,
+    detail="",
+    leader=Leader(
+        address="coordinator-0.coordinators.pipelines.svc:7878", term=41, since=_ago(days=6, hours=3), web=""
+    ),
+    standbys=(
+        Standby(name="onceward coordinator-1:1", address="10.42.3.17", since=_ago(days=6, hours=3)),
+        Standby(name="onceward coordinator-2:1", address="10.42.5.2", since=_ago(hours=2)),
+    ),
+    store="postgresql",
+    shared=True,
+    store_id="4c1e8f0a-2b7d-4f0e-9d55-8a64f7a7f3b1",
+    commits=CommitTimes(
+        commits=48_213,
+        median=timedelta(milliseconds=2.3),
+        p99=timedelta(milliseconds=6.1),
+        worst=timedelta(milliseconds=212),
+        window=timedelta(minutes=5),
+    ),
+    calls=23,
+    most_calls=2000,
+    connections=17,
+    drivers=6,
+    jobs=11,
+    certificates=(
+        Certificate(option="tls-cert", expires_at=NOW + timedelta(days=5, hours=7)),
+        Certificate(option="client-ca", expires_at=NOW + timedelta(days=812)),
+    ),
+    settings=(
+        Setting(name="listen", value="0.0.0.0:7878"),
+        Setting(name="advertise", value="coordinator-0.coordinators.pipelines.svc:7878"),
+        Setting(name="store", value="postgresql://onceward@db.pipelines.svc/onceward?sslmode=verify-full"),
+        Setting(name="store-password", value="file:/run/secrets/onceward/store-password"),
+        Setting(name="clusters", value="/etc/onceward/clusters.toml"),
+        Setting(name="tls-cert", value="/run/secrets/onceward/tls.crt"),
+        Setting(name="tls-key", value="/run/secrets/onceward/tls.key"),
+        Setting(name="client-ca", value="/run/secrets/onceward/ca.crt"),
+        Setting(name="rights", value="/etc/onceward/rights.toml"),
+        Setting(name="reflection", value="off"),
+        Setting(name="metrics", value=""),
+        Setting(name="web", value="0.0.0.0:7879"),
+    ),
+    version="0.1.0",
+)
 
 
 def _job(name: str, status: JobStatus, last: int, **given: Any) -> JobSummary:

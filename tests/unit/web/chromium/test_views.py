@@ -163,7 +163,7 @@ def test_markup_in_texts_is_shown_and_never_obeyed(tab: Opener, hostile: Site, v
         assert opened.js("window.ran === undefined && !document.querySelector('img, #broke, main script')"), when
         assert not opened.js("/[\\u202e\\x1b]/.test(document.documentElement.outerHTML)")
         shown = opened.page.locator("main").text_content() or ""
-        if view.name in ("jobs", "restarting", "halted", "checkpoint", "losses", "orphan"):
+        if view.name in ("jobs", "restarting", "halted", "checkpoint", "losses", "orphan", "coordinators"):
             assert printable(MARKUP) in shown
         before = opened.js(elements)
         opened.refresh()

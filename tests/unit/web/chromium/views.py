@@ -40,6 +40,7 @@ VIEWS = (
     View(name="halted", address=f"/jobs/{HALTED}", drawn=True),
     View(name="finished", address=f"/jobs/{FINISHED}", drawn=True),
     View(name="checkpoint", address=f"/jobs/{HALTED}/checkpoints/{CHECKPOINT}", drawn=True),
+    View(name="coordinators", address="/cluster", drawn=True),
     View(name="sign in", address=f"/jobs/{PRIVATE}", refreshed=False),
     View(name="losses", address="/jobs/fraud-scores"),
     View(name="orphan", address="/jobs/sessions"),
