@@ -1,6 +1,7 @@
 """What a coordinator says of itself. It answers whether it leads or stands by."""
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import grpc
@@ -26,6 +27,7 @@ def coordinator_service(
     return service_handler(service, {"describe_coordinator": describe_coordinator}, {}, guard)
 
 
+@cache
 def own_version() -> str:
     """The version of Onceward that runs; empty if it is not installed."""
     try:

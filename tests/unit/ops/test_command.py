@@ -95,6 +95,18 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
             wait_until(lambda: Stop() in arrived, "the driver receives Stop")
 
 
+def test_coordinators_describes_the_one_inside_a_driver_and_says_what_it_does_not_know(state_dir: Path) -> None:
+    listed = onceward("coordinators", "--state-dir", str(state_dir)).stdout
+    assert re.search(r"^inside a driver +leads +(\d+ \w+ ago)", listed, re.MULTILINE)
+    facts = dict(re.findall(r"^(\S+(?: \S+)*)  +(\S.*?) *$", listed, re.MULTILINE))
+    assert (facts["jobs"], facts["drivers connected"], facts["connections"]) == ("1", "1", "-")
+    assert "for one coordinator alone" in facts["store"]
+    assert re.fullmatch(r"half within [\d.]+ m?s, 99 % within .*", facts["writes of decisions"])
+    assert "It has no options of its own." in listed
+    stamped = onceward("coordinators", "--utc", "--state-dir", str(state_dir)).stdout
+    assert re.search(r"^inside a driver +leads +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", stamped, re.MULTILINE)
+
+
 def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(state_dir: Path) -> None:
     listed = onceward("jobs", "--json", "--state-dir", str(state_dir))
     (job,) = json.loads(listed.stdout)
