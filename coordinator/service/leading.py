@@ -1,5 +1,5 @@
 """The gate to the coordinator that leads, if this process has one. Only a coordinator that certainly leads answers, and
-each answer carries its term, so that clients can ignore a late one. What a process says of itself needs no lead."""
+each answer carries its term, so that clients can ignore a late one."""
 
 from collections.abc import Collection
 from typing import Any
@@ -18,12 +18,10 @@ class Gate(grpc.GenericRpcHandler):
     """Passes calls to a coordinator, or refuses them.
 
     :param methods: ``/package.Service/Method`` of all that a coordinator has.
-    :param always: answers, whether this process leads or not.
     """
 
-    def __init__(self, methods: Collection[str], always: grpc.GenericRpcHandler) -> None:
+    def __init__(self, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
-        self._always = always
         self._coordinator: Coordinator | None = None
         self._term = ""
         self.reason = "the coordinator starts"
@@ -38,8 +36,6 @@ class Gate(grpc.GenericRpcHandler):
         self._coordinator, self.reason, self._leader = None, reason, leader
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        if (found := self._always.service(handler_call_details)) is not None:
-            return found
         coordinator = self._coordinator
         if coordinator is None:
             known = handler_call_details.method in self._methods

@@ -98,7 +98,7 @@ class CoordinatorServer:
         self._checkers = checkers if checkers is not None else Checkers.installed()
         self._clock, self._wall = clock, wall
         self._guard = Guard(self._options.rights, refused=self._refused)
-        self._gate = Gate(_METHODS, coordinator_service(self._describe, self._guard))
+        self._gate = Gate(_METHODS)
         self._leader: Leader | None = None
         self._calls = CallsDoor(self._guard, self._options.max_concurrent_rpcs, MAX_CALLS_OF_PEER)
         self._connections = Connections()
@@ -257,10 +257,13 @@ class CoordinatorServer:
                 *(self._options.tls.arguments() if self._options.tls is not None else ()),
             ],
         )
-        handler = behind(self._calls, Intake().bounded(self._gate), self._connections)
-        if self._options.observer is not None:
-            handler = counted(handler, self._options.observer.rejected)
-        server.add_generic_rpc_handlers((handler,))
+        intake = Intake()
+        # what a process says of itself needs no lead
+        for handler in (coordinator_service(self._describe, self._guard), self._gate):
+            handler = behind(self._calls, intake.bounded(handler), self._connections)
+            if self._options.observer is not None:
+                handler = counted(handler, self._options.observer.rejected)
+            server.add_generic_rpc_handlers((handler,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor(), self._connections))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
