@@ -88,8 +88,8 @@ class CheckpointWriter:
     def _next_plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
         """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
         who waits for the checkpoint ends the wait."""
-        source, asked = self._m.source, self._m.runtime.monotonic()
-        give_up = asked + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+        source, idle = self._m.source, 0.0
+        give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             began = self._m.runtime.monotonic()
             plan = source.plan(positions)
@@ -98,7 +98,8 @@ class CheckpointWriter:
             if plan.records or plan.finished or plan.positions != positions or ended > give_up:
                 return plan, ended - began
             self._mailbox.wait(lambda: self._disturbed(checkpoint) or source.has_news(), source.idle_poll_s)
-            self._measured({Phase.IDLE: self._m.runtime.monotonic() - asked})
+            idle += self._m.runtime.monotonic() - ended
+            self._measured({Phase.IDLE: idle})
             if self._disturbed(checkpoint):
                 return plan, ended - began
 
@@ -187,7 +188,7 @@ class CheckpointWriter:
         )
 
     def _measured(self, seconds: Mapping[str, float]) -> None:
-        self.phases |= {Phase(name): timedelta(seconds=took) for name, took in seconds.items()}
+        self.phases |= {phase: timedelta(seconds=seconds[phase]) for phase in Phase if phase in seconds}
 
 
 def require_spark(members: Members, settler: Settler) -> None:

@@ -192,7 +192,7 @@ def replacing(table: Table) -> Insert:
 def checksum(table: Table, values: Mapping[str, Any] | RowMapping) -> str:
     """Checksum over the table's name and all its sealed columns. Detects damage, not tampering."""
     columns = [table.name, *(values[name] for name in _COLUMNS[table.name])]
-    columns += [values[name] for name in _ADDED[table.name] if values[name] is not None]
+    columns += [[name, values[name]] for name in _ADDED[table.name] if values[name] is not None]
     return text_checksum(json.dumps(columns))
 
 

@@ -178,7 +178,7 @@ def test_a_wait_for_new_input_is_no_planning() -> None:
 
     job.source.plan, job.source.has_news = plan, comes
     assert job.generation.run() is CloseReason.STOPPED
-    assert {name: coordinator.phases[2][name] for name in ("idle", "plan")} == {"idle": 0.75, "plan": 0.25}
+    assert {name: coordinator.phases[2][name] for name in ("idle", "plan")} == {"idle": 0.5, "plan": 0.25}
 
 
 def test_the_source_may_replace_an_error_with_its_own() -> None:
