@@ -5,7 +5,7 @@ Times are wall clock, in whole milliseconds; None when the event has not happene
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.read_progress import PartitionLag
 from onceward.coordinator.protocol.requests import Ending, Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -170,6 +171,8 @@ class CheckpointSummary:
     committables: int
     amendment: int
     """How often replayed committables replaced lost ones."""
+    phases: Phases = field(default_factory=dict)
+    """What of ``ran`` its driver has measured and reported; a phase that is missing is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 from onceward.coordinator.client.calls import Caller, generation_over, open_channel
@@ -20,6 +21,7 @@ from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings, Duration, as_duration
 from onceward.coordinator.protocol.values import (
@@ -47,6 +49,7 @@ from onceward.coordinator.wire.values import (
     claim_to_wire,
     committable_to_wire,
     participant_to_wire,
+    phases_to_wire,
     progress_to_wire,
     settings_to_wire,
     settlement_to_wire,
@@ -230,11 +233,13 @@ class Session:
         snapshots: Mapping[ParticipantName, Snapshot],
         *,
         good_for_s: Callable[[], float | None] = lambda: None,
+        phases: Phases = MappingProxyType({}),
     ) -> tuple[Answer, ...]:
         """Acknowledge for several participants in one call; returns an answer for each, in the order of ``snapshots``.
 
         ``good_for_s`` returns the seconds in which the checkpoint can still be committed, None for no limit; called
-        before each attempt. Raises CheckpointFailedError, before anything is sent, when the snapshots are too large.
+        before each attempt. ``phases``: those of the checkpoint, for listings. Raises CheckpointFailedError, before
+        anything is sent, when the snapshots are too large.
         """
         doing = f"acknowledging checkpoint {checkpoint} for {' and '.join(snapshots)}"
         request = pb.AcknowledgeRequest(
@@ -250,6 +255,7 @@ class Session:
                 ],
                 doing,
             ),
+            phases=phases_to_wire(phases),
         )
 
         def send(request: pb.AcknowledgeRequest, timeout: float) -> pb.AcknowledgeResponse:
@@ -260,8 +266,15 @@ class Session:
         answers = self._caller.call(send, request, _all_answered, doing=doing)
         return tuple(self._unless_fenced(answer) for answer in answers)
 
-    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
-        """Have the checkpoint aborted."""
+    def decline(
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        reason: str,
+        *,
+        phases: Phases = MappingProxyType({}),
+    ) -> Answer:
+        """Have the checkpoint aborted. ``phases``: those that were over."""
         request = pb.DeclineRequest(
             job=self.job,
             generation=self.generation,
@@ -269,6 +282,7 @@ class Session:
             checkpoint=checkpoint,
             participant=participant,
             reason=text_to_wire(reason),
+            phases=phases_to_wire(phases),
         )
         doing = f"declining checkpoint {checkpoint} for {participant}"
         return self._unless_fenced(self._caller.call(self._stub.Decline, request, _answered, doing=doing))

@@ -125,16 +125,17 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
             Column(name="kind", spare=1),
             "state",
             "began",
-            Column(name="late by", spare=6),
+            Column(name="late by", spare=7),
             Column(name="ran for", spare=4),
-            Column(name="then waited", spare=7),
+            Column(name="longest phase", spare=5),
+            Column(name="then waited", spare=8),
             Column(name="committed in", spare=3),
             "records read",
             "records written",
             Column(name="size", spare=2),
-            Column(name="transactions", spare=5),
-            Column(name="continues", spare=8),
-            Column(name="generation", spare=9),
+            Column(name="transactions", spare=6),
+            Column(name="continues", spare=9),
+            Column(name="generation", spare=10),
             Column(name="detail", text=True),
             if_empty=f"Job {job} has no stored checkpoints.",
         )
@@ -146,6 +147,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
                 times.of(checkpoint.triggered_at),
                 as_duration(checkpoint.waited),
                 as_duration(checkpoint.ran),
+                _longest_phase(checkpoint),
                 as_duration(checkpoint.decided),
                 as_duration(checkpoint.settled),
                 f"{checkpoint.records_read:,}",
@@ -160,6 +162,13 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
 
     code = exit_code(described.summary.unacknowledged_losses)
     return Answer(values=found, listings=listings, code=code)
+
+
+def _longest_phase(checkpoint: CheckpointSummary) -> str:
+    if not checkpoint.phases:
+        return "-"
+    phase, took = max(checkpoint.phases.items(), key=lambda one: one[1])
+    return f"{phase.value} {as_duration(took)}"
 
 
 def _batch(client: OperatorClient, job: JobName, checkpoint: CheckpointSummary) -> str:

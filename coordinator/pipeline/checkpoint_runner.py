@@ -111,10 +111,15 @@ class CheckpointRunner:
         snapshots = {m.source.participant.name: answers.source, m.sink.participant.name: answers.sink}
         try:
             replies = self._session.acknowledge(
-                checkpoint, answers.base, snapshots, good_for_s=lambda: self._left(answers.good_until)
+                checkpoint,
+                answers.base,
+                snapshots,
+                good_for_s=lambda: self._left(answers.good_until),
+                phases=answers.phases,
             )
         except CheckpointFailedError as error:  # too large: nothing was sent
-            self._session.decline(checkpoint, m.sink.participant.name, shorten(str(error)))
+            name = m.sink.participant.name
+            self._session.decline(checkpoint, name, shorten(str(error)), phases=answers.phases)
             self._abandon(checkpoint, shorten(str(error)))
             return
         for reply in replies:
@@ -150,7 +155,8 @@ class CheckpointRunner:
             self._mailbox.raise_error()
             self.cause = f"{reason} (checkpoint {checkpoint})"
             self.failed_records = plan.records if plan is not None else 0
-            self._session.decline(checkpoint, self._m.sink.participant.name, shorten(reason))
+            name = self._m.sink.participant.name
+            self._session.decline(checkpoint, name, shorten(reason), phases=self._writer.phases)
         self._abandon(checkpoint, shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
             raise known from error

@@ -1,6 +1,8 @@
 """Write a checkpoint: plan what to read, run its Spark job, pre-commit what the job wrote."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 from onceward.coordinator.errors import CheckpointFailedError, OncewardError
 from onceward.coordinator.killpoints import KillPoint, kill_point
@@ -11,6 +13,7 @@ from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.pipeline.timings import of_checkpoint
 from onceward.coordinator.pipeline.transaction_age import Ages, good_for
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
@@ -33,6 +36,7 @@ class Answers:
     sink: Snapshot
     good_until: float | None = None
     """Deadline for committing the checkpoint, on the runtime's monotonic clock; None when it has none."""
+    phases: Phases = field(default_factory=dict)
 
 
 class CheckpointWriter:
@@ -49,6 +53,8 @@ class CheckpointWriter:
         self._last_sweep = members.runtime.monotonic()
         self.plan: Plan | None = None
         """What the Spark job of the last checkpoint was to read; None if it had no job."""
+        self.phases: dict[Phase, timedelta] = {}
+        """Those of the last checkpoint that are over."""
         self.finished = False
         """True once a bounded input is used up."""
 
@@ -59,7 +65,7 @@ class CheckpointWriter:
         start.
         """
         m = self._m
-        self.plan = None
+        self.plan, self.phases = None, {}
         require_spark(m, self._settler)
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
@@ -72,7 +78,7 @@ class CheckpointWriter:
             unchanged = plan.positions == positions
             self.finished = plan.finished and unchanged
             source = Snapshot(positions=plan.positions, unchanged=unchanged)
-            return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged))
+            return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged), phases=self.phases)
         self._mailbox.raise_error()
         if self._mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
@@ -82,15 +88,18 @@ class CheckpointWriter:
     def _next_plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
         """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
         who waits for the checkpoint ends the wait."""
-        source = self._m.source
+        source, idle = self._m.source, 0.0
         give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
         while True:
             began = self._m.runtime.monotonic()
             plan = source.plan(positions)
             ended = self._m.runtime.monotonic()
+            self._measured({Phase.PLAN: ended - began})
             if plan.records or plan.finished or plan.positions != positions or ended > give_up:
                 return plan, ended - began
             self._mailbox.wait(lambda: self._disturbed(checkpoint) or source.has_news(), source.idle_poll_s)
+            idle += self._m.runtime.monotonic() - ended
+            self._measured({Phase.IDLE: idle})
             if self._disturbed(checkpoint):
                 return plan, ended - began
 
@@ -115,6 +124,8 @@ class CheckpointWriter:
         try:
             votes = m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=plan)
             voted = m.runtime.monotonic()
+            steps = of_checkpoint((vote.steps for vote in votes), voted - began)
+            self._measured(steps)
             kill_point(KillPoint.DRIVER_AFTER_VOTES)
             origins = origins_of(m.tasks.inputs(plan, len(votes)))
             committables = m.sink.pre_commit(checkpoint, votes, origins, unsettled=self._settler.unsettled())
@@ -130,6 +141,7 @@ class CheckpointWriter:
         lasting = good_for(age.timeout for age in ages)
         proved = m.runtime.monotonic()
         seconds = proved - began
+        self._measured({Phase.PROVE: proved - voted})
         m.source.observe_run(plan, seconds)
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
@@ -147,7 +159,7 @@ class CheckpointWriter:
             seconds=round(seconds, 3),
             steps={
                 "plan": round(planning, 6),
-                **of_checkpoint((vote.steps for vote in votes), voted - began),
+                **steps,
                 "prove": round(proved - voted, 6),
             },
             **plan.sizing,
@@ -172,7 +184,11 @@ class CheckpointWriter:
             ),
             sink=Snapshot(committables=committables, records=records, bytes=size),
             good_until=None if lasting is None else began + lasting,
+            phases=self.phases,
         )
+
+    def _measured(self, seconds: Mapping[str, float]) -> None:
+        self.phases |= {phase: timedelta(seconds=seconds[phase]) for phase in Phase if phase in seconds}
 
 
 def require_spark(members: Members, settler: Settler) -> None:

@@ -153,7 +153,6 @@ class GenerationRun:
         replayer = Replayer(self._m, self._session, self._settler, self._mailbox)
         while True:
             self._look_at_ages()
-            self._m.progress.idle()
             if not self._settler.unsettled():
                 if runner.finished:
                     return CloseReason.FINISHED

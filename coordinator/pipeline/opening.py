@@ -1,6 +1,7 @@
 """Open what a job needs on its driver: its participants, and the connection to its coordinator."""
 
 import contextlib
+import threading
 
 from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.calls import addresses_of
@@ -8,7 +9,7 @@ from onceward.coordinator.client.session import CoordinatorClient, connect
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Sink, Source
-from onceward.coordinator.pipeline.progress import Progress
+from onceward.coordinator.pipeline.progress import Progress, follow_time
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.listen import Listen
@@ -51,6 +52,9 @@ def open_participants(
     links = Links()
     progress = Progress(job, links=links, place=_place(access))
     stack.callback(progress.close)
+    closed = threading.Event()
+    stack.callback(closed.set)
+    threading.Thread(target=follow_time, args=(progress, closed.wait), name="onceward-progress", daemon=True).start()
     context = JobContext(
         job=job,
         checkpoint_timeout=as_duration(settings.timeout),

@@ -1,5 +1,5 @@
-"""What a running job says: one live line on a terminal; elsewhere a log line at its start, one a minute, one at its
-end."""
+"""What a running job says: a line at its start and one at its end; between them one live line on a terminal, a log line
+each minute elsewhere."""
 
 import logging
 import os
@@ -20,6 +20,7 @@ _log = logger("onceward")
 
 _LOG_EVERY = 60.0
 """Seconds between plain log lines."""
+_LOOK_EVERY = 1.0
 _RECENT = 10.0
 """Seconds over which the rate is counted, or since the last checkpoint but one if that is longer."""
 
@@ -89,6 +90,9 @@ class Progress:
         self._said = (self._clock(), 0)
         """When the last log line was said, and the records read until then."""
         self._started: float | None = None
+        """None before the first generation and after the end."""
+        self._running: tuple[int, float] | None = None
+        """The checkpoint that reads, transforms and writes, and since when."""
         self._shown = -_LOG_EVERY
         self._drawn: tuple[str, ...] | None = None
         """The broken links in the line on the terminal; None = no line is drawn."""
@@ -101,7 +105,7 @@ class Progress:
             self._started = now
         with self._lock:
             self._said, self._shown = (now, self._total), now
-            self._recent, self._planned = [(now, 0)], None
+            self._recent, self._planned, self._running = [(now, 0)], None, None
         self._say(f"Job {self._job} runs: generation {generation}, {self.place}, store id {store}")
 
     def left(self, how: str) -> None:
@@ -112,15 +116,16 @@ class Progress:
                 f"Job {self._job} ended: {how}. It ran for {lasted} and read {count(self._total)} records; the last "
                 f"completed checkpoint is {self._completed or 'none'}"
             )
+            self._started = None
 
     def completed(self, checkpoint: int) -> None:
         """Record that the checkpoint is completed."""
         with self._lock:
             self._completed = max(self._completed, checkpoint)
 
-    def idle(self) -> None:
-        """Say now and then that the job runs, also when it has nothing to do. On a terminal the line stays."""
-        if not self._live:
+    def look(self) -> None:
+        """Show how the job does, whatever it waits for. On a terminal the line of an idle job stays."""
+        if self._started is not None and (self._open or not self._live):
             self.show()
 
     def began(self, checkpoint: int) -> None:
@@ -128,6 +133,7 @@ class Progress:
         with self._lock:
             self._checkpoint = max(self._checkpoint, checkpoint)
             self._open[checkpoint] = self._clock()
+            self._running = checkpoint, self._open[checkpoint]
 
     def read(
         self, records: int, lag: int | None, partitions: Iterable[PartitionLag] = (), *, planned_s_ago: float = 0.0
@@ -147,6 +153,7 @@ class Progress:
             recent = [(at, n) for at, n in self._recent if now - at < _RECENT] or self._recent[-1:]
             self._recent = [*recent, (now, records)]
             self._total += records
+            self._running = None
             self._lag = lag
             self._planned = now - planned_s_ago, partitions
 
@@ -174,6 +181,8 @@ class Progress:
         with self._lock:
             self._open.pop(checkpoint, None)
             self._settled_at = self._clock()
+            if self._running is not None and self._running[0] == checkpoint:
+                self._running = None
         self.show()
 
     def snapshot(self) -> Snapshot:
@@ -211,7 +220,10 @@ class Progress:
         with self._lock:
             (then, before), self._said = self._said, (now, self._total)
             parts = [f"checkpoint {self._completed} completed" if self._completed else "no checkpoint completed yet"]
-            if now > then:
+            running = self._running
+            if running is not None and running[1] <= then:  # what it reads is counted at its end
+                parts.append(f"checkpoint {running[0]} runs for {duration(now - running[1])}")
+            elif now > then:
                 parts.append(f"{count(round((self._total - before) / (now - then)))} records/s")
             if self._lag is not None:
                 parts.append(f"lag {count(self._lag)}")
@@ -221,10 +233,13 @@ class Progress:
         return f"Job {self._job}: {broken}{', '.join(parts)}"
 
     def _say(self, text: str) -> None:
-        """Log at INFO. If logging is not configured, show it where logging then shows warnings."""
+        """Put it above the line on a terminal, else log it at INFO. If logging is not configured, show it where logging
+        then shows warnings."""
         if self._live:
-            return
-        if _log.hasHandlers():
+            self._drawn = None
+            self._stream.write(f"\r\x1b[2K{printable(text)}\n")
+            self._stream.flush()
+        elif _log.hasHandlers():
             _log.info("%s", text)
         elif _log.level <= logging.INFO:
             record = _log.makeRecord(_log.name, logging.INFO, "", 0, "%s", (printable(text),), None)
@@ -245,3 +260,12 @@ class Progress:
         if self._live and self._drawn is not None:
             self._stream.write("\n")
             self._stream.flush()
+
+
+def follow_time(progress: Progress, closed: Callable[[float], object]) -> None:
+    """Look now and then, because a checkpoint may run for longer than the time between two lines.
+
+    :param closed: waits for these seconds, or returns True at the end.
+    """
+    while not closed(_LOOK_EVERY):
+        progress.look()

@@ -76,11 +76,13 @@ def of_checkpoint(slots: Iterable[Mapping[str, float]], seconds: float) -> dict[
     if not reported:
         return {}
     last = max(reported, key=lambda steps: sum(steps.values()))
-    first = min(steps["schedule"] for steps in reported)
+    work = {step: took for step, took in last.items() if step != "schedule"}
+    before = min(last["schedule"], max(0.0, seconds - sum(work.values())))  # an executor's clock may be ahead
+    first = min(before, *(steps["schedule"] for steps in reported))
     found = {
         "schedule": first,
-        "queue": last["schedule"] - first,
-        **{step: took for step, took in last.items() if step != "schedule"},
-        "vote": max(0.0, seconds - sum(last.values())),
+        "queue": before - first,
+        **work,
+        "vote": max(0.0, seconds - before - sum(work.values())),
     }
     return {step: round(took, _DIGITS) for step, took in found.items()}

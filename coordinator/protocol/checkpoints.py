@@ -99,7 +99,8 @@ def acknowledge(state: JobState, event: Acknowledge) -> tuple[JobState, Ready]:
     good_until = known.good_until
     if event.good_for_s is not None:
         good_until = min(event.now + event.good_for_s, math.inf if good_until is None else good_until)
-    pending_now = replace(known, answers=answers, answered=event.now, good_until=good_until)
+    phases = event.phases or known.phases
+    pending_now = replace(known, answers=answers, answered=event.now, good_until=good_until, phases=phases)
     state = replace(state, pending=pending_now)
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED))
 
@@ -112,6 +113,8 @@ def decline(state: JobState, event: Decline) -> tuple[JobState, Ready]:
         return state, _unknown_participant(event.participant)
     if state.durable.pending is None or state.durable.pending.id != event.checkpoint:
         return state, _decided(state, event.checkpoint, event.participant, None)
+    if state.pending is not None and event.phases:
+        state = replace(state, pending=replace(state.pending, phases=event.phases))
     state, facts = abort(state, event.now, AbortReason.DECLINED, f"{event.participant}: {event.reason}")
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED, decision=Decision.ABORTED), facts=facts)
 
@@ -148,6 +151,7 @@ def decide(state: JobState, now: float) -> Step:
             settled=settled,
             ran_s=known.answered - known.started,
             decided_s=now - known.answered,
+            phases=known.phases,
         )
     )
     facts += _request_done(state, pending.id)

@@ -1,9 +1,10 @@
 """The events of a job. Every event carries the time: ``now``, a monotonic clock in seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -101,6 +102,8 @@ class Acknowledge:
     """For how long the pre-committed transactions can still be committed; None means no limit."""
     driver: str | None = None
     """See :data:`Call`."""
+    phases: Phases = field(default_factory=dict)
+    """Of the whole checkpoint, for listings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,8 @@ class Decline:
     reason: str
     driver: str | None = None
     """See :data:`Call`."""
+    phases: Phases = field(default_factory=dict)
+    """Those that were over, for listings."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,11 @@ Durations are seconds on the coordinator's monotonic clock; 0 when the start is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.requests import Ending, Request, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus, Transition
@@ -109,6 +110,8 @@ class CheckpointCompleted:
     """From the trigger to the last acknowledgement."""
     decided_s: float
     """From the last acknowledgement to the decision: waiting for the base to settle."""
+    phases: Phases = field(default_factory=dict)
+    """What of ``ran_s`` the driver has measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +125,8 @@ class CheckpointAborted:
     """True when the abort counts as a failure."""
     ran_s: float
     """From the trigger to the decision."""
+    phases: Phases = field(default_factory=dict)
+    """What of ``ran_s`` the driver has measured until then, if it could report it."""
 
 
 @dataclass(frozen=True, kw_only=True)

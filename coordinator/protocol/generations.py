@@ -192,6 +192,7 @@ def abort_fact(state: JobState, reason: AbortReason, detail: str, now: float) ->
         detail=detail,
         counted=reason.counted and pending.kind is CheckpointKind.CHECKPOINT,
         ran_s=now - known.started,
+        phases=known.phases,
     )
 
 

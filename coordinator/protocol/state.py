@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import Fact
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, ParticipantName, RequestId, Snapshot
 
 __all__ = ["JobState", "LiveDriver", "PendingCheckpoint", "record", "restart"]
@@ -34,6 +35,8 @@ class PendingCheckpoint:
     """When the last participant acknowledged."""
     good_until: float | None = None
     """The checkpoint must be aborted from then on: its transactions may time out before they are committed."""
+    phases: Phases = field(default_factory=dict)
+    """As the driver has measured them."""
 
 
 @dataclass(frozen=True, kw_only=True)

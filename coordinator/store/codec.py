@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
 from onceward.coordinator.protocol import sharing
 from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
@@ -31,9 +33,30 @@ __all__ = [
     "document_of",
     "document_to_text",
     "durable_parts",
+    "phases_from_text",
+    "phases_to_text",
     "snapshots_from_text",
     "snapshots_to_text",
 ]
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def phases_to_text(phases: Phases) -> str | None:
+    """Microseconds in the order of :class:`Phase`, nothing where one is unknown; about 60 characters."""
+    if not phases:
+        return None
+    return ",".join(str(phases[phase] // _MICROSECOND) if phase in phases else "" for phase in Phase)
+
+
+def phases_from_text(text: str | None) -> Phases:
+    numbers = text.split(",") if text else ()
+    return {
+        phase: int(number) * _MICROSECOND
+        for phase, number in zip(Phase, numbers, strict=False)  # an older program knew fewer
+        if number
+    }
 
 
 def document_of(durable: Durable) -> str:

@@ -14,7 +14,12 @@ Migration: TypeAlias = Callable[[Connection], None]
 """Brings a store to the next version, inside the caller's transaction. Works on the tables as they were: it must not
 use those of the present schema."""
 
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
+
+def _keep_phases(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE checkpoints ADD COLUMN phases TEXT")
+
+
+MIGRATIONS: Mapping[int, Migration] = MappingProxyType({6: _keep_phases})
 """By the version that each one begins with. Version 6 is the oldest that a store may have."""
 
 

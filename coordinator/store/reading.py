@@ -40,7 +40,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from onceward.coordinator.store.codec import document_from_text, durable_parts, snapshots_from_text
+from onceward.coordinator.store.codec import document_from_text, durable_parts, phases_from_text, snapshots_from_text
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.schema import (
     checkpoints,
@@ -398,6 +398,7 @@ def _checkpoint(row: Row, *, damaged: bool) -> CheckpointSummary:
         ran=None if damaged else _duration(row["ran"]),
         decided=None if damaged else _duration(row["decided"]),
         settled=None if damaged else _duration(row["settled"]),
+        phases={} if damaged else phases_from_text(row["phases"]),
         **{name: 0 if damaged else row[name] for name in _COUNTS},
     )
 

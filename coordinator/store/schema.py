@@ -34,7 +34,7 @@ __all__ = [
     "unsealed",
 ]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -101,6 +101,7 @@ checkpoints = Table(
     Column("amendment", BigInteger, nullable=False),
     Column("snapshots", Text),
     Column("snapshots_checksum", String(16)),
+    Column("phases", Text),
     Column("checksum", String(16), nullable=False),
     Index("checkpoints_by_state", "job", "state", "checkpoint"),
     sqlite_with_rowid=False,
@@ -168,13 +169,16 @@ history = Table(
 )
 
 _UNSEALED_COLUMNS = {"checksum", "snapshots", "seq"}  # the database assigns the sequence
+_ADDED_COLUMNS = {"phases"}
+"""Sealed only where they have a value: an older program has sealed the rows without."""
 
 
 def _sealed_columns(table: Table) -> tuple[str, ...]:
-    return tuple(column.name for column in table.columns if column.name not in _UNSEALED_COLUMNS)
+    return tuple(column.name for column in table.columns if column.name not in _UNSEALED_COLUMNS | _ADDED_COLUMNS)
 
 
 _COLUMNS = {table.name: _sealed_columns(table) for table in metadata.sorted_tables}
+_ADDED = {table.name: tuple(_ADDED_COLUMNS & set(table.columns.keys())) for table in metadata.sorted_tables}
 
 
 def replacing(table: Table) -> Insert:
@@ -188,6 +192,7 @@ def replacing(table: Table) -> Insert:
 def checksum(table: Table, values: Mapping[str, Any] | RowMapping) -> str:
     """Checksum over the table's name and all its sealed columns. Detects damage, not tampering."""
     columns = [table.name, *(values[name] for name in _COLUMNS[table.name])]
+    columns += [[name, values[name]] for name in _ADDED[table.name] if values[name] is not None]
     return text_checksum(json.dumps(columns))
 
 

@@ -27,7 +27,7 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
 from onceward.coordinator.store.checkpoint_rows import CheckpointRows
-from onceward.coordinator.store.codec import document_of, document_to_text, snapshots_to_text
+from onceward.coordinator.store.codec import document_of, document_to_text, phases_to_text, snapshots_to_text
 from onceward.coordinator.store.schema import (
     checkpoints,
     checksum,
@@ -180,6 +180,7 @@ class FactWriter:
                     ran=_microseconds(fact.ran_s),
                     decided=_microseconds(fact.decided_s),
                     settled=0 if fact.settled else None,
+                    phases=phases_to_text(fact.phases),
                     **_counts(fact.snapshots.values()),
                     **_sealed(fact.snapshots),
                 )
@@ -194,6 +195,7 @@ class FactWriter:
                     detail=fact.detail,
                     decided_at=self._at,
                     ran=_microseconds(fact.ran_s),
+                    phases=phases_to_text(fact.phases),
                 )
             case facts.CheckpointUnchanged():
                 self._rows.delete((self._job, fact.checkpoint))
@@ -315,6 +317,7 @@ class FactWriter:
             "bytes_written": 0,
             "committables": 0,
             "amendment": 0,
+            "phases": None,
             **(_sealed(snapshots) if snapshots is not None else {"snapshots": None, "snapshots_checksum": None}),
         }
 

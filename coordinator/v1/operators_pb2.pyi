@@ -656,6 +656,7 @@ class CheckpointSummary(_message.Message):
     RAN_US_FIELD_NUMBER: _builtins.int
     DECIDED_US_FIELD_NUMBER: _builtins.int
     SETTLED_US_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """Its id."""
     base: _builtins.int
@@ -698,6 +699,10 @@ class CheckpointSummary(_message.Message):
     """From the last acknowledgement to the decision: waiting for its base to settle."""
     settled_us: _builtins.int
     """From the decision to the last proved commit."""
+    @_builtins.property
+    def phases(self) -> _participants_pb2.Phases:
+        """What of `ran_us` its driver measured; absent when it reported nothing."""
+
     def __init__(
         self,
         *,
@@ -722,15 +727,18 @@ class CheckpointSummary(_message.Message):
         ran_us: _builtins.int | None = ...,
         decided_us: _builtins.int | None = ...,
         settled_us: _builtins.int | None = ...,
+        phases: _participants_pb2.Phases | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "decided_us", b"decided_us", "ran_us", b"ran_us", "settled_us", b"settled_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "decided_us", b"decided_us", "phases", b"phases", "ran_us", b"ran_us", "settled_us", b"settled_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "amendment", b"amendment", "base", b"base", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "decided_us", b"decided_us", "detail", b"detail", "generation", b"generation", "kind", b"kind", "name", b"name", "ran_us", b"ran_us", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "settled_us", b"settled_us", "state", b"state", "triggered_at_ms", b"triggered_at_ms", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "amendment", b"amendment", "base", b"base", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "decided_us", b"decided_us", "detail", b"detail", "generation", b"generation", "kind", b"kind", "name", b"name", "phases", b"phases", "ran_us", b"ran_us", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "settled_us", b"settled_us", "state", b"state", "triggered_at_ms", b"triggered_at_ms", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__abort_reason: _TypeAlias = _typing.Literal["abort_reason"]  # noqa: Y015
     _WhichOneofArgType__abort_reason: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason"]  # noqa: Y015
     _WhichOneofReturnType__decided_us: _TypeAlias = _typing.Literal["decided_us"]  # noqa: Y015
     _WhichOneofArgType__decided_us: _TypeAlias = _typing.Literal["_decided_us", b"_decided_us"]  # noqa: Y015
+    _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
+    _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
     _WhichOneofReturnType__ran_us: _TypeAlias = _typing.Literal["ran_us"]  # noqa: Y015
     _WhichOneofArgType__ran_us: _TypeAlias = _typing.Literal["_ran_us", b"_ran_us"]  # noqa: Y015
     _WhichOneofReturnType__settled_us: _TypeAlias = _typing.Literal["settled_us"]  # noqa: Y015
@@ -739,6 +747,8 @@ class CheckpointSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__abort_reason) -> _WhichOneofReturnType__abort_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__decided_us) -> _WhichOneofReturnType__decided_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ran_us) -> _WhichOneofReturnType__ran_us | None: ...
     @_typing.overload

@@ -1215,6 +1215,7 @@ class AcknowledgeRequest(_message.Message):
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _builtins.int
     GOOD_FOR_US_FIELD_NUMBER: _builtins.int
     DRIVER_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1233,6 +1234,10 @@ class AcknowledgeRequest(_message.Message):
     def acknowledgements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Acknowledgement]:
         """At least one."""
 
+    @_builtins.property
+    def phases(self) -> Global___Phases:
+        """How long the driver's phases of this checkpoint took. For listings only."""
+
     def __init__(
         self,
         *,
@@ -1243,16 +1248,129 @@ class AcknowledgeRequest(_message.Message):
         acknowledgements: _abc.Iterable[Global___Acknowledgement] | None = ...,
         good_for_us: _builtins.int | None = ...,
         driver: _builtins.str = ...,
+        phases: Global___Phases | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "good_for_us", b"good_for_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "_phases", b"_phases", "good_for_us", b"good_for_us", "phases", b"phases"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "good_for_us", b"good_for_us", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us", "_phases", b"_phases", "acknowledgements", b"acknowledgements", "base", b"base", "checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "good_for_us", b"good_for_us", "job", b"job", "phases", b"phases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__good_for_us: _TypeAlias = _typing.Literal["good_for_us"]  # noqa: Y015
     _WhichOneofArgType__good_for_us: _TypeAlias = _typing.Literal["_good_for_us", b"_good_for_us"]  # noqa: Y015
+    _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
+    _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__good_for_us) -> _WhichOneofReturnType__good_for_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
 
 Global___AcknowledgeRequest: _TypeAlias = AcknowledgeRequest  # noqa: Y015
+
+@_typing.final
+class Phases(_message.Message):
+    """How long each phase of a checkpoint took that only its driver can measure, in microseconds. Absent = not measured, or
+    not reached. The phases from `queue_us` to `flush_us` are those of the slot that voted last: slots run in parallel.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDLE_US_FIELD_NUMBER: _builtins.int
+    PLAN_US_FIELD_NUMBER: _builtins.int
+    SCHEDULE_US_FIELD_NUMBER: _builtins.int
+    QUEUE_US_FIELD_NUMBER: _builtins.int
+    READ_US_FIELD_NUMBER: _builtins.int
+    TRANSFORM_US_FIELD_NUMBER: _builtins.int
+    READ_TRANSFORM_US_FIELD_NUMBER: _builtins.int
+    PRODUCE_US_FIELD_NUMBER: _builtins.int
+    FLUSH_US_FIELD_NUMBER: _builtins.int
+    VOTE_US_FIELD_NUMBER: _builtins.int
+    PROVE_US_FIELD_NUMBER: _builtins.int
+    idle_us: _builtins.int
+    """Waiting for new input."""
+    plan_us: _builtins.int
+    """Planning what to read."""
+    schedule_us: _builtins.int
+    """Until Spark began the first task."""
+    queue_us: _builtins.int
+    """How much later the slot's task began, for lack of a free core."""
+    read_us: _builtins.int
+    """The task got records from the source."""
+    transform_us: _builtins.int
+    """The task transformed them."""
+    read_transform_us: _builtins.int
+    """Instead of both, where Spark's own plan does both and the task only gets the result."""
+    produce_us: _builtins.int
+    """The task passed records to the sink."""
+    flush_us: _builtins.int
+    """The task waited until the sink had everything."""
+    vote_us: _builtins.int
+    """From the slot's vote until the driver had all votes."""
+    prove_us: _builtins.int
+    """The driver checked that everything that was read is pre-committed."""
+    def __init__(
+        self,
+        *,
+        idle_us: _builtins.int | None = ...,
+        plan_us: _builtins.int | None = ...,
+        schedule_us: _builtins.int | None = ...,
+        queue_us: _builtins.int | None = ...,
+        read_us: _builtins.int | None = ...,
+        transform_us: _builtins.int | None = ...,
+        read_transform_us: _builtins.int | None = ...,
+        produce_us: _builtins.int | None = ...,
+        flush_us: _builtins.int | None = ...,
+        vote_us: _builtins.int | None = ...,
+        prove_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__flush_us: _TypeAlias = _typing.Literal["flush_us"]  # noqa: Y015
+    _WhichOneofArgType__flush_us: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us"]  # noqa: Y015
+    _WhichOneofReturnType__idle_us: _TypeAlias = _typing.Literal["idle_us"]  # noqa: Y015
+    _WhichOneofArgType__idle_us: _TypeAlias = _typing.Literal["_idle_us", b"_idle_us"]  # noqa: Y015
+    _WhichOneofReturnType__plan_us: _TypeAlias = _typing.Literal["plan_us"]  # noqa: Y015
+    _WhichOneofArgType__plan_us: _TypeAlias = _typing.Literal["_plan_us", b"_plan_us"]  # noqa: Y015
+    _WhichOneofReturnType__produce_us: _TypeAlias = _typing.Literal["produce_us"]  # noqa: Y015
+    _WhichOneofArgType__produce_us: _TypeAlias = _typing.Literal["_produce_us", b"_produce_us"]  # noqa: Y015
+    _WhichOneofReturnType__prove_us: _TypeAlias = _typing.Literal["prove_us"]  # noqa: Y015
+    _WhichOneofArgType__prove_us: _TypeAlias = _typing.Literal["_prove_us", b"_prove_us"]  # noqa: Y015
+    _WhichOneofReturnType__queue_us: _TypeAlias = _typing.Literal["queue_us"]  # noqa: Y015
+    _WhichOneofArgType__queue_us: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us"]  # noqa: Y015
+    _WhichOneofReturnType__read_transform_us: _TypeAlias = _typing.Literal["read_transform_us"]  # noqa: Y015
+    _WhichOneofArgType__read_transform_us: _TypeAlias = _typing.Literal["_read_transform_us", b"_read_transform_us"]  # noqa: Y015
+    _WhichOneofReturnType__read_us: _TypeAlias = _typing.Literal["read_us"]  # noqa: Y015
+    _WhichOneofArgType__read_us: _TypeAlias = _typing.Literal["_read_us", b"_read_us"]  # noqa: Y015
+    _WhichOneofReturnType__schedule_us: _TypeAlias = _typing.Literal["schedule_us"]  # noqa: Y015
+    _WhichOneofArgType__schedule_us: _TypeAlias = _typing.Literal["_schedule_us", b"_schedule_us"]  # noqa: Y015
+    _WhichOneofReturnType__transform_us: _TypeAlias = _typing.Literal["transform_us"]  # noqa: Y015
+    _WhichOneofArgType__transform_us: _TypeAlias = _typing.Literal["_transform_us", b"_transform_us"]  # noqa: Y015
+    _WhichOneofReturnType__vote_us: _TypeAlias = _typing.Literal["vote_us"]  # noqa: Y015
+    _WhichOneofArgType__vote_us: _TypeAlias = _typing.Literal["_vote_us", b"_vote_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_us) -> _WhichOneofReturnType__flush_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_us) -> _WhichOneofReturnType__idle_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__plan_us) -> _WhichOneofReturnType__plan_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__produce_us) -> _WhichOneofReturnType__produce_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prove_us) -> _WhichOneofReturnType__prove_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_us) -> _WhichOneofReturnType__queue_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_transform_us) -> _WhichOneofReturnType__read_transform_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_us) -> _WhichOneofReturnType__read_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__schedule_us) -> _WhichOneofReturnType__schedule_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transform_us) -> _WhichOneofReturnType__transform_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vote_us) -> _WhichOneofReturnType__vote_us | None: ...
+
+Global___Phases: _TypeAlias = Phases  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
@@ -1312,6 +1430,7 @@ class DeclineRequest(_message.Message):
     PARTICIPANT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     DRIVER_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1324,6 +1443,10 @@ class DeclineRequest(_message.Message):
     """Why, for display; at most 8,192 characters."""
     driver: _builtins.str
     """The secret with which the driver opened the job."""
+    @_builtins.property
+    def phases(self) -> Global___Phases:
+        """How long the driver's phases took that were over. For listings only."""
+
     def __init__(
         self,
         *,
@@ -1333,12 +1456,15 @@ class DeclineRequest(_message.Message):
         participant: _builtins.str = ...,
         reason: _builtins.str = ...,
         driver: _builtins.str = ...,
+        phases: Global___Phases | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_phases", b"_phases", "phases", b"phases"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "job", b"job", "participant", b"participant", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_phases", b"_phases", "checkpoint", b"checkpoint", "driver", b"driver", "generation", b"generation", "job", b"job", "participant", b"participant", "phases", b"phases", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__phases: _TypeAlias = _typing.Literal["phases"]  # noqa: Y015
+    _WhichOneofArgType__phases: _TypeAlias = _typing.Literal["_phases", b"_phases"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__phases) -> _WhichOneofReturnType__phases | None: ...
 
 Global___DeclineRequest: _TypeAlias = DeclineRequest  # noqa: Y015
 

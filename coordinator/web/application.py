@@ -23,7 +23,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName, Outcome, ParticipantName
 from onceward.coordinator.readable import duration
 from onceward.coordinator.rulings import CONSEQUENCE, OPTION, resolve_command
-from onceward.coordinator.web.bars import PHASES, WIDTH, bars
+from onceward.coordinator.web.bars import PHASES, WIDTH, bars, legend
 from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
 from onceward.coordinator.web.reading import CheckpointView, CoordinatorView, JobView, Reader
 from onceward.coordinator.web.rendering import FILES, render
@@ -116,6 +116,7 @@ class _Views:
         _require_no_parameters(request, "A job's address")
         found = self._reader.job(self._visitor(request), job)
         choices = _choices(found, self._reader.address)
+        shown = bars(found.checkpoints, found.read_at)
         if _wants_json(request):
             return _json({**_fields(found), "choices": choices})
         return self._show(
@@ -124,11 +125,11 @@ class _Views:
             view=found,
             job=found.description.summary,
             read_at=found.read_at,
-            bars=bars(found.checkpoints, found.read_at),
+            bars=shown,
             choices=choices,
             stake={} if found.halted_at is None else _stake(found.halted_at),
             settings=list(_settings(found.description.settings)),
-            phases=PHASES,
+            phases=legend(shown),
             width=WIDTH,
         )
 

@@ -45,6 +45,8 @@ from onceward.coordinator.wire.values import (
     participant_to_wire,
     partition_lag_from_wire,
     partition_lag_to_wire,
+    phases_from_wire,
+    phases_to_wire,
     request_from_wire,
     request_to_wire,
     settings_from_wire,
@@ -214,6 +216,7 @@ def checkpoint_summary_to_wire(value: CheckpointSummary) -> pb.CheckpointSummary
         bytes_written=value.bytes_written,
         committables=value.committables,
         amendment=value.amendment,
+        phases=phases_to_wire(value.phases),
     )
 
 
@@ -240,6 +243,7 @@ def checkpoint_summary_from_wire(message: pb.CheckpointSummary) -> CheckpointSum
         bytes_written=message.bytes_written,
         committables=message.committables,
         amendment=message.amendment,
+        phases=phases_from_wire(message.phases),
     )
 
 

@@ -27,6 +27,7 @@ from onceward.coordinator.wire.values import (
     claim_from_wire,
     committable_from_wire,
     participant_from_wire,
+    phases_from_wire,
     settings_from_wire,
     settlement_from_wire,
     slots_from_wire,
@@ -95,6 +96,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
     good_for_s, driver = None, _driver(request.driver)
     if request.HasField("good_for_us"):
         good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
+    phases = phases_from_wire(request.phases)
     return [
         events.Acknowledge(
             now=now,
@@ -105,6 +107,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
             snapshot=snapshot_from_wire(one.snapshot),
             good_for_s=good_for_s,
             driver=driver,
+            phases=phases,
         )
         for one in request.acknowledgements
     ]
@@ -124,6 +127,7 @@ def decline(request: pb.DeclineRequest, now: float) -> events.Decline:
         participant=as_participant(request.participant),
         reason=as_text(request.reason, "reason"),
         driver=_driver(request.driver),
+        phases=phases_from_wire(request.phases),
     )
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from onceward.coordinator.links import Trouble
 from onceward.coordinator.protocol import sharing
 from onceward.coordinator.protocol.committing import Age
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -53,6 +54,8 @@ __all__ = [
     "participant_to_wire",
     "partition_lag_from_wire",
     "partition_lag_to_wire",
+    "phases_from_wire",
+    "phases_to_wire",
     "progress_from_wire",
     "progress_to_wire",
     "request_from_wire",
@@ -70,6 +73,7 @@ __all__ = [
 
 _MICROSECOND = timedelta(microseconds=1)
 _DURATIONS = ("interval", "timeout", "min_pause", "lease", "stream_grace", "orphan_grace")
+_PHASES = {phase: f"{phase.name.lower()}_us" for phase in Phase}
 _COUNTS = ("tolerable_failed_checkpoints", "num_retained")
 
 
@@ -140,6 +144,20 @@ def partition_lag_from_wire(message: pb.PartitionLag) -> PartitionLag:
         position=as_count(message.position, "position"),
         lag=as_count(message.lag, "lag") if message.HasField("lag") else None,
     )
+
+
+def phases_to_wire(value: Phases) -> pb.Phases | None:
+    if not value:
+        return None
+    return pb.Phases(**{_PHASES[phase]: took // _MICROSECOND for phase, took in value.items()})
+
+
+def phases_from_wire(message: pb.Phases) -> Phases:
+    return {
+        phase: as_count(getattr(message, name), name) * _MICROSECOND
+        for phase, name in _PHASES.items()
+        if message.HasField(name)  # type: ignore[arg-type]
+    }
 
 
 def participant_to_wire(value: Participant) -> pb.Participant:

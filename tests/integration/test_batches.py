@@ -1,6 +1,7 @@
 """Pipelines whose transform is a function on Arrow batches, in the worker that reads and writes."""
 
 import gc
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import Restart
-from tests.integration.test_pipeline import Bench, reported, robbed
+from tests.integration.test_pipeline import Bench, reported, robbed, through_spark
 from tests.support.topics import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
@@ -120,6 +121,31 @@ def test_the_other_paths_log_their_kind_and_columns(
     assert all(committed["steps"][step] > 0 for step in ("schedule", work[0], "produce", "flush", "vote", "prove"))
     assert list(settled["steps"]) == ["decide", "settle"]
     assert sum(settled["steps"].values()) == pytest.approx(settled["at"] - committed["at"], abs=0.5)
+
+
+@pytest.mark.parametrize("path", ["copy", "dataframe"])
+def test_a_checkpoint_keeps_what_its_driver_measured_which_is_no_more_than_the_whole(bench: Bench, path: str) -> None:
+    bench.fill(0, 500)
+    bench.pipeline(through_spark if path == "dataframe" else None).run()
+    (row,) = [one for one in json.loads(bench.listed("checkpoints")) if one["records_written"]]
+    work = {"read", "transform"} if path == "copy" else {"read+transform"}
+    phases = row["phases"]
+    assert set(phases) - {"idle"} == {"plan", "schedule", "queue", *work, "produce", "flush", "vote", "prove"}
+    assert all(took >= 0 for took in phases.values())
+    assert sum(phases[name] for name in ("plan", "schedule", "produce", "flush", "vote", "prove", *work)) > 0
+    assert sum(phases.values()) <= row["ran"]
+
+
+def test_a_checkpoint_that_fails_keeps_the_phases_that_were_over(bench: Bench) -> None:
+    bench.fill(0, 5)
+
+    def failing(batches: Batches) -> Batches:
+        raise ValueError("unreadable")
+
+    with pytest.raises(OncewardError):
+        bench.pipeline(transform_batches=failing).run()
+    (row,) = [one for one in json.loads(bench.listed("checkpoints")) if one["state"] == "aborted"]
+    assert set(row["phases"]) - {"idle"} == {"plan"}, "its tasks have reported nothing"
 
 
 def test_a_function_gets_exactly_the_requested_columns(bench: Bench) -> None:

@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from onceward.coordinator.client.calls import generation_over
@@ -22,6 +23,7 @@ from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.core import step, wanted
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, restart
@@ -193,6 +195,7 @@ class Coordinator:
         snapshots: Mapping[ParticipantName, Snapshot],
         *,
         good_for_s: Callable[[], float | None],
+        phases: Phases,
     ) -> tuple[Answer, ...]:
         return tuple(
             self.handle(
@@ -204,12 +207,20 @@ class Coordinator:
                     base=base,
                     snapshot=snapshot,
                     good_for_s=good_for_s(),
+                    phases=phases,
                 )
             )
             for participant, snapshot in snapshots.items()
         )
 
-    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
+    def decline(
+        self,
+        checkpoint: CheckpointId,
+        participant: ParticipantName,
+        reason: str,
+        *,
+        phases: Phases = MappingProxyType({}),
+    ) -> Answer:
         return self.handle(
             events.Decline(
                 now=self.now,
@@ -217,6 +228,7 @@ class Coordinator:
                 checkpoint=checkpoint,
                 participant=participant,
                 reason=reason,
+                phases=phases,
             )
         )
 

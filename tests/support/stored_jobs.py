@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event, ReleaseSavepoint, RequestRestore
 from onceward.coordinator.protocol.evolve import evolve
+from onceward.coordinator.protocol.phases import Phases
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState
@@ -88,17 +90,38 @@ class StoredJob:
             )
         )
 
-    def complete(self, *, settled: bool = False, ran: float = 0.0, decided: float = 0.0, at: datetime = AT) -> None:
+    def complete(
+        self,
+        *,
+        settled: bool = False,
+        ran: float = 0.0,
+        decided: float = 0.0,
+        at: datetime = AT,
+        phases: Phases = MappingProxyType({}),
+    ) -> None:
         number = self.durable.last_id
         completed = facts.CheckpointCompleted(
-            checkpoint=number, snapshots=snapshots(number), settled=settled, ran_s=ran, decided_s=decided
+            checkpoint=number,
+            snapshots=snapshots(number),
+            settled=settled,
+            ran_s=ran,
+            decided_s=decided,
+            phases=phases,
         )
         self.write(completed, at=at)
 
     def settle(self, *, took: float = 0.0, at: datetime = AT) -> None:
         self.write(facts.CheckpointSettled(checkpoint=self.durable.base, took_s=took), at=at)
 
-    def abort(self, reason: facts.AbortReason, detail: str = "", *, ran: float = 0.0, at: datetime = AT) -> None:
+    def abort(
+        self,
+        reason: facts.AbortReason,
+        detail: str = "",
+        *,
+        ran: float = 0.0,
+        at: datetime = AT,
+        phases: Phases = MappingProxyType({}),
+    ) -> None:
         aborted = facts.CheckpointAborted(
             checkpoint=self.durable.last_id,
             generation=self.durable.generation,
@@ -106,6 +129,7 @@ class StoredJob:
             detail=detail,
             counted=reason.counted,
             ran_s=ran,
+            phases=phases,
         )
         self.write(aborted, at=at)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.facts import AbortReason
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 from onceward.coordinator.protocol.requests import Request, RequestState
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -51,6 +52,8 @@ from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind,
 from onceward.coordinator.wire.values import (
     claim_from_wire,
     claim_to_wire,
+    phases_from_wire,
+    phases_to_wire,
     progress_from_wire,
     progress_to_wire,
     request_from_wire,
@@ -123,6 +126,14 @@ def test_how_far_is_read_comes_out_as_it_went_in(progress: ReadProgress) -> None
     ordered = progress.with_most_lag(MAX_SHOWN_PARTITIONS)
     assert progress_from_wire(pb.ReadProgress.FromString(progress_to_wire(progress).SerializeToString())) == ordered
     assert sorted(map(str, ordered.partitions)) == sorted(map(str, progress.partitions))
+
+
+@given(st.dictionaries(st.sampled_from(Phase), st.integers(0, 10**12).map(lambda us: timedelta(microseconds=us))))
+def test_phases_come_out_as_they_went_in_and_unknown_ones_are_not_zero(phases: Phases) -> None:
+    sent = pb.AcknowledgeRequest(phases=phases_to_wire(phases))
+    arrived = phases_from_wire(pb.AcknowledgeRequest.FromString(sent.SerializeToString()).phases)
+    assert arrived == phases
+    assert sent.HasField("phases") is bool(phases)
 
 
 @given(instructions)

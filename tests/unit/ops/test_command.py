@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +24,7 @@ from onceward.coordinator.ops.doctor import clusters, machine
 from onceward.coordinator.ops.serve import rights_of
 from onceward.coordinator.protocol.answers import Stop
 from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.phases import Phase
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -64,7 +65,10 @@ def onceward_process(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
-    return {**clean, **more, "COLUMNS": "200"}
+    return {**clean, "COLUMNS": "200", **more}
+
+
+PHASES = {Phase.PLAN: timedelta(milliseconds=10), Phase.READ_TRANSFORM: timedelta(seconds=1.25)}
 
 
 @pytest.fixture
@@ -84,9 +88,9 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
 
         triggered(1)
         session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1)})
-        session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1, count=0)})
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: slots(1, count=0)}, phases=PHASES)
         triggered(2)
-        session.decline(CheckpointId(2), SINK.name, "the disk is full")
+        session.decline(CheckpointId(2), SINK.name, "the disk is full", phases={Phase.PLAN: PHASES[Phase.PLAN]})
         triggered(3)
         session.report_aborted(lambda: CheckpointId(2))
         session.renew()
@@ -165,9 +169,13 @@ def test_checkpoints_lists_newest_first_with_the_reason_of_an_abort(state_dir: P
     assert (rows[2]["kind"], rows[2]["records_read"], rows[2]["settled"]) == ("checkpoint", 1, 0.0)
     assert all(row["waited"] >= 0 for row in rows)
     assert [row["ran"] is None for row in rows] == [True, False, False]
+    assert [row["phases"] for row in rows] == [{}, {"plan": 0.01}, {"plan": 0.01, "read+transform": 1.25}]
     shown = onceward("checkpoints", "orders", "--limit", "2", "--state-dir", str(state_dir))
     assert "a participant declined it: sink: the disk is full" in " ".join(shown.stdout.split())
     assert "settled" not in shown.stdout
+    wide = onceward("checkpoints", "orders", "--state-dir", str(state_dir), COLUMNS="400")
+    longest = re.findall(r"(?:read\+transform|plan) [\d.]+ m?s", wide.stdout)
+    assert longest == ["plan 10 ms", "read+transform 1 s"], wide.stdout
 
 
 @pytest.mark.parametrize(

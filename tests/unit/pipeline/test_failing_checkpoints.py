@@ -12,7 +12,7 @@ from onceward.coordinator.pipeline.interfaces import Plan
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Event, Settle
+from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Decline, Event, Settle
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
@@ -51,9 +51,9 @@ class Failing(Job):
 class Reasons(Coordinator):
     """Keep the reasons for declined checkpoints."""
 
-    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str) -> Answer:
+    def decline(self, checkpoint: CheckpointId, participant: ParticipantName, reason: str, **more: Any) -> Answer:
         self.reasons.append(reason)
-        return super().decline(checkpoint, participant, reason)
+        return super().decline(checkpoint, participant, reason, **more)
 
     @property
     def reasons(self) -> list[str]:
@@ -101,6 +101,84 @@ def test_a_checkpoint_that_fails_is_declined_swept_and_read_again() -> None:
     assert job.ran_into == [False, True, False, False]
     assert len(job.swept_beside) > 1, "what its tasks had begun is still open"
     assert (job.generation.settled_records, job.generation.failed_records) == (30, 10)
+
+
+class Phased(Reasons):
+    """Keep the phases of each answer of the driver."""
+
+    def handle(self, event: Event) -> Answer:
+        if isinstance(event, Acknowledge | Decline):
+            self.phases[event.checkpoint] = {phase.value: took.total_seconds() for phase, took in event.phases.items()}
+        return super().handle(event)
+
+    @property
+    def phases(self) -> dict[int, dict[str, float]]:
+        found: dict[int, dict[str, float]] = self.__dict__.setdefault("_phases", {})
+        return found
+
+
+class Ticking(Threads):
+    """A clock that advances only during work."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_driver_reports_the_phases_of_a_checkpoint_and_those_until_a_failure() -> None:
+    clock, coordinator = Ticking(), Phased()
+
+    def running(number: int) -> None:
+        clock.now += 4.0
+        if number == 3:
+            raise RuntimeError("ExecutorLostFailure (executor 1 exited)")
+
+    job = Failing(coordinator, until=4, running=running, runtime=clock)
+    planned, voted, proved = job.source.plan, job.generation._m.tasks.run, job.generation._m.sink.pre_commit
+
+    def plan(base: Document) -> Plan:
+        clock.now += 0.25
+        return planned(base)  # type: ignore[no-any-return]
+
+    def run(**given: Any) -> Any:
+        steps = {"schedule": 1.0, "read": 0.5, "transform": 0.25, "produce": 1.0, "flush": 0.75}
+        return tuple(replace(vote, steps=steps) for vote in voted(**given))
+
+    def pre_commit(*given: Any, **more: Any) -> Any:
+        clock.now += 0.125
+        return proved(*given, **more)
+
+    job.source.plan = plan
+    same: Any = job
+    same.run, same.pre_commit = run, pre_commit
+    assert job.generation.run() is CloseReason.STOPPED
+    whole = {
+        "plan": 0.25, "schedule": 1.0, "queue": 0.0, "read": 0.5, "transform": 0.25, "produce": 1.0, "flush": 0.75,
+        "vote": 0.5, "prove": 0.125,
+    }  # fmt: skip
+    assert coordinator.phases == {1: {}, 2: whole, 3: {"plan": 0.25}, 4: whole}
+
+
+def test_a_wait_for_new_input_is_no_planning() -> None:
+    clock, coordinator = Ticking(), Phased()
+    job = Failing(coordinator, until=2, runtime=clock)
+    job.source.idle_poll_s = 1000
+    planned, nothing = job.source.plan, iter([True, False])
+
+    def plan(base: Document) -> Plan:
+        clock.now += 0.25
+        if next(nothing, False):
+            return Plan(splits=(), positions=base, records=0, lag=0, finished=False)
+        return planned(base)  # type: ignore[no-any-return]
+
+    def comes() -> bool:
+        clock.now += 0.5
+        return True
+
+    job.source.plan, job.source.has_news = plan, comes
+    assert job.generation.run() is CloseReason.STOPPED
+    assert {name: coordinator.phases[2][name] for name in ("idle", "plan")} == {"idle": 0.5, "plan": 0.25}
 
 
 def test_the_source_may_replace_an_error_with_its_own() -> None:

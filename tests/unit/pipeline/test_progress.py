@@ -6,12 +6,13 @@ import pty
 import re
 import struct
 import termios
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.progress import Progress, Snapshot
+from onceward.coordinator.pipeline.progress import Progress, Snapshot, follow_time
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
 
 
@@ -42,11 +43,11 @@ def test_the_lag_is_unknown_until_a_checkpoint_is_planned() -> None:
 
 
 class Plain:
-    """A driver without a terminal."""
+    """A driver, by default without a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: io.StringIO | None = None) -> None:
         self.now = 0.0
-        self.stream = io.StringIO()
+        self.stream = stream or io.StringIO()
         self.progress = Progress("orders", place="coordinator c:7878", stream=self.stream, clock=lambda: self.now)
 
     def run(self) -> None:
@@ -84,8 +85,78 @@ def test_an_idle_job_without_a_terminal_says_each_minute_that_it_runs(caplog: py
     with caplog.at_level(logging.INFO, logger="onceward"):
         here.progress.opened(1, "a1b2")
         for here.now in range(1, 181):
-            here.progress.idle()
+            here.progress.look()
     assert caplog.messages[1:] == ["Job orders: no checkpoint completed yet, 0 records/s"] * 3
+
+
+def looked_at(here: Plain, seconds: int) -> Callable[[float], bool]:
+    """Lets this time pass in the pauses of whoever looks."""
+    end = here.now + seconds
+
+    def closed(pause: float) -> bool:
+        here.now += pause
+        return here.now > end
+
+    return closed
+
+
+def test_a_checkpoint_that_takes_longer_than_a_minute_is_said_each_minute(caplog: pytest.LogCaptureFixture) -> None:
+    here = Plain()
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        follow_time(here.progress, looked_at(here, 300))
+        assert caplog.messages == [], "the job has not begun"
+        here.progress.opened(1, "a1b2")
+        here.now += 30
+        here.progress.began(7)
+        follow_time(here.progress, looked_at(here, 180))
+        here.progress.read(12_000, 250)
+        follow_time(here.progress, looked_at(here, 30))
+        here.progress.left("finished")
+        follow_time(here.progress, looked_at(here, 300))
+    _, *minutes, _ = caplog.messages
+    assert minutes == [
+        "Job orders: no checkpoint completed yet, 0 records/s",
+        "Job orders: no checkpoint completed yet, checkpoint 7 runs for 1 min",
+        "Job orders: no checkpoint completed yet, checkpoint 7 runs for 2 min",
+        "Job orders: no checkpoint completed yet, 200 records/s, lag 250",
+    ]
+
+
+def test_a_checkpoint_that_was_aborted_runs_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+    here = Plain()
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        here.progress.opened(1, "a1b2")
+        here.progress.began(7)
+        here.progress.ended(7)
+        follow_time(here.progress, looked_at(here, 60))
+    assert "runs for" not in caplog.messages[-1]
+
+
+def test_a_terminal_shows_where_a_job_runs_and_how_it_ended_above_its_line() -> None:
+    here = Plain(Terminal())
+    here.progress.opened(3, "a1b2")
+    here.now = 1.0
+    here.progress.began(7)
+    here.progress.read(1000, 250)
+    here.now = 2.0
+    here.progress.left("finished")
+    here.progress.close()
+    start, line, end = here.stream.getvalue().replace("\n", "").split("\r\x1b[2K")[1:]
+    assert start == "Job orders runs: generation 3, coordinator c:7878, store id a1b2"
+    assert line.startswith("orders: checkpoint 7")
+    assert end.startswith("Job orders ended: finished.")
+    assert here.stream.getvalue().endswith("completed checkpoint is none\n")
+    assert here.stream.getvalue().count("\n") == 2
+
+
+def test_a_terminal_keeps_the_age_of_a_long_checkpoint_up_to_date_and_the_line_of_an_idle_job_stays() -> None:
+    here = Plain(Terminal())
+    here.progress.opened(1, "a1b2")
+    follow_time(here.progress, looked_at(here, 10))
+    assert here.stream.getvalue().count("\r") == 1, "the first line"
+    here.progress.began(7)
+    follow_time(here.progress, looked_at(here, 10))
+    assert here.stream.getvalue().endswith("oldest open transaction 10.0 s")
 
 
 def test_the_lines_are_shown_when_logging_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,14 @@ def test_a_checkpoint_reports_the_slot_that_voted_last_and_its_steps_add_up() ->
     assert of_checkpoint([{}, {}], 1.6) == {}
 
 
+def test_steps_add_up_to_no_more_than_the_checkpoint_where_an_executors_clock_is_ahead() -> None:
+    ahead = {"schedule": 60.0, "read": 0.5, "transform": 0.0, "produce": 0.5, "flush": 0.25}
+    reported = of_checkpoint([{**ahead, "schedule": 0.25, "flush": 0.0}, ahead], 2.0)
+    assert sum(reported.values()) == pytest.approx(2.0)
+    assert (reported["schedule"], reported["queue"], reported["flush"]) == (0.25, 0.5, 0.25)
+    assert of_checkpoint([ahead], 1.0)["schedule"] == 0.0
+
+
 def test_a_vote_and_a_task_carry_times_through_spark_and_do_without() -> None:
     vote = Vote(slot=0, attempt=1, records=2, bytes=3, steps={"read": 0.5})
     assert Vote.from_json(vote.to_json()) == vote

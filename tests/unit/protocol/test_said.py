@@ -1,22 +1,27 @@
 """The reasons, durations and deadlines in answers to drivers and operators; scenarios play the outcomes."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.core import step
+from onceward.coordinator.protocol.events import Acknowledge, Decline
 from onceward.coordinator.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointRestored,
     CheckpointSettled,
     CheckpointTriggered,
+    Fact,
     GenerationEnded,
     StatusChanged,
 )
 from onceward.coordinator.protocol.generations import claim_refusal
+from onceward.coordinator.protocol.phases import Phase
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
+from tests.support.player import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 
 
@@ -86,6 +91,41 @@ def test_an_aborted_checkpoint_reports_its_duration_and_cause() -> None:
     assert (aborted.ran_s, aborted.detail) == (6.0, "sink: no")
     replaced = one(said(after("open d1", "watch"), "open d2 takeover")[1], CheckpointAborted)
     assert replaced.detail == ""
+
+
+PHASES = {Phase.PLAN: timedelta(seconds=1), Phase.PRODUCE: timedelta(seconds=2)}
+
+
+def reported(player: Player, command: str) -> tuple[Fact, ...]:
+    """What follows from an acknowledgement or a decline that has the driver's phases."""
+    event = player.event(command)
+    assert isinstance(event, Acknowledge | Decline)
+    player.state, ready = step(player.state, replace(event, phases=PHASES))
+    return ready.facts
+
+
+def test_a_completed_checkpoint_reports_the_phases_that_its_driver_acknowledged_it_with() -> None:
+    player = after(*BEGUN, "request r checkpoint")
+    reported(player, "ack 2 source on 1 at 2")
+    assert one(reported(player, "ack 2 sink on 1 slots 0"), CheckpointCompleted).phases == PHASES
+    unmeasured = after(*BEGUN, "request r checkpoint", "ack 2 source on 1 at 2")
+    assert one(said(unmeasured, "ack 2 sink on 1 slots 0")[1], CheckpointCompleted).phases == {}
+
+
+def test_phases_are_no_content_that_could_differ() -> None:
+    player = after(*BEGUN, "request r checkpoint", "ack 2 source on 1 at 2")
+    assert reported(player, "ack 2 source on 1 at 2") == ()
+    assert player.state.durable.pending is not None, "no conflict"
+
+
+def test_an_aborted_checkpoint_reports_the_phases_until_then_if_its_driver_told_them() -> None:
+    declined = after("open d1", "watch")
+    assert one(reported(declined, "decline 1 sink"), CheckpointAborted).phases == PHASES
+    replaced = after("open d1", "watch")
+    reported(replaced, "ack 1 source on 0 at 1")
+    assert one(said(replaced, "open d2 takeover")[1], CheckpointAborted).phases == PHASES
+    silent = after("open d1", "watch")
+    assert one(said(silent, "open d2 takeover")[1], CheckpointAborted).phases == {}
 
 
 def test_a_restored_checkpoint_has_the_positions_of_the_older_one_and_nothing_to_commit() -> None:

@@ -249,6 +249,8 @@ MALFORMED: list[tuple[str, Message, str]] = [
     ("Acknowledge", acknowledge(checkpoint=-1), "checkpoint: -1"),
     ("Acknowledge", acknowledge(checkpoint=2**63 - 1), "checkpoint"),
     ("Acknowledge", acknowledge(base=-1), "base: -1"),
+    ("Acknowledge", acknowledge(phases=pb.Phases(plan_us=-1)), "plan_us: -1"),
+    ("Acknowledge", acknowledge(phases=pb.Phases(read_us=1, flush_us=2**63 - 1)), "flush_us: 9223372036854775807"),
     ("Acknowledge", acknowledge(base=MAX_ID + 1), "base"),
     ("Acknowledge", acknowledge(job="Orders.EUR"), "job: "),
     ("Acknowledge", acknowledge(job="o" * 100_000), "job: "),

@@ -20,6 +20,7 @@ from onceward.coordinator.listings import (
     RecordedSettlement,
 )
 from onceward.coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
+from onceward.coordinator.protocol.phases import Phase
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -299,6 +300,19 @@ def every_listing(store: Store) -> list[object]:
         *store.generations(JOB, 10),
         *store.history(JOB, 100),
     ]
+
+
+@pytest.mark.parametrize("damaged", ["NULL", "'7'"])
+def test_changed_phases_are_noticed(store: Store, place: Place, damaged: str) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.trigger()
+    job.abort(AbortReason.DECLINED, phases={Phase.PLAN: timedelta(seconds=1)})
+    store.close()
+    place.change(f"UPDATE checkpoints SET phases = {damaged}")
+    with closing(place.open()) as store:
+        (one,) = store.checkpoints(JOB, 9)
+    assert (one.state, one.phases) == (CheckpointState.UNREADABLE, {})
 
 
 def test_nothing_of_a_damaged_record_is_shown_but_its_key(store: Store, place: Place) -> None:

@@ -1,17 +1,20 @@
 """An older store is migrated in one transaction, or refused and left as it was."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import timedelta
 from types import MappingProxyType
 
 import pytest
 from sqlalchemy import Connection
 
+from onceward.coordinator.protocol.phases import Phase, Phases
+from onceward.coordinator.protocol.values import CheckpointState
 from onceward.coordinator.store import identity, migrations
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
-from onceward.coordinator.store.schema import SCHEMA_VERSION
+from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
 from tests.support.places import Place
-from tests.support.stored_jobs import StoredJob
+from tests.support.stored_jobs import JOB, StoredJob
 
 NOW = SCHEMA_VERSION
 
@@ -66,6 +69,31 @@ def test_an_older_store_is_migrated_step_by_step_and_keeps_everything(
     assert stored(place, "SELECT count(*) FROM leaders WHERE epoch = 7") == 1
     assert stored(place, VERSION) == str(NOW + 2)
     assert caplog.text.count(f"event=store_migrated from={NOW} to={NOW + 2}") == 1
+
+
+def test_a_store_without_phases_is_read_and_written_on(place: Place) -> None:
+    """As the program of schema version 6 left it, whose seals do not know of phases."""
+    job = written(place)
+    row = {"key": "schema_version", "value": "6"}
+    place.run(
+        "ALTER TABLE checkpoints DROP COLUMN phases",
+        f"UPDATE onceward_meta SET value = '6', checksum = '{checksum(meta, row)}' WHERE key = 'schema_version'",
+    )
+    seals = "SELECT checksum FROM checkpoints WHERE checkpoint = {}"
+    assert [stored(place, seals.format(number)) for number in (1, 2)] == ["2f517f35367479bd", "543b43ab5f7b508e"]
+    phases: Phases = {Phase.PRODUCE: timedelta(seconds=2)}
+    with closing(place.open()) as store:
+        again = StoredJob(store, known=job.durable)
+        again.trigger()
+        again.complete(phases=phases)
+        listed = {one.checkpoint: (one.state, one.phases) for one in store.checkpoints(JOB, 9)}
+    assert listed == {
+        1: (CheckpointState.SETTLED, {}),
+        2: (CheckpointState.SETTLED, {}),
+        3: (CheckpointState.COMPLETED, phases),
+    }
+    assert place.loaded() == [again.durable]
+    assert stored(place, VERSION) == str(NOW)
 
 
 def test_a_migration_that_fails_leaves_the_older_store(place: Place) -> None:

@@ -20,6 +20,7 @@ from onceward.coordinator.protocol.facts import (
     JobHalted,
     LossRecorded,
 )
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
@@ -31,6 +32,7 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
+from onceward.coordinator.store.codec import phases_to_text
 from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import metadata, text_checksum
@@ -146,6 +148,33 @@ def test_listings_show_times_durations_and_sizes_of_checkpoints(store: Store) ->
     assert durations == tuple(timedelta(seconds=seconds) for seconds in (0.25, 1.5, 0.125, 0.000_004))
     assert (settled.records_read, settled.bytes_read) == (10, 100)
     assert (settled.records_written, settled.bytes_written, settled.committables) == (9, 90, 2)
+
+
+def test_phases_are_kept_with_their_checkpoint_and_unknown_ones_stay_unknown(store: Store, place: Place) -> None:
+    some: Phases = {Phase.PLAN: timedelta(0), Phase.FLUSH: timedelta(microseconds=1_234_567)}
+    every: Phases = {phase: timedelta(seconds=number, microseconds=7) for number, phase in enumerate(Phase)}
+    job = StoredJob(store)
+    job.open()
+    for phases in (some, every):
+        job.trigger()
+        job.complete(phases=phases)
+        job.settle()
+    job.trigger()
+    job.abort(AbortReason.DECLINED, phases=some)
+    job.trigger()
+    job.complete()
+    with closing(place.reopened(store)) as again:
+        listed = {one.checkpoint: one.phases for one in again.checkpoints(JOB, 9)}
+        described = again.checkpoint(JOB, CheckpointId(2))
+    assert listed == {1: some, 2: every, 3: some, 4: {}}
+    assert described is not None
+    assert described.summary.phases == every
+    assert place.loaded() == [job.durable]
+
+
+def test_the_phases_of_an_ordinary_checkpoint_take_little_room() -> None:
+    usual: Phases = {phase: timedelta(milliseconds=250.5) for phase in Phase if phase is not Phase.READ_TRANSFORM}
+    assert len(phases_to_text(usual) or "") <= 100
 
 
 def test_a_decided_checkpoint_is_not_settled_before_its_commits_are_proved(store: Store) -> None:

@@ -1,5 +1,6 @@
 """Which jobs an address shows, and how long a phase is drawn."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -7,14 +8,16 @@ import pytest
 
 from onceward.coordinator.errors import CoordinatorLostError
 from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
+from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     CheckpointState,
     Generation,
 )
-from onceward.coordinator.web.bars import WIDTH, bars
+from onceward.coordinator.web.bars import WIDTH, bars, legend
 from onceward.coordinator.web.overview import MAX_ROWS, overview, parse_query
 from onceward.coordinator.web.reading import Reader
+from onceward.coordinator.web.rendering import FILES
 from onceward.coordinator.web.sparkline import HEIGHT, points
 from onceward.coordinator.web.sparkline import WIDTH as SPARKLINE_WIDTH
 from tests.unit.web.rows import NOW, checkpoint, job
@@ -97,6 +100,52 @@ def test_a_phase_that_is_not_over_grows_until_now_and_an_aborted_one_does_not() 
     assert shown[0] == [("wait", 1, True), ("run", 60, False)]
     assert shown[1] == [("wait", 1, True), ("run", 2, True)]
     assert shown[2] == [("wait", 1, True), ("run", 2, True), ("decide", 0, True), ("settle", 58, False)]
+
+
+def measured(**seconds: float) -> Phases:
+    return {Phase[name.upper()]: timedelta(seconds=took) for name, took in seconds.items()}
+
+
+def test_a_run_is_drawn_as_the_phases_that_its_driver_measured_in_their_order_and_the_rest() -> None:
+    one = checkpoint(phases=measured(flush=0.5, plan=0.25, read_transform=1.0), settled=timedelta(0))
+    (bar,) = bars([one], NOW)
+    shown = [(part.name, part.took.total_seconds()) for part in bar.phases]
+    assert shown == [
+        *(("wait", 1), ("plan", 0.25), ("read+transform", 1), ("flush", 0.5), ("rest", 0.25)),
+        *(("decide", 0), ("settle", 0)),
+    ]
+    assert bar.took == timedelta(seconds=3), "they are part of the run"
+    assert [part.x for part in bar.phases[1:]] == pytest.approx([part.x + part.width for part in bar.phases[:-1]])
+
+
+def test_an_aborted_run_shows_the_phases_until_its_abort() -> None:
+    one = checkpoint(state=CheckpointState.ABORTED, phases=measured(plan=0.5), decided=None, settled=None)
+    (bar,) = bars([one], NOW)
+    shown = [(part.name, part.took.total_seconds()) for part in bar.phases]
+    assert shown == [("wait", 1), ("plan", 0.5), ("rest", 1.5)]
+
+
+def test_phases_that_are_longer_than_the_run_they_are_part_of_are_not_drawn() -> None:
+    (bar,) = bars([checkpoint(phases=measured(produce=2.1))], NOW)
+    assert [part.name for part in bar.phases] == ["wait", "run", "decide", "settle"]
+    assert bar.took == timedelta(seconds=10)
+
+
+def test_the_thinnest_phases_stay_visible_within_their_bar() -> None:
+    phases = {phase: timedelta(microseconds=1) for phase in Phase}
+    (bar,) = bars([checkpoint(phases=phases)], NOW)
+    assert all(part.width > 1 for part in bar.phases if part.took)
+    assert bar.phases[-1].x + bar.phases[-1].width == pytest.approx(WIDTH)
+
+
+def test_the_legend_has_what_is_drawn_only_and_each_phase_has_a_meaning_and_a_colour() -> None:
+    shown = bars([checkpoint(), checkpoint(phases=measured(produce=1.0))], NOW)
+    assert list(legend(shown)) == ["wait", "run", "produce", "rest", "settle"], "nothing of both was decided late"
+    every = legend(bars([checkpoint(phases={phase: timedelta(milliseconds=1) for phase in Phase})], NOW))
+    style = FILES["/style.css"][0].decode()
+    classes = {phase.replace("+", "-") for phase in (*every, *legend(shown), "decide")}
+    assert len(classes) == len(Phase) + 5
+    assert [name for name in sorted(classes) if not re.search(rf"rect\.{name}\b[^{{]*\{{ fill: var", style)] == []
 
 
 def test_bars_of_nothing_and_of_damaged_rows_are_empty() -> None:
