@@ -71,7 +71,7 @@ class ServerOptions:
     store_kind: StoreKind = StoreKind.SQLITE
     """Of the store for which it stands by."""
     settings: tuple[Setting, ...] = ()
-    """What the process was told, for people: without secrets."""
+    """The options of the process, for people: without secrets."""
 
 
 def _wall() -> datetime:

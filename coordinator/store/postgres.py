@@ -36,7 +36,7 @@ _SECRETS = ("password", "sslpassword")
 LOCK_SPACE = 0x6F6E6365
 """First half of the advisory lock's key; the second is the schema, so that each schema can hold a store."""
 _STANDBY_SPACE = LOCK_SPACE + 1
-"""Every session that waits shares this lock, until it ends: so the leader sees who waits, and nobody writes for it."""
+"""Each session that waits shares this lock until it ends: the leader sees who waits, and nothing is written for it."""
 _DEFAULTS = {
     "connect_timeout": "10",
     # A link that swallows everything ends the session in half a minute, and with it the coordinator.

@@ -70,7 +70,7 @@ def begin_term(connection: Connection, address: str, *, web: str = "", at: datet
 
 
 def leader_of(records: Mapping[str, str]) -> Leader | None:
-    """Return who leads, or led last, from the store's records by key; None if nobody ever did."""
+    """Return who leads, or led last, from the store's records by key; None if none ever did."""
     if _KEY not in records:
         return None
     term = Term.of(records[_KEY])

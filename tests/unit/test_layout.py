@@ -39,7 +39,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.v1",
         "coordinator.wire",
     ),
-    "coordinator/metrics": ("coordinator.protocol", "coordinator.service.listen", "coordinator.service.observer"),
+    "coordinator/metrics": (
+        "coordinator.protocol",
+        "coordinator.service.certificates",
+        "coordinator.service.listen",
+        "coordinator.service.observer",
+    ),
     "coordinator/traces": ("coordinator.protocol", "coordinator.service.observer"),
     "coordinator/web": (
         "coordinator.client",

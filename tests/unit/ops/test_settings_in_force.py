@@ -79,7 +79,7 @@ def test_a_coordinator_shows_every_option_of_serve(tmp_path: Path) -> None:
         ("http://127.0.0.1:7879/", "10.0.0.1:7878", "", ""),
         ("https://0.0.0.0:7879/", "0.0.0.0:7878", "a.example:7878", "https://a.example:7879/"),
         ("https://[::]:7879/", "[::]:7878", "[fd00::1]:7878", "https://[fd00::1]:7879/"),
-        ("https://0.0.0.0:7879/", "0.0.0.0:7878", "", ""),  # nobody says how this machine is reached
+        ("https://0.0.0.0:7879/", "0.0.0.0:7878", "", ""),  # how others reach this machine is unknown
         ("https://0.0.0.0:7879/", "10.0.0.1:7878", "", "https://10.0.0.1:7879/"),
         ("https://0.0.0.0:7879/", "unix:/tmp/s", "", ""),
         ("https://page.example:7879/", "0.0.0.0:7878", "", "https://page.example:7879/"),

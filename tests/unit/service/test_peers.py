@@ -576,7 +576,7 @@ def test_health_needs_no_right_and_reflection_needs_a_view(world: World) -> None
         )
         if name == "viewer":
             (answer,) = answers
-            assert len(answer.list_services_response.service) == 4
+            assert len(answer.list_services_response.service) == 5
         else:
             with pytest.raises(grpc.RpcError, match="nothing lacks the right view for any job"):
                 next(answers)

@@ -134,7 +134,7 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
 
 def test_one_that_stands_by_knows_who_leads_since_when_and_where_its_page_is(shared: Place) -> None:
     with closing(open_candidate(shared.url)) as candidate, closing(open_candidate(shared.url)) as other:
-        assert other.leader() is None, "nobody ever led"
+        assert other.leader() is None, "none ever led"
         database = candidate.wait(60.0)
         assert database is not None
         before = datetime.now(UTC)
