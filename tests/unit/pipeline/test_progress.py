@@ -90,7 +90,7 @@ def test_an_idle_job_without_a_terminal_says_each_minute_that_it_runs(caplog: py
 
 
 def looked_at(here: Plain, seconds: int) -> Callable[[float], bool]:
-    """Lets this time pass in the pauses of whoever looks."""
+    """Let this time pass in the pauses of the thread that looks."""
     end = here.now + seconds
 
     def closed(pause: float) -> bool:

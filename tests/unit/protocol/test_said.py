@@ -118,7 +118,7 @@ def test_phases_are_no_content_that_could_differ() -> None:
     assert player.state.durable.pending is not None, "no conflict"
 
 
-def test_an_aborted_checkpoint_reports_the_phases_until_then_if_its_driver_told_them() -> None:
+def test_an_aborted_checkpoint_has_the_phases_until_then_that_its_driver_reported() -> None:
     declined = after("open d1", "watch")
     assert one(reported(declined, "decline 1 sink"), CheckpointAborted).phases == PHASES
     replaced = after("open d1", "watch")
