@@ -38,6 +38,7 @@ class KillPoint(StrEnum):
     DRIVER_AFTER_RECOVERY_COMMIT = "driver.after_recovery_commit"
     DRIVER_AFTER_TRIGGER = "driver.after_trigger"
     DRIVER_AFTER_PLAN = "driver.after_plan"
+    DRIVER_AFTER_CUT = "driver.after_cut"
     DRIVER_AFTER_VOTES = "driver.after_votes"
     DRIVER_AFTER_PRE_COMMIT = "driver.after_pre_commit"
     DRIVER_AFTER_ACKNOWLEDGE = "driver.after_acknowledge"
@@ -67,6 +68,8 @@ class KillPoint(StrEnum):
     TASK_BEFORE_RECEIPT = "task.before_receipt"
     TASK_AFTER_RECEIPT = "task.after_receipt"
     TASK_AFTER_FLUSH = "task.after_flush"
+    TASK_AFTER_CUT = "task.after_cut"
+    TASK_AFTER_VOTE = "task.after_vote"
 
     COORDINATOR_BEFORE_GRANT = "coordinator.before_grant"
     COORDINATOR_AFTER_GRANT = "coordinator.after_grant"

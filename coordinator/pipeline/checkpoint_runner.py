@@ -85,6 +85,8 @@ class CheckpointRunner:
 
     def abandon_later(self, checkpoint: CheckpointId) -> None:
         """Abort what came after ``checkpoint``, whose lost slots are written again."""
+        if self._m.staying is not None:
+            self._m.staying.end()
         for later in [c for c in self._answers if c > checkpoint]:
             self._abandon(later, f"lost slots of checkpoint {checkpoint} are written again first")
 
@@ -167,6 +169,8 @@ class CheckpointRunner:
         """Abort the open transactions of a checkpoint that was aborted, or was never acknowledged."""
         m = self._m
         began = m.runtime.monotonic()
+        if m.staying is not None:  # they have read on from what comes to nothing
+            m.staying.end()
         recorded = self._answers.pop(checkpoint, None)
         committables = recorded.sink.committables if recorded is not None else ()
         self._settler.forget(checkpoint)

@@ -1,6 +1,8 @@
-"""Write a checkpoint: plan what to read, run its Spark job, pre-commit what the job wrote."""
+"""Write a checkpoint: plan what to read, run its Spark job, pre-commit what the job wrote. With staying tasks: cut what
+they have read and written since the last one, and pre-commit that."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -11,10 +13,12 @@ from onceward.coordinator.pipeline.mailbox import Mailbox
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.settler import Settler
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks
+from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.pipeline.timings import of_checkpoint
 from onceward.coordinator.pipeline.transaction_age import Ages, good_for
 from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, Snapshot
+from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JsonObject, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
 
@@ -23,6 +27,8 @@ _IDLE_WAIT = 1.0
 if that is less."""
 _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy job sweeps in every checkpoint."""
+_STALLED = 60.0
+"""Seconds after which staying tasks that do not read input that is there are replaced."""
 _SETTLE_LIMIT = 60.0
 """Seconds to finish decided commits after Spark is lost; the next generation commits the rest."""
 
@@ -39,6 +45,27 @@ class Answers:
     phases: Phases = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Voted:
+    """A checkpoint whose slots are written."""
+
+    checkpoint: CheckpointId
+    base: CheckpointId
+    plan: Plan
+    """What they have read."""
+    votes: Sequence[Vote]
+    inputs: Sequence[Sequence[JsonObject]]
+    """The splits that made each slot."""
+    planning: float
+    """Seconds that the plan took."""
+    began: float
+    """When the tasks were ordered to write, or to cut. All times are the runtime's monotonic ones."""
+    open_since: float
+    """No transaction is older."""
+    at: float
+    """When all had voted."""
+
+
 class CheckpointWriter:
     """Writes the checkpoints of one generation, one at a time."""
 
@@ -51,6 +78,8 @@ class CheckpointWriter:
         self._mailbox = mailbox
         self._ages = ages
         self._last_sweep = members.runtime.monotonic()
+        self._unread_since: float | None = None
+        """Since when the input has records that the staying tasks do not report."""
         self.plan: Plan | None = None
         """What the Spark job of the last checkpoint was to read; None if it had no job."""
         self.phases: dict[Phase, timedelta] = {}
@@ -70,26 +99,32 @@ class CheckpointWriter:
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
             return Answers(base=base, source=source, sink=Snapshot())
+        if m.staying is not None:
+            return self._cut(m.staying, checkpoint, base, positions)
         plan, planning = self._next_plan(checkpoint, positions)
         kill_point(KillPoint.DRIVER_AFTER_PLAN)
         if plan.records == 0:
             m.progress.planned_nothing(plan.lag, plan.partitions())
-            self._sweep_now_and_then()
-            unchanged = plan.positions == positions
-            self.finished = plan.finished and unchanged
-            source = Snapshot(positions=plan.positions, unchanged=unchanged)
-            return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged), phases=self.phases)
+            self._sweep_now_and_then(checkpoint)
+            return self._nothing(base, positions, plan.positions, finished=plan.finished)
         self._mailbox.raise_error()
         if self._mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before its Spark job began.")
         self.plan = plan
-        return self._pre_commit(checkpoint, base, plan, planning)
+        return self._run(checkpoint, base, plan, planning)
+
+    def _nothing(self, base: CheckpointId, before: Document, after: Document, *, finished: bool) -> Answers:
+        """Answer that nothing was read and written. ``finished``: nothing is left to read."""
+        unchanged = after == before
+        self.finished = finished and unchanged
+        source = Snapshot(positions=after, unchanged=unchanged, next_at_once=finished and not unchanged)
+        return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged), phases=self.phases)
 
     def _next_plan(self, checkpoint: CheckpointId, positions: Document) -> tuple[Plan, float]:
         """Return a plan and the seconds that planning took. Waits briefly for new data; a stop, an abort or a person
         who waits for the checkpoint ends the wait."""
         source, idle = self._m.source, 0.0
-        give_up = self._m.runtime.monotonic() + min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+        give_up = self._m.runtime.monotonic() + self._patience
         while True:
             began = self._m.runtime.monotonic()
             plan = source.plan(positions)
@@ -103,19 +138,27 @@ class CheckpointWriter:
             if self._disturbed(checkpoint):
                 return plan, ended - began
 
+    @property
+    def _patience(self) -> float:
+        return min(_IDLE_WAIT, self._m.settings.seconds("timeout") / 4)
+
     def _disturbed(self, checkpoint: CheckpointId) -> bool:
         """True when waiting for data in ``checkpoint`` must end."""
         return self._mailbox.stopping or self._mailbox.aborted(checkpoint) or self._mailbox.hurried(checkpoint)
 
-    def _sweep_now_and_then(self) -> None:
+    def _sweep_now_and_then(self, checkpoint: CheckpointId) -> None:
         """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
-        if self._m.runtime.monotonic() - self._last_sweep >= _SWEEP_INTERVAL:
-            swept = self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            self._last_sweep = self._m.runtime.monotonic()
-            if swept:
-                self._m.journal.log("swept", transactions=len(swept))
+        m = self._m
+        if m.runtime.monotonic() - self._last_sweep < _SWEEP_INTERVAL:
+            return
+        if m.staying is not None:  # what its tasks have open is not a leftover
+            m.sink.leave_open(m.staying.marks)
+            m.sink.pre_commit(checkpoint, (), (), unsettled=self._settler.unsettled())
+        elif swept := m.committer.sweep(m.job, keep=self._settler.unsettled()):
+            m.journal.log("swept", transactions=len(swept))
+        self._last_sweep = m.runtime.monotonic()
 
-    def _pre_commit(self, checkpoint: CheckpointId, base: CheckpointId, plan: Plan, planning: float) -> Answers:
+    def _run(self, checkpoint: CheckpointId, base: CheckpointId, plan: Plan, planning: float) -> Answers:
         """Run the plan's Spark job and pre-commit what it wrote. ``planning``: seconds that the plan took."""
         m = self._m
         m.progress.began(checkpoint)
@@ -123,26 +166,115 @@ class CheckpointWriter:
         began = m.runtime.monotonic()
         try:
             votes = m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=plan)
-            voted = m.runtime.monotonic()
-            steps = of_checkpoint((vote.steps for vote in votes), voted - began)
-            self._measured(steps)
-            kill_point(KillPoint.DRIVER_AFTER_VOTES)
-            origins = origins_of(m.tasks.inputs(plan, len(votes)))
-            committables = m.sink.pre_commit(checkpoint, votes, origins, unsettled=self._settler.unsettled())
+            answers = self._pre_commit(
+                _Voted(
+                    checkpoint=checkpoint,
+                    base=base,
+                    plan=plan,
+                    votes=votes,
+                    inputs=m.tasks.inputs(plan, len(votes)),
+                    planning=planning,
+                    began=began,
+                    open_since=began,
+                    at=m.runtime.monotonic(),
+                )
+            )
         except Exception:
             failed = m.runtime.monotonic() - began
             m.source.observe_run(plan, failed, failed=True)
             if m.traces is not None:
                 m.traces.not_written(checkpoint, plan_s=planning, run_s=failed)
             raise
-        # Measured from before the first transaction began, on this process's clock: no transaction is older.
+        m.source.observe_run(plan, m.runtime.monotonic() - began)
+        return answers
+
+    def _cut(self, staying: StayingTasks, checkpoint: CheckpointId, base: CheckpointId, positions: Document) -> Answers:
+        """Have the staying tasks cut the checkpoint, and pre-commit what they have written since the last one."""
+        m = self._m
+        try:
+            began = m.runtime.monotonic()
+            assigned = staying.go_on(self._generation, positions, self._mailbox)
+            planning = m.runtime.monotonic() - began
+            self._measured({Phase.PLAN: planning})
+            if staying.finished:
+                return self._nothing(base, positions, assigned, finished=True)
+            if not self._await_news(staying, checkpoint):
+                self._look_for_stall(staying, positions)
+                self._sweep_now_and_then(checkpoint)
+                return self._nothing(base, positions, assigned, finished=False)
+            m.progress.began(checkpoint)
+            self._settler.prepare(checkpoint)
+            began = m.runtime.monotonic()
+            since = staying.cut(checkpoint)
+            kill_point(KillPoint.DRIVER_AFTER_CUT)
+            self._mailbox.wait(lambda: staying.answered(checkpoint) or self._mailbox.aborted(checkpoint), None)
+            if self._mailbox.aborted(checkpoint):
+                raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before all staying tasks had voted.")
+            votes, plan = staying.votes(checkpoint)
+            if plan.records == 0:
+                return self._nothing(base, positions, plan.positions, finished=plan.finished)
+            return self._pre_commit(
+                _Voted(
+                    checkpoint=checkpoint,
+                    base=base,
+                    plan=plan,
+                    votes=votes,
+                    inputs=[[split] for split in plan.splits],
+                    planning=planning,
+                    began=began,
+                    open_since=since,
+                    at=m.runtime.monotonic(),
+                )
+            )
+        except Exception:
+            staying.end()
+            with contextlib.suppress(Exception):  # the failure itself says enough
+                self.plan = m.source.plan(positions)
+            raise
+
+    def _await_news(self, staying: StayingTasks, checkpoint: CheckpointId) -> bool:
+        """Wait briefly until a task has records. Return whether the checkpoint is worth a cut."""
+        began = self._m.runtime.monotonic()
+        self._mailbox.wait(lambda: staying.news() or self._disturbed(checkpoint), self._patience)
+        self._measured({Phase.IDLE: self._m.runtime.monotonic() - began})
+        if self._mailbox.aborted(checkpoint):
+            raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before it was cut.")
+        return staying.news() or self._mailbox.hurried(checkpoint)
+
+    def _look_for_stall(self, staying: StayingTasks, positions: Document) -> None:
+        """Look for input that the tasks do not report. Raises CheckpointFailedError if it has been there for long."""
+        m = self._m
+        plan, now = m.source.plan(positions), m.runtime.monotonic()
+        m.progress.planned_nothing(plan.lag, plan.partitions())
+        if plan.records == 0 or staying.news():
+            self._unread_since = None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since > _STALLED:
+            self._unread_since = None
+            raise CheckpointFailedError(
+                f"The input has had records for {_STALLED:.0f} s that the staying tasks do not read: "
+                f"{m.source.describe(plan.splits)}. No record was skipped; new tasks read them. Check that the "
+                "executors reach the brokers."
+            )
+
+    def _pre_commit(self, voted: "_Voted") -> Answers:
+        m, checkpoint, plan, votes, planning = self._m, voted.checkpoint, voted.plan, voted.votes, voted.planning
+        steps = of_checkpoint((vote.steps for vote in votes), voted.at - voted.began)
+        self._measured(steps)
+        kill_point(KillPoint.DRIVER_AFTER_VOTES)
+        if m.staying is not None:
+            m.sink.leave_open(m.staying.marks)
+        committables = m.sink.pre_commit(
+            checkpoint, votes, origins_of(voted.inputs), unsettled=self._settler.unsettled()
+        )
+        # On this process's clock: no transaction is older.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
-        self._ages.began(ages, began)
+        self._ages.began(ages, voted.open_since)
         lasting = good_for(age.timeout for age in ages)
         proved = m.runtime.monotonic()
-        seconds = proved - began
-        self._measured({Phase.PROVE: proved - voted})
-        m.source.observe_run(plan, seconds)
+        seconds = proved - voted.began
+        self._measured({Phase.PROVE: proved - voted.at})
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
         read = plan.records if plan.lag is not None else records  # Spark reads a query's input and does not count it
@@ -150,7 +282,7 @@ class CheckpointWriter:
         m.journal.log(
             "pre-committed",
             checkpoint=checkpoint,
-            base=base,
+            base=voted.base,
             transactions=len(committables),
             read=plan.records,
             written=records,
@@ -160,7 +292,7 @@ class CheckpointWriter:
             steps={
                 "plan": round(planning, 6),
                 **steps,
-                "prove": round(proved - voted, 6),
+                "prove": round(proved - voted.at, 6),
             },
             **plan.sizing,
         )
@@ -169,13 +301,13 @@ class CheckpointWriter:
                 checkpoint,
                 votes,
                 plan_s=planning,
-                run_s=voted - began,
-                prove_s=proved - voted,
+                run_s=voted.at - voted.began,
+                prove_s=proved - voted.at,
                 read=plan.records,
                 transactions=len(committables),
             )
         return Answers(
-            base=base,
+            base=voted.base,
             source=Snapshot(
                 positions=m.source.snapshot(plan),
                 records=plan.records,
@@ -183,7 +315,7 @@ class CheckpointWriter:
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             sink=Snapshot(committables=committables, records=records, bytes=size),
-            good_until=None if lasting is None else began + lasting,
+            good_until=None if lasting is None else voted.open_since + lasting,
             phases=self.phases,
         )
 

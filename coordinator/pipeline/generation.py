@@ -84,6 +84,7 @@ class GenerationRun:
             self._runner = self._recover(seen)
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop(self._runner)
+            self._end_staying()
             self._await_ends()
         except FencedError as error:
             word = self._asked_about(error)
@@ -171,6 +172,13 @@ class GenerationRun:
                 case None if not self._mailbox.stopping:
                     require_spark(self._m, self._settler)
 
+    def _end_staying(self) -> None:
+        """End the staying tasks, and abort what they have begun after the last checkpoint."""
+        m = self._m
+        if m.staying is not None:
+            m.staying.end()
+            m.committer.sweep(m.job, keep=self._settler.unsettled())
+
     def _await_ends(self) -> None:
         """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and
         readers see it a moment later."""
@@ -248,6 +256,8 @@ class GenerationRun:
         """
         fenced = None
         self._m.tasks.cancel()
+        if self._m.staying is not None:
+            self._m.staying.leave()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
         following = self.next_start(error)
         reason = shorten(self.describe_end(error, following))

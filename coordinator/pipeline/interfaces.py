@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction, TransactionHandle
@@ -37,6 +37,43 @@ SplitReader: TypeAlias = "Callable[[JsonObject, frozenset[str]], Iterator[pa.Rec
 
 SlotWriter: TypeAlias = "Callable[[CheckpointTask, int, int, Iterator[pa.RecordBatch]], Vote]"
 """(task, slot, attempt id, batches) -> vote. Drains the batches. Raises when anything was not delivered."""
+
+
+class Follower(Protocol):
+    """Reads one slot's input on and on, in a staying task. One thread reads; :meth:`cut` comes from another."""
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Yield batches as they come, until a cut. Memory stays bounded, however long the cut takes."""
+
+    def cut(self) -> None:
+        """End :meth:`batches` after what it has taken, at once if it waits."""
+
+    def reached(self) -> JsonObject:
+        """Return what was read since the last call: ``{"ranges": [splits], "lags": [offsets left, or null]}``."""
+
+    def close(self) -> None:
+        """Release the client."""
+
+
+SplitFollower: TypeAlias = Callable[[JsonObject, frozenset[str], "Pace", Callable[[], None]], Follower]
+"""(split, columns used, pace, news) -> follower. It calls ``news`` for the first records after each cut, and when all
+input of a bounded split is read."""
+
+Pace: TypeAlias = JsonObject
+"""``interval``: seconds between two cuts; ``hold``: seconds after its first record at which a follower stops reading
+until the next cut, so that no transaction grows without limit while the coordinator is away."""
+
+
+class StayingWriter(Protocol):
+    """A :data:`SlotWriter` that can write one checkpoint after the other. It reads ``task.checkpoint`` only after the
+    batches have ended."""
+
+    def __call__(
+        self, task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]", /
+    ) -> Vote: ...
+
+    def mark(self, task: CheckpointTask) -> str:
+        """Return what distinguishes this process's transactions from all others; empty without transactions."""
 
 
 class ReplayRefusedError(OncewardError):
@@ -115,6 +152,18 @@ class Plan:
     """Fewer tasks may read the same records, each of them several splits (:meth:`Source.coalesce`)."""
     partitions: Callable[[], Iterable[PartitionLag]] = field(default=tuple, compare=False)
     """The partitions of the input after this plan, for listings. Called at most once per checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Which input each staying task reads, from where on."""
+
+    splits: tuple[JsonObject, ...]
+    """One per slot, without ends where the input has none."""
+    positions: Document
+    """Where the tasks begin."""
+    finished: bool
+    """A bounded source has nothing left: no task is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +266,29 @@ class Source(ABC):
             f"the source {self.participant.name} does not report whether its input is still complete"
         )
 
+    def follow(self) -> SplitFollower:
+        """Return the reader of staying tasks. Raises ConfigurationError if this source has none, or an option of it
+        needs tasks per checkpoint."""
+        raise ConfigurationError(
+            f"The source {self.participant.name} cannot be read by tasks that stay. Nothing was started. Leave out "
+            'Pipeline(tasks="staying").'
+        )
+
+    def assign(self, base: Document, most: int) -> Assignment:
+        """Spread the input after ``base`` over at most ``most`` staying tasks."""
+        raise NotImplementedError
+
+    def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
+        """Return what staying tasks have read from ``assigned`` on, as the plan that would have read the same.
+
+        ``reports``: what each slot's :meth:`Follower.reached` returned, by slot; empty = nothing was read.
+        """
+        raise NotImplementedError
+
+    def outgrown(self, assigned: Document) -> bool:
+        """Return whether there is input that no staying task reads, such as a new partition."""
+        return False
+
     @abstractmethod
     def reads(self, resource: Resource) -> bool:
         """Return whether ``resource`` is input of this source, or will be once it exists. Called after
@@ -257,8 +329,19 @@ class Sink(ABC):
     def write(self) -> SlotWriter:
         """Return the writer that runs on executors."""
 
+    def stay(self) -> StayingWriter:
+        """Return the writer of staying tasks. Raises ConfigurationError if this sink has none."""
+        raise ConfigurationError(
+            f"The sink {self.participant.name} cannot be written by tasks that stay. Nothing was started. Leave out "
+            'Pipeline(tasks="staying").'
+        )
+
+    def leave_open(self, marks: Collection[str] | None) -> None:  # noqa: B027 - optional
+        """Let the next :meth:`pre_commit` leave the transactions with these marks open: those of staying tasks, which
+        write the next checkpoint already. None = no task stays."""
+
     def writer_options(self) -> JsonObject:
-        """Return options for all writers of the next checkpoint."""
+        """Return options for all writers of the next checkpoint; for staying tasks, of the one after it."""
         return {}
 
     def explain(self, cause: str) -> str | None:
@@ -283,7 +366,8 @@ class Sink(ABC):
         """Turn votes (already checked for completeness, ordered by slot) into committables.
 
         ``origins``: one per slot. Aborts every open transaction of the job that belongs neither to a vote nor to
-        ``unsettled``: losing attempts. Raises CheckpointFailedError when the transaction of a vote is no longer open.
+        ``unsettled`` (nor to :meth:`leave_open`): losing attempts. Raises CheckpointFailedError when the transaction of
+        a vote is no longer open.
         """
 
     def origin(self, committable: Committable) -> Origin:
@@ -335,12 +419,15 @@ class Sink(ABC):
 
 __all__ = [
     "Age",
+    "Assignment",
     "CheckpointTask",
     "Committer",
     "Finding",
+    "Follower",
     "JobContext",
     "OpenTransaction",
     "Origin",
+    "Pace",
     "ParticipantName",
     "PartitionLag",
     "Plan",
@@ -350,7 +437,9 @@ __all__ = [
     "Sink",
     "SlotWriter",
     "Source",
+    "SplitFollower",
     "SplitReader",
+    "StayingWriter",
     "TransactionHandle",
     "Vote",
 ]

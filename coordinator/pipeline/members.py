@@ -8,6 +8,7 @@ from onceward.coordinator.pipeline.narrowing import Narrowing
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.spark_tasks import Tasks
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks
 from onceward.coordinator.pipeline.tracing import DriverTraces
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
@@ -30,3 +31,6 @@ class Members:
     runtime: Runtime = THREADS
     narrowing: Narrowing = field(default_factory=Narrowing)
     traces: DriverTraces | None = None
+    staying: StayingTasks | None = None
+    """Reads and writes checkpoints, if the job's tasks stay; then ``tasks`` only writes lost slots again, and looks for
+    records at fault."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.session import CoordinatorClient
@@ -23,6 +23,7 @@ from onceward.coordinator.pipeline.opening import connect_to, open_page, open_pa
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_session, check_submission
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks, require_short_interval
 from onceward.coordinator.pipeline.tracing import NOT_TRACED, trace
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -59,6 +60,7 @@ class Pipeline:
         settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
+        tasks: Literal["per_checkpoint", "staying"] = "per_checkpoint",
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         metrics: str | MetricsEndpoint | None = None,
@@ -79,6 +81,9 @@ class Pipeline:
             ``ONCEWARD_TOKEN`` says.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
+        :param tasks: ``per_checkpoint``: one Spark job per checkpoint. ``staying``: tasks that stay, each on a core of
+            its own, for latencies below 100 ms; for copies, choices of columns and ``transform_batches``
+            (docs/how-to/low-latency.md).
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
@@ -99,12 +104,17 @@ class Pipeline:
             )
         if source.participant.name == sink.participant.name:
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
+        if tasks not in ("per_checkpoint", "staying"):
+            raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
+        self._stay = tasks == "staying"
         self._source = source
         self._sink = sink
         self._transform = transform
         self._transform_batches = transform_batches
         self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
         self._settings = settings or CheckpointSettings()
+        if self._stay:
+            require_short_interval(self._settings)
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._restart = restart or Restart()
@@ -177,6 +187,7 @@ class Pipeline:
                 journal=journal,
                 progress=progress,
                 traces=self._traced.traces,
+                staying=self._staying(tasks),
             )
             return self._generations(members, client)
 
@@ -200,9 +211,23 @@ class Pipeline:
             embedded=self._access.embedded,
             per_checkpoint_operations=self._per_checkpoint_operations,
             journal=journal,
+            stay=self._stay,
         )
         stack.callback(tasks.close)
         return tasks
+
+    def _staying(self, tasks: Tasks) -> StayingTasks | None:
+        if not self._stay:
+            return None
+        assert isinstance(tasks, SparkTasks)
+        self._source.follow()  # refuses what it cannot do before Spark starts
+        return StayingTasks(
+            job=self._job,
+            source=self._source,
+            sink=self._sink,
+            settings=self._settings,
+            checkpoint_job=lambda: tasks.checkpoint_job,
+        )
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         self._running = Generations(

@@ -22,8 +22,9 @@ from onceward.coordinator.pipeline.executor import (
     unusable_in,
     writing,
 )
-from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
 from onceward.coordinator.pipeline.spark import is_on
+from onceward.coordinator.pipeline.staying.executor import staying
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
@@ -63,6 +64,8 @@ class _Built:
     """Number of votes, if it is known before the job; else None."""
     examined: "DataFrame | None" = None
     """The DataFrame that ``facts`` describe; None without a transform for Spark."""
+    worker: BatchesTransform | None = None
+    """The transform, if it runs in the worker that reads and writes."""
 
 
 class CheckpointJob:
@@ -88,6 +91,7 @@ class CheckpointJob:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
+        self._staying = f"onceward {job} staying"
         elastic = is_on(spark.sparkContext.getConf(), "spark.dynamicAllocation.enabled")
         self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
@@ -173,6 +177,44 @@ class CheckpointJob:
             return [[split] for split in splits]
         return [list(splits)] * slots
 
+    def require_in_worker(self) -> None:
+        """Raise ConfigurationError if the last plan that was built needs Spark's JVM for its records."""
+        if self._built is None or self._built.worker is None:
+            raise ConfigurationError(
+                'tasks="staying": the transform is more than a choice of columns, so Spark must plan it for each '
+                'checkpoint. Nothing was started. Write it as transform_batches, or leave out tasks="staying".'
+            )
+
+    def room(self) -> int:
+        """Return how many tasks can run at a time now, or may once dynamic allocation has brought executors."""
+        context: Any = self._spark.sparkContext
+        scala = context._jsc.sc()
+        now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+        return now or int(context.defaultParallelism)
+
+    def reach(self) -> tuple[str, str]:
+        """Return the address that the driver binds, and the one under which executors reach it."""
+        conf = self._spark.sparkContext.getConf()
+        host = str(conf.get("spark.driver.host", "127.0.0.1"))
+        return str(conf.get("spark.driver.bindAddress", host)), host
+
+    def stay(
+        self, slots: int, follow: SplitFollower, write: StayingWriter, driver: tuple[str, int], secret: bytes
+    ) -> None:
+        """Run one staying task per slot, which connect to ``driver``, until all have ended. Raises errors of Spark."""
+        built = self._built
+        assert built is not None
+        assert built.worker is not None, "required before"
+        task = staying(follow, write, built.worker, built.facts.columns, driver, secret)
+        context = self._spark.sparkContext
+        context.setJobGroup(self._staying, f"{self._job} staying tasks ({built.path})", interruptOnCancel=True)
+        context.parallelize(range(slots), slots).mapPartitions(task).collect()
+
+    def cancel_staying(self) -> None:
+        """Kill the staying tasks, from any thread."""
+        with contextlib.suppress(Exception):  # a JVM that is gone runs nothing
+            self._spark.sparkContext.cancelJobGroup(self._staying)
+
     def cancel(self) -> None:
         """Stop the running job, from any thread. Its tasks may continue for seconds; their transactions are swept."""
         with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread detects it
@@ -218,7 +260,7 @@ class CheckpointJob:
         partitions = max(1, splits)
         tasks = self._spark.sparkContext.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, moving=False)
-        return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions)
+        return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions, worker=transform)
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None

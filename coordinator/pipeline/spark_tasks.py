@@ -53,7 +53,9 @@ class SparkTasks:
         embedded: bool,
         per_checkpoint_operations: bool,
         journal: Journal,
+        stay: bool = False,
     ) -> None:
+        """``stay``: the transform must be one that staying tasks can run."""
         self._job = job
         self._source = source
         self._sink = sink
@@ -64,6 +66,7 @@ class SparkTasks:
         self._embedded = embedded
         self._per_checkpoint_operations = per_checkpoint_operations
         self._journal = journal
+        self._stay = stay
         self._checkpoint_job: CheckpointJob | None = None
 
     def start(self) -> None:
@@ -84,6 +87,8 @@ class SparkTasks:
             per_checkpoint_operations=self._per_checkpoint_operations,
         )
         checkpoint_job.check()
+        if self._stay:
+            checkpoint_job.require_in_worker()
         if checkpoint_job.moving:
             preflight.require_safe(self._job, check_retries(self._spark))
         ship(
@@ -98,10 +103,10 @@ class SparkTasks:
         return self._spark is None or is_alive(self._spark)
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        return self._started.run(generation=generation, checkpoint=checkpoint, plan=plan)
+        return self.checkpoint_job.run(generation=generation, checkpoint=checkpoint, plan=plan)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        return self._started.inputs(plan, slots)
+        return self.checkpoint_job.inputs(plan, slots)
 
     def cancel(self) -> None:
         if self._checkpoint_job is not None:
@@ -114,7 +119,7 @@ class SparkTasks:
                 self._spark.stop()
 
     @property
-    def _started(self) -> CheckpointJob:
+    def checkpoint_job(self) -> CheckpointJob:
         assert self._checkpoint_job is not None, "started before its first checkpoint"
         return self._checkpoint_job
 

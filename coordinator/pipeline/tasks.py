@@ -19,13 +19,14 @@ def ranges_of(split: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return ranges
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CheckpointTask:
     """The work of one checkpoint, the same text for all of its Spark tasks."""
 
     job: str
     generation: int
     checkpoint: int
+    """A staying task learns it only when its batches end; 0 until then."""
     splits: tuple[Mapping[str, Any], ...]
     """One per Spark partition of the source, in order: what the source's reader reads there."""
     columns: tuple[str, ...]

@@ -1,11 +1,13 @@
 """The driver, its tasks and the coordinator die at every kill point, and every record still takes effect once."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from onceward.coordinator.killpoints import KillPoint
+from tests.support.feeder import Feeder
 from tests.support.processes import QUICK, JobProcesses, Starter, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
@@ -14,7 +16,9 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.
 
 REPLAY_POINTS = [KillPoint.DRIVER_BEFORE_REPLAY, KillPoint.DRIVER_AFTER_REPLAY, KillPoint.DRIVER_AFTER_AMEND]
 """Covered by test_replay.py, where a transaction is lost."""
-ELSEWHERE = {KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE, *REPLAY_POINTS}
+STAYING_POINTS = [KillPoint.DRIVER_AFTER_CUT, KillPoint.TASK_AFTER_CUT, KillPoint.TASK_AFTER_VOTE]
+"""Only tasks that stay pass them."""
+ELSEWHERE = {KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE, *REPLAY_POINTS, *STAYING_POINTS}
 DRIVER_POINTS = [point for point in KillPoint if point.startswith("driver.") and point not in ELSEWHERE]
 OPENING_POINTS = {
     KillPoint.DRIVER_BEFORE_OPEN,
@@ -25,7 +29,7 @@ OPENING_POINTS = {
     KillPoint.DRIVER_AFTER_RECOVERY_COMMIT,
 }
 """Passed once per generation."""
-TASK_POINTS = [point for point in KillPoint if point.startswith("task.")]
+TASK_POINTS = [point for point in KillPoint if point.startswith("task.") and point not in ELSEWHERE]
 COORDINATOR_RUNNING_POINTS = [
     KillPoint.COORDINATOR_BEFORE_GRANT,
     KillPoint.COORDINATOR_AFTER_GRANT,
@@ -68,6 +72,36 @@ def test_the_driver_dies_at_every_kill_point(
         recovered = here.events("recovered")
         assert sum(event["resumed"] for event in recovered) > 0, "no transaction of another process was committed"
         assert sum(event["aborted"] for event in recovered) > 0, "no transaction of another process was aborted"
+
+
+def test_driver_and_tasks_that_stay_die_at_every_kill_point_of_a_cut(topics: Topics, job_processes: Starter) -> None:
+    source, sink = topics.create("in", 3), topics.create("out", 3)
+    address = free_address()
+    tasks = [point for point in STAYING_POINTS if point.startswith("task.")]
+    with (
+        Feeder(topics.servers, source, partitions=3, rate=100) as feeder,
+        job_processes(
+            source,
+            sink,
+            coordinator=address,
+            source_options={"start": "earliest"},
+            settings=QUICK,
+            spark=True,
+            tasks="staying",
+        ) as here,
+    ):
+        here.coordinator(address)
+        here.wait_for_kill(KillPoint.DRIVER_AFTER_CUT, 4, here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_CUT}:4"]), 240)
+        # the tasks die under a driver that continues with its next generations
+        driver = here.driver(kill_at=[f"{point}:4" for point in tasks])
+        wait_until(lambda: {f"{point}:4" for point in tasks} <= here.killed_at(), "each point kills a task", 240)
+        settled = len(here.events("settled"))
+        here.wait_for_event("settled", driver, count=settled + 5, limit_s=240)
+        feeder.finish()
+        wait_until(lambda: len(topics.read(sink)) >= len(topics.read(source)), "all records are copied", 240)
+        os.kill(driver.pid, signal.SIGTERM)
+        assert driver.wait(120) == 0, driver.tail()
+        assert_exactly_once(topics, source, sink)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
         source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
         transform=_through_the_jvm if spec.get("dataframe") else None,
         transform_batches=_in_the_worker if spec.get("batches") else None,
+        tasks=spec.get("tasks", "per_checkpoint"),
         **_common(spec, cluster),
     )
 

@@ -251,16 +251,28 @@ def require_same_topics(cluster_name: str, now: Mapping[str, TopicFacts], ids: M
 
 
 def abort_losers(
-    control: ControlPlane, owner: Owner, keep: Collection[str], clock: Clock, *, first: Listed
+    control: ControlPlane,
+    owner: Owner,
+    keep: Collection[str],
+    clock: Clock,
+    *,
+    first: Listed,
+    workers: Collection[str] = (),
 ) -> list[str]:
     """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
 
-    ``first``: what :func:`ask_brokers` listed; asked again if a broker did not answer.
+    ``workers``: of this generation, whose ids are kept: they write the next checkpoint. ``first``: what
+    :func:`ask_brokers` listed; asked again if a broker did not answer.
 
     Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
     """
     found = list_open(control, owner.job, clock, first=first)
     refuse_newer(owner.job, owner.generation, found)
-    losers = [str(identifier) for identifier in found if str(identifier) not in keep]
+    losers = [
+        str(identifier)
+        for identifier in found
+        if str(identifier) not in keep
+        and not (identifier.generation == owner.generation and identifier.worker in workers)
+    ]
     fence_ids(control, losers, clock)
     return losers

@@ -38,10 +38,10 @@ class ReusableIds:
             self._runs += 1
             return dict(self._free)
 
-    def written(self, checkpoint: int) -> None:
-        """Record that the latest run wrote `checkpoint` and is over."""
+    def written(self, checkpoint: int, *, offers_since: int = 0) -> None:
+        """Record that `checkpoint` was written by a run that is over: the latest, but for ``offers_since``."""
         with self._lock:
-            self._last_run[checkpoint] = self._runs
+            self._last_run[checkpoint] = self._runs - offers_since
 
     def pair(self, suffix: str) -> tuple[int, int] | None:
         """Return (producer id, epoch) of the id's last settled transaction; None if it is new."""

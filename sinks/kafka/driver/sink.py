@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin, Resource, Sink, SlotWriter
+from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin, Resource, Sink, StayingWriter
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import (
@@ -121,6 +121,8 @@ class KafkaSink(Sink):
         self._generation: Generation | None = None
         self._owner: Owner | None = None
         self._ids = ReusableIds()
+        self._staying: Collection[str] | None = None
+        """Worker parts of the ids of staying tasks; None if no task stays."""
         self._topic_ids: dict[str, str] = {}
         """Topic ids when this process first owned the job."""
         self._tidied = False
@@ -172,13 +174,14 @@ class KafkaSink(Sink):
         for topic in topics.values():
             self._topic_ids.setdefault(topic.name, topic.id)
         self._ids = ReusableIds()
+        self._staying = None
         self._tidied = False
         self._claim = None
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
 
-    def write(self) -> SlotWriter:
+    def write(self) -> StayingWriter:
         control, context = self._opened()
         if not self._transactional:
             return AtLeastOnceWriter(
@@ -198,6 +201,9 @@ class KafkaSink(Sink):
             batch_limit=batch_limit(control, self.topics),
         )
 
+    def stay(self) -> StayingWriter:
+        return self.write()
+
     def explain(self, cause: str) -> str | None:
         """Explain records above a topic's limit: the topics and their present limits."""
         if "MSG_SIZE_TOO_LARGE" not in cause:
@@ -207,6 +213,9 @@ class KafkaSink(Sink):
 
     def hides_until_decided(self) -> bool:
         return self._transactional
+
+    def leave_open(self, marks: Collection[str] | None) -> None:
+        self._staying = marks
 
     def writer_options(self) -> JsonObject:
         return {COMMITTED_OPTION: self._ids.offered()}
@@ -231,9 +240,10 @@ class KafkaSink(Sink):
         )
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
-        abort_losers(control, owner, keep, self._clock, first=first.listed)
+        abort_losers(control, owner, keep, self._clock, first=first.listed, workers=self._staying or ())
         require_same_topics(control.cluster.name, first.topics, self._topic_ids)
-        self._ids.written(checkpoint)
+        # staying tasks began the checkpoint with the offer before the last: the last is for the next checkpoint
+        self._ids.written(checkpoint, offers_since=0 if self._staying is None else 1)
         return tuple(handle.to_committable() for handle in handles)
 
     def origin(self, committable: Committable) -> Origin:

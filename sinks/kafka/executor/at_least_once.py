@@ -78,6 +78,10 @@ class AtLeastOnceWriter:
         _idle.mine()[self] = idle
         return Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes)
 
+    def mark(self, task: CheckpointTask) -> str:
+        """Return nothing: there are no transactions."""
+        return ""
+
     def _take(self) -> IdleProducer:
         """Return this process's producer for this sink; a new one if there is no usable one."""
         kept = _idle.mine()

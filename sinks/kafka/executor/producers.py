@@ -140,6 +140,11 @@ class ProducerPool:
         self._taken = False
         """Whether `take` was called. A process that writes one slot must not leave an unused id at the brokers."""
 
+    @property
+    def worker(self) -> str:
+        """The worker part of the pool's transactional ids."""
+        return self._seat.worker
+
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
         """Return a producer for one transaction. `committed`: id suffix -> the last checkpoint whose transaction under
         that id is settled as committed. Raises DeliveryError if the brokers do not allow a transaction to begin."""

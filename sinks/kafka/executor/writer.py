@@ -61,17 +61,7 @@ class KafkaSlotWriter:
         first = next(filled, None)
         if first is None:
             return Vote(slot=slot, attempt=attempt, records=0, bytes=0)
-        pool = pool_for(
-            PoolKey(
-                job=task.job,
-                sink=task.sink,
-                generation=task.generation,
-                cluster=self.cluster,
-                transaction_timeout_ms=self.transaction_timeout_ms,
-                topics=self.topics,
-                batch_limit=self.batch_limit,
-            )
-        )
+        pool = self._pool(task)
         committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
         prepared = pool.take(committed)
@@ -84,6 +74,23 @@ class KafkaSlotWriter:
         # Dropping the last reference destroys the client; the transaction stays open.
         del prepared
         return vote
+
+    def mark(self, task: CheckpointTask) -> str:
+        """Return the worker part of this process's transactional ids."""
+        return self._pool(task).worker
+
+    def _pool(self, task: CheckpointTask) -> ProducerPool:
+        return pool_for(
+            PoolKey(
+                job=task.job,
+                sink=task.sink,
+                generation=task.generation,
+                cluster=self.cluster,
+                transaction_timeout_ms=self.transaction_timeout_ms,
+                topics=self.topics,
+                batch_limit=self.batch_limit,
+            )
+        )
 
     def _write(
         self,

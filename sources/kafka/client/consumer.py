@@ -83,6 +83,17 @@ class ArrowConsumer:
         check(lib.query_watermark_offsets(self._client, topic, number, low, high, ms(timeout)))
         return low.value, high.value
 
+    def known_end(self, topic: str, partition: int) -> int | None:
+        """Return the end of the partition's log, as the last fetch reported it; None before the first."""
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        if lib.get_watermark_offsets(self._client, topic.encode(), partition, ctypes.byref(low), ctypes.byref(high)):
+            return None
+        return high.value if high.value >= 0 else None
+
+    def wake(self) -> None:
+        """End a wait in :meth:`fetched`, from any thread; without one, the next ends at once."""
+        lib.queue_yield(self._queue)
+
     def topic_error(self, topic: str, timeout: float) -> KafkaError | None:
         """Return the error that a broker reports for the topic. The client does not report it for a partition that it
         cannot find a leader of. Raises KafkaException without an answer."""

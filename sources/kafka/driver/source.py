@@ -7,11 +7,20 @@ from dataclasses import replace
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError, OncewardError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Plan, Resource, Source, SplitReader
+from onceward.coordinator.pipeline.interfaces import (
+    Assignment,
+    Finding,
+    JobContext,
+    Plan,
+    Resource,
+    Source,
+    SplitFollower,
+)
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from onceward.sources.kafka.control.mirror import GroupMirror
+from onceward.sources.kafka.driver import following
 from onceward.sources.kafka.driver.arguments import SourceArguments
 from onceward.sources.kafka.driver.checks import (
     client_findings,
@@ -28,6 +37,7 @@ from onceward.sources.kafka.driver.sizing import Ran
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
 from onceward.sources.kafka.driver.starts import End, Reset, Start, bound_text
 from onceward.sources.kafka.driver.subscription import Subscription
+from onceward.sources.kafka.epochs import refuse_differences
 from onceward.sources.kafka.executor.columns import COPIED, ddl_of
 from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone_in
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
@@ -207,11 +217,12 @@ class KafkaSource(Source):
         if plan.records:
             positions = KafkaPositions.from_document(plan.positions)
             self._opened().refuse_other_topics(
-                positions, {split["topic"] for split in plan.splits if split["end"] > split["start"]}
+                positions,
+                {each["topic"] for split in plan.splits for each in ranges_of(split) if each["end"] > each["start"]},
             )
         return plan.positions
 
-    def read(self) -> SplitReader:
+    def read(self) -> KafkaSplitReader:
         return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._columns)
 
     def diagnose(self, error: BaseException) -> OncewardError | None:
@@ -234,6 +245,28 @@ class KafkaSource(Source):
             KafkaPositions.from_document(positions),
             [each for split in splits for each in ranges_of(split)],
         )
+
+    def follow(self) -> SplitFollower:
+        return following.follower(self._arguments, self.read())
+
+    def assign(self, base: Document, most: int) -> Assignment:
+        """See :meth:`Source.assign`. Raises HaltedError if the log is not the one that was read up to ``base``."""
+        self.plan(base)  # looks at every log
+        positions = self._current(KafkaPositions.from_document(base))
+        read = {partition for partition, _ in positions if self._opened().reads(partition)}
+        return following.assign(positions, read, most)
+
+    def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
+        """See :meth:`Source.reached`. Raises HaltedError if a log was replaced since ``assigned``."""
+        positions = KafkaPositions.from_document(assigned)
+        subscription = self._opened()
+        read = {partition for partition, _ in positions if subscription.reads(partition)}
+        refuse_differences(subscription.leaders.differences(following.suspects(positions, reports)))
+        return following.reached(positions, read, reports)
+
+    def outgrown(self, assigned: Document) -> bool:
+        positions = KafkaPositions.from_document(assigned)
+        return self._current(positions) != positions
 
     def mirror(self, positions: Document) -> None:
         if self._mirror is not None:

@@ -21,7 +21,8 @@ from onceward.sources.kafka.executor import reader
 from onceward.sources.kafka.executor.clients import Client, Fetch
 from onceward.sources.kafka.executor.columns import COLUMNS, schema_of
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, offset_gone_in
-from onceward.sources.kafka.executor.reader import KafkaSplitReader, _Range
+from onceward.sources.kafka.executor.ranges import Range
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
 Answer = list[tuple[int, int] | Event]
@@ -99,7 +100,7 @@ def together(consumer: Any, *ends: int) -> Iterator[pa.RecordBatch]:
     split_reader = KafkaSplitReader(cluster=KafkaCluster("localhost:9092"), group_id="g", give_up_after=60)
     splits = [{"topic": "t", "partition": partition, "start": 0, "end": end} for partition, end in enumerate(ends)]
     schema, columns = schema_of(COLUMNS), frozenset({"partition", "offset", "value"})
-    return split_reader._batches(consumer, [_Range.of(each, schema, columns) for each in splits])
+    return split_reader._batches(consumer, [Range.of(each, schema, columns) for each in splits])
 
 
 def places(batches: Iterator[pa.RecordBatch]) -> list[list[tuple[int, int]]]:
@@ -344,7 +345,7 @@ def test_records_of_a_later_leader_than_was_planned_are_not_taken(
     monkeypatch.setattr(Records, "last_epoch", lambda _: 3)
     consumer: Any = Answers([record(0), record(1)])
     split = {"topic": "t", "partition": 0, "start": 0, "end": 2, "epoch": planned}
-    each = _Range.of(split, schema_of(COLUMNS), frozenset({"partition", "offset"}))
+    each = Range.of(split, schema_of(COLUMNS), frozenset({"partition", "offset"}))
     taken = split_reader()._batches(consumer, [each])
     if refused:
         with pytest.raises(CheckpointFailedError, match="at offset 1 a record of leader epoch 3"):

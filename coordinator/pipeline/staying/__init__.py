@@ -1,0 +1,1 @@
+"""Tasks that stay for a whole generation: the driver orders them to cut each checkpoint."""

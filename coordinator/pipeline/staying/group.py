@@ -1,0 +1,261 @@
+"""One group of staying tasks, on the driver: their Spark job, and a connection to each.
+
+Threads: one accepts connections, one per task listens, one waits for the Spark job. They record what happens and call
+``changed``; the driver's main thread decides.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Message, accept
+from onceward.coordinator.printable import logger
+from onceward.coordinator.protocol.values import JsonObject
+
+__all__ = ["Report", "TaskFailedError", "TaskGroup"]
+
+_log = logger("onceward.pipeline")
+
+_MOST_HANDSHAKES = 64
+_END_S = 10.0
+"""Time for the tasks to abort their open transactions and end."""
+_JOB_S = 10.0
+
+
+class TaskFailedError(Exception):
+    """A staying task failed; the message is its traceback, as Spark would show it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one task reports of a checkpoint."""
+
+    vote: str
+    """The JSON of its :class:`Vote`."""
+    reached: JsonObject
+
+
+@dataclass(kw_only=True)
+class _Seat:
+    """What is known of one slot's task."""
+
+    link: Link
+    mark: str | None = None
+    news: bool = False
+    reports: dict[int, Report] = field(default_factory=dict)
+    over: bool = False
+    """It has ended in order: its transaction is aborted, and it begins none."""
+
+
+class TaskGroup:
+    """Tasks that stay until :meth:`end`. All methods may be called by any thread."""
+
+    def __init__(
+        self,
+        slots: int,
+        secret: bytes,
+        *,
+        bind: str,
+        host: str,
+        begin: Message,
+        job: Callable[[tuple[str, int]], None],
+        cancel: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """Listen on a port of ``bind``, which executors reach as ``host``, and start the job.
+
+        ``begin``: the first message to each task. ``job``: runs the Spark job of ``slots`` tasks that connect to an
+        address; returns when they have ended. ``cancel``: kills it. ``changed``: called whenever something happened.
+        """
+        self._slots, self._secret, self._begin = slots, secret, begin
+        self._cancel, self._changed = cancel, changed
+        self._lock = threading.Condition()
+        self._seats: dict[int, _Seat] = {}
+        self._failure: Exception | None = None
+        self._lost: str | None = None
+        self._ending = False
+        self._job_over = False
+        self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
+        self._listening = socket.create_server((bind, 0), backlog=max(16, slots))
+        self._address = host, int(self._listening.getsockname()[1])
+        threading.Thread(target=self._accept, name="onceward-tasks-accept", daemon=True).start()
+        self._job_thread = threading.Thread(target=self._run, args=(job,), name="onceward-tasks-job", daemon=True)
+        self._job_thread.start()
+
+    # -- what the main thread asks
+
+    @property
+    def ready(self) -> bool:
+        """All tasks have begun."""
+        with self._lock:
+            return len(self._marked()) == self._slots
+
+    @property
+    def begun(self) -> int:
+        with self._lock:
+            return len(self._marked())
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The marks of the transactions of these tasks."""
+        with self._lock:
+            return frozenset(mark for seat in self._seats.values() if (mark := seat.mark))
+
+    @property
+    def news(self) -> bool:
+        """A task has records for the next checkpoint, or has nothing left to read."""
+        with self._lock:
+            return any(seat.news for seat in self._seats.values())
+
+    @property
+    def broken(self) -> bool:
+        with self._lock:
+            return self._failure is not None or self._lost is not None or self._job_over
+
+    def reports(self, checkpoint: int) -> Sequence[Report] | None:
+        """Return the reports of all slots, in order; None until all are there."""
+        with self._lock:
+            found = [
+                seat.reports[checkpoint]
+                for slot in range(self._slots)
+                if (seat := self._seats.get(slot)) is not None and checkpoint in seat.reports
+            ]
+            return found if len(found) == self._slots else None
+
+    def cut(self, checkpoint: int, options: JsonObject) -> None:
+        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint."""
+        with self._lock:
+            seats = list(self._seats.values())
+            for seat in seats:
+                seat.news = False
+                seat.reports.clear()
+        for seat in seats:
+            with contextlib.suppress(LinkLostError):  # its listener notices
+                seat.link.send({"cut": checkpoint, "options": options, "at": time.time()})
+
+    def failure(self) -> Exception:
+        """Return what broke the group."""
+        with self._lock:
+            if self._failure is not None:
+                return self._failure
+            return TaskFailedError(self._lost or "The Spark job of the staying tasks ended by itself.")
+
+    def end(self) -> bool:
+        """Order all tasks to end and wait for it; then nothing of the group runs any more, as far as this driver can
+        know. Return whether all tasks have ended in order: each has aborted its open transaction."""
+        self.order_end()
+        with self._lock:
+            in_order = self._lock.wait_for(
+                lambda: self._job_over or self._lost is not None or self._all_over(), _END_S
+            ) and (self._all_over() and self._lost is None)
+        self._job_thread.join(_JOB_S if in_order and self._failure is None else 0)
+        if self._job_thread.is_alive():
+            self._cancel()
+            self._job_thread.join(_JOB_S)
+        with contextlib.suppress(OSError):
+            self._listening.close()
+        with self._lock:
+            seats = list(self._seats.values())
+        for seat in seats:
+            seat.link.close()
+        return in_order
+
+    def order_end(self) -> None:
+        """Order all tasks to end; do not wait."""
+        with self._lock:
+            self._ending = True
+            seats = list(self._seats.values())
+        for seat in seats:
+            with contextlib.suppress(LinkLostError):
+                seat.link.send({"end": True})
+
+    # -- threads
+
+    def _marked(self) -> Mapping[int, _Seat]:
+        return {slot: seat for slot, seat in self._seats.items() if seat.mark is not None}
+
+    def _all_over(self) -> bool:
+        """All tasks that came are over, and no other can come."""
+        return all(seat.over for seat in self._seats.values())
+
+    def _run(self, job: Callable[[tuple[str, int]], None]) -> None:
+        error: Exception | None = None
+        try:
+            job(self._address)
+        except Exception as failed:  # noqa: BLE001 - the main thread decides
+            error = failed
+        with self._lock:
+            self._job_over = True
+            if error is not None and self._failure is None and not self._ending:
+                self._failure = error
+            self._lock.notify_all()
+        self._changed()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                return  # closed
+            if not self._handshakes.acquire(blocking=False):
+                peer.close()
+                continue
+            threading.Thread(target=self._serve, args=(peer,), name="onceward-task", daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            link = accept(peer, self._secret)
+            hello = link.receive()
+        except LinkLostError as error:
+            _log.warning("a connection to the staying tasks' port was refused: %s", error)
+            return
+        finally:
+            self._handshakes.release()
+        slot, seat = int(hello["hello"]), _Seat(link=link)
+        with self._lock:
+            if self._ending or slot in self._seats:
+                # Spark runs a task again: its first attempt may still write, so the whole group must begin again
+                if not self._ending and self._lost is None and self._failure is None:
+                    self._lost = f"Spark has started the staying task of slot {slot} a second time."
+                    self._lock.notify_all()
+                link.close()
+                again = True
+            else:
+                self._seats[slot] = seat
+                again = False
+        if again:
+            self._changed()
+            return
+        self._listen(slot, seat)
+
+    def _listen(self, slot: int, seat: _Seat) -> None:
+        try:
+            seat.link.send(self._begin)
+            while not seat.over:
+                self._heard(seat, seat.link.receive())
+        except LinkLostError as error:
+            with self._lock:
+                if not seat.over and self._lost is None:
+                    self._lost = f"The staying task of slot {slot} is lost: {error}."
+                self._lock.notify_all()
+            self._changed()
+
+    def _heard(self, seat: _Seat, message: Message) -> None:
+        with self._lock:
+            if "mark" in message:
+                seat.mark = str(message["mark"])
+            elif "news" in message:
+                seat.news = True
+            elif "vote" in message:
+                report = Report(vote=str(message["vote"]), reached=message["reached"])
+                seat.reports[int(message["checkpoint"])] = report
+            elif "failed" in message:
+                seat.over = True
+                self._failure = self._failure or TaskFailedError(str(message["failed"]))
+            elif "ended" in message:
+                seat.over = True
+            self._lock.notify_all()
+        self._changed()

@@ -1,0 +1,163 @@
+"""The staying tasks of a job, on the driver: which group runs, and where in the input it stands."""
+
+from collections.abc import Callable, Collection
+
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.runtime import THREADS, Runtime
+from onceward.coordinator.pipeline.spark_job import CheckpointJob
+from onceward.coordinator.pipeline.staying.group import TaskGroup
+from onceward.coordinator.pipeline.staying.link import new_secret
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
+from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
+from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, JsonObject
+
+__all__ = ["LONGEST_INTERVAL_S", "StayingTasks", "require_short_interval"]
+
+LONGEST_INTERVAL_S = 60.0
+"""The longest interval between two checkpoints: transactions stay open for as long, and hold readers back."""
+_BEGIN_S = 60.0
+"""Time for all tasks of a group to begin."""
+
+
+def require_short_interval(settings: CheckpointSettings) -> None:
+    """Raise ConfigurationError for an interval that would leave transactions open for too long."""
+    interval = settings.interval
+    if interval is None or as_duration(interval).total_seconds() > LONGEST_INTERVAL_S:
+        raise ConfigurationError(
+            f'tasks="staying": the checkpoint interval must be at most {LONGEST_INTERVAL_S:.0f} s, because staying '
+            "tasks write into open transactions until the next checkpoint, and readers wait for these. Nothing was "
+            'started. Set CheckpointSettings(interval=), or leave out tasks="staying".'
+        )
+
+
+class StayingTasks:
+    """Starts and ends groups of tasks; cuts checkpoints. Used by the driver's main thread."""
+
+    def __init__(
+        self,
+        *,
+        job: JobName,
+        source: Source,
+        sink: Sink,
+        settings: CheckpointSettings,
+        checkpoint_job: Callable[[], CheckpointJob],
+        runtime: Runtime = THREADS,
+    ) -> None:
+        """``checkpoint_job``: what starts tasks; asked when the first group begins."""
+        self._job, self._source, self._sink, self._runtime = job, source, sink, runtime
+        self._checkpoint_job = checkpoint_job
+        interval = 0.0 if settings.interval is None else as_duration(settings.interval).total_seconds()
+        self._pace = {"interval": interval, "hold": interval + settings.seconds("timeout") / 4}
+        self._group: TaskGroup | None = None
+        self._slots = 0
+        self._base: Document | None = None
+        """Where the group stood when its last checkpoint was cut, or when it began."""
+        self._assigned: Document | None = None
+        """The same, with partitions and ends that were found since."""
+        self.open_since = 0.0
+        """No transaction of the next checkpoint is older, on the runtime's monotonic clock."""
+        self.finished = False
+        """Nothing is left to read."""
+
+    def go_on(self, generation: Generation, base: Document, mailbox: Mailbox) -> Document:
+        """Have tasks that read on from ``base``: those that run, if they stand there, else new ones. Return the
+        positions from which they read, which may have partitions that ``base`` lacks.
+
+        Raises GenerationFailedError if old tasks do not end in order, or new ones do not begin.
+        """
+        if self._group is not None and base in (self._base, self._assigned) and not self._group.broken:
+            assert self._assigned is not None
+            if not self._source.outgrown(self._assigned):
+                return self._assigned
+        self.end()
+        room = self._checkpoint_job().room()
+        assignment = self._source.assign(base, room)
+        self._base, self._assigned, self.finished = base, assignment.positions, assignment.finished
+        if assignment.splits:
+            self._start(generation, assignment.splits, mailbox)
+        return assignment.positions
+
+    @property
+    def marks(self) -> Collection[str]:
+        """The marks of the tasks that run."""
+        return self._group.marks if self._group is not None else ()
+
+    def news(self) -> bool:
+        """Return whether a cut would find something, or must find out what broke."""
+        return self._group is not None and (self._group.news or self._group.broken)
+
+    def cut(self, checkpoint: CheckpointId) -> float:
+        """Order all tasks to cut. Return since when the transactions that they end may be open."""
+        assert self._group is not None, "started before"
+        since, self.open_since = self.open_since, self._runtime.monotonic()
+        self._group.cut(checkpoint, self._sink.writer_options())
+        return since
+
+    def answered(self, checkpoint: CheckpointId) -> bool:
+        """Return whether all tasks have voted, or one never will."""
+        return self._group is None or self._group.broken or self._group.reports(checkpoint) is not None
+
+    def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan]:
+        """Return the votes, and what they have read as a plan. Raises what broke the group."""
+        group = self._group
+        assert group is not None
+        assert self._assigned is not None
+        reports = group.reports(checkpoint)
+        if reports is None:
+            raise group.failure()
+        votes = check_votes((report.vote for report in reports), self._slots)
+        plan = self._source.reached(self._assigned, [report.reached for report in reports])
+        self._base = self._assigned = plan.positions
+        self.finished = plan.finished
+        return votes, plan
+
+    def end(self) -> None:
+        """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""
+        group, self._group = self._group, None
+        self._sink.leave_open(None)
+        if group is not None and not group.end():
+            raise GenerationFailedError(
+                f"The staying tasks of job {self._job} did not end in order: {group.failure()} What they have open is "
+                "aborted; the next generation fences them and reads its records again."
+            )
+
+    def leave(self) -> None:
+        """Order the tasks that run to end, when the generation fails; do not wait for those that do not."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.end()
+
+    def _start(self, generation: Generation, splits: tuple[JsonObject, ...], mailbox: Mailbox) -> None:
+        task = CheckpointTask(
+            job=self._job,
+            generation=generation,
+            checkpoint=0,
+            splits=splits,
+            columns=self._checkpoint_job().columns,
+            sink=self._sink.participant.name,
+            sink_options=self._sink.writer_options(),
+        )
+        job, secret = self._checkpoint_job(), new_secret()
+        follow, write = self._source.follow(), self._sink.stay()
+        bind, host = job.reach()
+        self._slots = len(splits)
+        self.open_since = self._runtime.monotonic()
+        self._group = group = TaskGroup(
+            self._slots,
+            secret,
+            bind=bind,
+            host=host,
+            begin={"task": task.to_json(), "pace": self._pace},
+            job=lambda driver: job.stay(len(splits), follow, write, driver, secret),
+            cancel=job.cancel_staying,
+            changed=mailbox.wake,
+        )
+        begun = mailbox.wait(lambda: group.ready or group.broken or mailbox.stopping, _BEGIN_S)
+        if not begun:
+            raise GenerationFailedError(
+                f"{group.begun} of {self._slots} staying tasks began within {_BEGIN_S:.0f} s: each needs a core of its "
+                f"own for as long as the job runs, so {self._slots} free cores. Nothing was written. Give the Spark "
+                "application more cores, or end what else runs in it."
+            )

@@ -1,0 +1,106 @@
+"""Spreads partitions over staying tasks, and turns what they have read into plans. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.interfaces import Assignment, PartitionLag, Plan
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.protocol.values import Document, JsonObject
+from onceward.sources.kafka.driver.arguments import SourceArguments
+from onceward.sources.kafka.executor.follower import KafkaFollowing
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
+
+__all__ = ["assign", "follower", "reached", "suspects"]
+
+
+def follower(arguments: SourceArguments, reader: KafkaSplitReader) -> KafkaFollowing:
+    """Return the reader of staying tasks. Raises ConfigurationError for options that need tasks per checkpoint."""
+    refused = [
+        name
+        for name, given in (
+            ("min_partitions", arguments.min_partitions),
+            ("max_offsets_per_checkpoint", arguments.max_offsets_per_checkpoint),
+            ("max_rate_per_partition", arguments.max_rate_per_partition),
+        )
+        if given is not None
+    ]
+    if refused:
+        raise ConfigurationError(
+            f"Tasks that stay do not know {', '.join(refused)}; nothing was started. Leave it out, or leave out "
+            'Pipeline(tasks="staying").'
+        )
+    return KafkaFollowing(reader=reader)
+
+
+def assign(positions: KafkaPositions, read: Collection[Partition], most: int) -> Assignment:
+    """Deal the partitions of ``read`` that are not done to at most ``most`` slots, one after the other."""
+    cursors = {partition: cursor for partition, cursor in positions if partition in read}
+    left = [_begun(partition, cursor) for partition, cursor in cursors.items() if not cursor.done]
+    hands = [left[first::most] for first in range(min(most, len(left)))]
+    return Assignment(
+        splits=tuple({"ranges": ranges} for ranges in hands),
+        positions=positions.to_document(),
+        finished=bool(cursors) and not left,
+    )
+
+
+def suspects(positions: KafkaPositions, reports: Sequence[JsonObject]) -> dict[Partition, Cursor]:
+    """Return the cursors of partitions whose leader epoch has grown: an election may have replaced what was read."""
+    known = dict(positions)
+    return {
+        partition: known[partition]
+        for partition, split in _splits(reports).items()
+        if (older := known[partition].epoch) is not None and split.get("epoch", older) != older
+    }
+
+
+def reached(positions: KafkaPositions, read: Collection[Partition], reports: Sequence[JsonObject]) -> Plan:
+    """Return the plan that reads from ``positions`` to where the slots of ``reports`` have come."""
+    found = _splits(reports)
+    cursors = {partition: cursor for partition, cursor in positions if partition in read}
+    moved = {
+        partition: replace(cursor, next=int(split["end"]), epoch=split.get("epoch"))
+        for partition, cursor in cursors.items()
+        if (split := found.get(partition)) is not None and int(split["end"]) > cursor.next
+    }
+    after: Mapping[Partition, Cursor] = {**cursors, **moved}
+    lags = dict(zip(found, (lag for report in reports for lag in report["lags"]), strict=True))
+
+    def partitions() -> Iterator[PartitionLag]:
+        for partition, cursor in after.items():
+            lag = 0 if cursor.done else lags.get(partition)
+            yield PartitionLag(partition=str(partition), position=cursor.next, lag=lag)
+
+    return Plan(
+        splits=tuple(_joined(report["ranges"]) for report in reports),
+        positions=_document(positions, moved),
+        records=sum(moved[partition].next - cursors[partition].next for partition in moved),
+        lag=None if None in lags.values() else sum(lag for lag in lags.values() if lag),
+        finished=bool(after) and all(cursor.done for cursor in after.values()),
+        partitions=partitions,
+    )
+
+
+def _document(positions: KafkaPositions, moved: Mapping[Partition, Cursor]) -> Document:
+    return positions.moved(moved, bound=positions.bound).to_document()
+
+
+def _begun(partition: Partition, cursor: Cursor) -> JsonObject:
+    split = {"topic": partition.topic, "partition": partition.number, "start": cursor.next}
+    return split if cursor.end is None else {**split, "end": cursor.end}
+
+
+def _joined(ranges: Sequence[JsonObject]) -> JsonObject:
+    """Return one split: without the ranges in which nothing was read, unless all are empty."""
+    filled = [each for each in ranges if each["end"] > each["start"]] or list(ranges[:1])
+    return filled[0] if len(filled) == 1 else {"ranges": filled}
+
+
+def _splits(reports: Sequence[JsonObject]) -> dict[Partition, JsonObject]:
+    return {
+        Partition(str(split["topic"]), int(split["partition"])): split
+        for report in reports
+        for split in ranges_of(report)
+    }

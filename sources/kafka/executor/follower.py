@@ -1,0 +1,227 @@
+"""Reads partitions on and on, from cut to cut, for a task that stays. Runs on executors.
+
+One client keeps its partitions, connections and what it has fetched for as long as the task lives: nothing is fetched
+twice. It waits for the first record after a cut, which begins the slot's transaction; then it takes what has come every
+few milliseconds.
+
+A position stands right after the last record that was taken, whose leader epoch it keeps (epochs.py). The markers of
+transactions behind it are left for the next cut: their epoch is not known here, and a position with a wrong one would
+look like a log that was replaced. A bounded range alone passes them, to reach its end.
+
+Memory is bounded as in reader.py: a slow transform or broker slows reading down.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, TopicPartition
+
+from onceward.connections.limits import LOST_S
+from onceward.coordinator.errors import CheckpointFailedError
+from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.printable import logger
+from onceward.sources.kafka.client import ArrowConsumer, Records
+from onceward.sources.kafka.executor.clients import LARGE
+from onceward.sources.kafka.executor.columns import bounded, schema_of
+from onceward.sources.kafka.executor.ranges import Range, confused, noted
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
+
+__all__ = ["KafkaFollowing"]
+
+_KAFKA_LOG = logger("onceward.kafka")
+
+_FIRST_WAIT_S = 1.0
+_WAIT_S = 0.02
+_FETCH_WAITS = 10
+"""Fetches that may wait in one interval: each waits for a tenth of it, or for enough records."""
+_FETCH_WAIT_MS = (2, 100)
+_FETCH_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaFollowing:
+    """A :data:`SplitFollower`; pickled to executors, where secrets are resolved."""
+
+    reader: KafkaSplitReader
+    most: int | None = None
+    """Offsets of a slot between two cuts; None = no limit."""
+
+    def __call__(
+        self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[[], None]
+    ) -> "KafkaFollower":
+        """See :data:`SplitFollower`."""
+        wait = int(1000 * pace["interval"] / _FETCH_WAITS)
+        low, high = _FETCH_WAIT_MS
+        tuned = {"fetch.wait.max.ms": str(max(low, min(high, wait))), "fetch.min.bytes": str(_FETCH_BYTES)}
+        consumer = ArrowConsumer(self.reader.settings(LARGE, tuned), logger=_KAFKA_LOG)
+        schema = schema_of(self.reader.names)
+        ranges = [_Followed(Range.of(each, schema, columns)) for each in ranges_of(split)]
+        return KafkaFollower(
+            consumer, ranges, batch_bytes=self.reader.batch_bytes, hold=pace["hold"], most=self.most, news=news
+        )
+
+
+class _Followed:
+    """A range while it grows."""
+
+    def __init__(self, of: Range) -> None:
+        self.range = of
+        self._start = of.position
+        self._epoch: int | None = None
+        self.at_end = False
+        """The client has reported the partition's end, and no record since."""
+        self.left = False
+        """The client does not read it any more."""
+
+    @property
+    def position(self) -> int:
+        return min(self.range.position, self.range.end)
+
+    @property
+    def done(self) -> bool:
+        return self.range.position >= self.range.end
+
+    def taken(self, records: Records) -> pa.RecordBatch | None:
+        if self.done:
+            return None  # fetched before the client left the partition
+        batch, epoch = self.range.taken(records), records.last_epoch()
+        self.at_end = False
+        self._epoch = epoch if epoch >= 0 and self.range.position <= self.range.end else None
+        return batch
+
+    def ended(self, offset: int) -> None:
+        """Note that the partition ends at ``offset``, as far as its records can be read."""
+        self.at_end = True
+        if self.range.bounded and offset > self.range.position:
+            self.range.position, self._epoch = offset, None
+
+    def grown(self) -> dict[str, Any]:
+        """Return the split that was read since the last call."""
+        of = self.range
+        split = {"topic": of.topic, "partition": of.partition, "start": self._start, "end": self.position}
+        if self._epoch is not None:
+            split["epoch"] = self._epoch
+        self._start, self._epoch = self.position, None
+        return split
+
+    def lag(self, known_end: int | None) -> int | None:
+        if self.done or self.at_end:
+            return 0
+        return None if known_end is None else max(0, min(known_end, self.range.end) - self.position)
+
+
+class KafkaFollower:
+    """A :class:`Follower`."""
+
+    def __init__(
+        self,
+        consumer: ArrowConsumer,
+        ranges: list[_Followed],
+        *,
+        batch_bytes: int,
+        hold: float,
+        most: int | None,
+        news: Callable[[], None],
+    ) -> None:
+        self._consumer = consumer
+        self._ranges = {(each.range.topic, each.range.partition): each for each in ranges}
+        self._first = ranges[0].range
+        self._batch_bytes, self._hold, self._most, self._news = batch_bytes, hold, most, news
+        self._rows = 10_000
+        self._cut = threading.Event()
+        self._closing, self._closed = threading.Lock(), False
+        left = [each for each in ranges if not each.done]
+        consumer.assign([TopicPartition(each.range.topic, each.range.partition, each.position) for each in left])
+        self._said = "nothing"
+        self._finished = False
+
+    def cut(self) -> None:
+        self._cut.set()
+        with self._closing:
+            if not self._closed:
+                self._consumer.wake()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See :meth:`Follower.batches`. Raises CheckpointFailedError and KafkaException."""
+        since: float | None = None
+        taken, heard = 0, time.monotonic()
+        while not self._cut.is_set():
+            if self._all_done() and not self._finished:
+                self._finished = True
+                self._news()
+            full = self._most is not None and taken >= self._most
+            late = since is not None and time.monotonic() - since >= self._hold
+            if self._finished or full or late:
+                self._cut.wait()
+                break
+            most = self._rows if self._most is None else min(self._rows, self._most - taken)
+            made, heard = self._some(1 if since is None else most, _FIRST_WAIT_S if since is None else _WAIT_S, heard)
+            if made and since is None:
+                since = time.monotonic()
+                self._news()
+            for batch in made:
+                taken += batch.num_rows
+                yield from bounded(batch, self._batch_bytes)
+                heard = time.monotonic()  # the consumer of the batches may be slow
+        self._cut.clear()
+
+    def reached(self) -> dict[str, Any]:
+        lags = [each.lag(self._consumer.known_end(*place)) for place, each in self._ranges.items()]
+        return {"ranges": [each.grown() for each in self._ranges.values()], "lags": lags}
+
+    def close(self) -> None:
+        with self._closing:
+            self._closed = True
+        self._consumer.close()
+
+    def _all_done(self) -> bool:
+        return all(each.done for each in self._ranges.values())
+
+    def _some(self, most: int, wait: float, heard: float) -> tuple[list[pa.RecordBatch], float]:
+        """Return the batches of one call of the client, and when something came last."""
+        with self._consumer.fetched(most, wait) as got:
+            made = [batch for records in got.records if (batch := self._taken(records)) is not None]
+            events = got.events
+        for event in events:
+            of = self._ranges.get((event.topic or "", event.partition))
+            if event.error.code() != KafkaError._PARTITION_EOF:
+                said = noted(event, None if of is None else of.range, self._consumer, self._first)
+                self._said = said or self._said
+            elif of is not None:
+                of.ended(event.offset)
+        for batch in made:
+            self._rows = max(1, min(10_000, self._batch_bytes * batch.num_rows // max(1, batch.nbytes)))
+        if got.records or events:
+            self._leave_done()
+            return made, time.monotonic()
+        self._refuse_stall(time.monotonic() - heard)
+        return made, heard
+
+    def _taken(self, records: Records) -> pa.RecordBatch | None:
+        each = self._ranges.get((records.topic, records.partition))
+        if each is None:
+            raise confused(self._first, records)
+        return each.taken(records)
+
+    def _leave_done(self) -> None:
+        done = [each for each in self._ranges.values() if each.done and not each.left]
+        if done:
+            self._consumer.incremental_unassign([TopicPartition(of.range.topic, of.range.partition) for of in done])
+            for each in done:
+                each.left = True
+
+    def _refuse_stall(self, waited: float) -> None:
+        behind = [each.range for each in self._ranges.values() if not (each.at_end or each.done)]
+        if waited > LOST_S:
+            self._consumer.rebootstrap()
+        if behind and waited > 60.0:
+            of = behind[0]
+            raise CheckpointFailedError(
+                f"Reading {of.topic}-{of.partition} stopped at offset {of.position}: nothing came for 60 s; the client "
+                f"last said: {self._said}. No record was skipped, the next attempt reads them again. Check that the "
+                "partition's leader can be reached from the executors."
+            )

@@ -1,0 +1,255 @@
+"""Tasks that stay, on the real broker and one Spark session: what goes in comes out once, whatever happens to them."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
+
+from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
+from onceward.coordinator.protocol.events import CloseReason
+from onceward.coordinator.protocol.values import CheckpointId
+from onceward.sinks.kafka.control.committables import KafkaCommittable
+from tests.support.topics import (
+    Topics,
+    assert_exactly_once,
+    open_transactions_hold_back,
+    wait_for,
+)
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Bench:
+    """One staying job with its topics."""
+
+    def __init__(self, topics: Topics, job: str, spark: "SparkSession", directory: Path) -> None:
+        self.topics, self.job, self.spark, self.directory = topics, job, spark, directory
+        self.source, self.sink = topics.create("in", 3), topics.create("out", 2)
+        self.filled = 0
+
+    def pipeline(self, *, source: dict[str, Any] | None = None, **options: Any) -> Pipeline:
+        return Pipeline(
+            job=self.job,
+            source=KafkaSource(self.topics.servers, topics=[self.source], **{"start": "earliest", **(source or {})}),
+            sink=KafkaSink(self.topics.servers, topic=self.sink),
+            spark=self.spark,
+            state_dir=self.directory / "state",
+            **{
+                "tasks": "staying",
+                "settings": CheckpointSettings(interval="50ms"),
+                "restart": NO_RESTART,
+                **options,
+            },
+        )
+
+    def fill(self, records: int, partitions: int = 3) -> None:
+        first, self.filled = self.filled, self.filled + records
+        for partition in range(partitions):
+            values: list[bytes | None] = [b"%d-%d" % (partition, n) for n in range(first, first + records)]
+            self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
+
+    def exact(self) -> None:
+        assert_exactly_once(self.topics, self.source, self.sink)
+
+
+class Running:
+    """A pipeline in a thread."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.reason: CloseReason | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.reason = self.pipeline.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def __enter__(self) -> "Running":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for ``condition``, and no longer once the job has failed."""
+        wait_until(lambda: condition() or self.error is not None, what, 120)
+        assert self.error is None, self.error
+
+    def stop(self) -> None:
+        self.pipeline.stop()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def bench(topics: Topics, job: str, spark: "SparkSession", tmp_path: Path) -> Bench:
+    return Bench(topics, job, spark, tmp_path)
+
+
+def arrived(bench: Bench, records: int) -> Callable[[], bool]:
+    return lambda: len(bench.topics.read(bench.sink)) >= records
+
+
+def test_a_bounded_copy_is_exact_and_finishes(bench: Bench) -> None:
+    bench.fill(1000)
+    assert bench.pipeline(source={"end": "latest"}).run() is CloseReason.FINISHED
+    bench.exact()
+    assert bench.pipeline(source={"end": "latest"}).run() is CloseReason.FINISHED
+    bench.exact()
+    bench.fill(10)
+    assert bench.pipeline(source={"end": "latest"}).run() is CloseReason.FINISHED
+    bench.exact()
+
+
+def test_records_that_come_one_by_one_arrive_while_the_tasks_stay(bench: Bench) -> None:
+    with Running(bench.pipeline()) as running:
+        for round_ in range(1, 6):
+            bench.fill(7)
+            running.until(arrived(bench, 21 * round_), f"round {round_} is copied")
+    bench.exact()
+
+
+def test_a_choice_of_columns_and_a_function_on_batches_are_applied(bench: Bench) -> None:
+    def upper(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = [b"<" + value.as_py() + b">" for value in batch.column("value")]
+            yield pa.RecordBatch.from_pydict({"key": batch.column("key"), "value": pa.array(values, pa.binary())})
+
+    bench.fill(100)
+    bounded = {"end": "latest"}
+    bench.pipeline(source=bounded, transform=lambda df: df.select("key", "value")).run()
+    bench.exact()
+    bench.fill(100)
+    bench.pipeline(source=bounded, transform_batches=upper).run()
+    new = bench.topics.values(bench.sink)
+    assert sorted(value for value in new if value and value.startswith(b"<")) == sorted(
+        b"<%d-%d>" % (partition, n) for partition in range(3) for n in range(100, 200)
+    )
+
+
+def test_what_staying_tasks_cannot_do_is_refused_before_anything_starts(bench: Bench) -> None:
+    for options, named in (
+        ({"transform": lambda df: df.where("value is not null")}, "transform_batches"),
+        ({"settings": CheckpointSettings(interval="5min")}, "at most 60 s"),
+        ({"settings": CheckpointSettings(interval=None)}, "at most 60 s"),
+        ({"source": {"min_partitions": 8}}, "min_partitions"),
+        ({"source": {"max_rate_per_partition": 10}}, "max_rate_per_partition"),
+        ({"tasks": "stay"}, "neither 'per_checkpoint' nor 'staying'"),
+    ):
+        with pytest.raises(ConfigurationError, match=named):
+            bench.pipeline(**options).run()
+    assert bench.topics.read(bench.sink, committed=False) == []
+
+
+def test_a_record_at_fault_is_named_and_the_records_before_it_are_copied_once(bench: Bench) -> None:
+    def fragile(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if b"poison" in batch.column("value").to_pylist():
+                raise ValueError("cannot work with poison")
+            yield batch.select(["key", "value"])
+
+    bench.fill(50)
+    with Running(bench.pipeline(transform_batches=fragile)) as running:
+        running.until(arrived(bench, 150), "the first records are copied")
+        bench.topics.fill(bench.source, [b"poison"], partition=1, key=b"p")
+        wait_until(lambda: running.error is not None, "the job gives up", 120)
+    assert isinstance(running.error, OncewardError)
+    assert "cannot work with poison" in str(running.error)
+    assert f"{bench.source}-1 offsets [50, 51)" in str(running.error)
+    assert len(bench.topics.read(bench.sink)) == 150
+    assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
+
+
+def test_a_new_partition_is_read_from_its_beginning(bench: Bench) -> None:
+    bench.fill(20)
+    with Running(bench.pipeline(source={"discovery_interval": "200ms"})) as running:
+        running.until(arrived(bench, 60), "the first records are copied")
+        grown = wait_for(bench.topics.admin.create_partitions([NewPartitions(bench.source, 4)])[bench.source])
+        assert grown is None
+        bench.topics.fill(bench.source, [b"%d" % n for n in range(30)], partition=3, key=b"key-3")
+        running.until(arrived(bench, 90), "the new partition is copied")
+    bench.exact()
+
+
+def test_an_aborted_checkpoint_is_read_again_by_new_tasks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers refuse to prove one pre-commit: the tasks have read on by then."""
+    bench.fill(100)
+    refused = threading.Event()
+    pre_commit = KafkaSink.pre_commit
+
+    def refusing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
+        made = pre_commit(self, checkpoint, votes, origins, **more)
+        if made and not refused.is_set():
+            refused.set()
+            raise CheckpointFailedError("refused by the test")
+        return made
+
+    monkeypatch.setattr(KafkaSink, "pre_commit", refusing)
+    settings = CheckpointSettings(interval="50ms", tolerable_failed_checkpoints=3)
+    with Running(bench.pipeline(settings=settings)) as running:
+        running.until(refused.is_set, "a checkpoint is refused")
+        bench.fill(50)
+        running.until(arrived(bench, 450), "all records are copied")
+    bench.exact()
+
+
+def fence(servers: str, transactional_id: str) -> None:
+    """Abort the open transaction, as any producer of that id does."""
+    Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, "log_level": 0}).init_transactions(30)
+
+
+def test_a_lost_slot_is_written_again_while_the_job_continues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pre-committed transaction is aborted behind the job's back, as by the brokers' timeout."""
+    bench.fill(100)
+    lost = threading.Event()
+    pre_commit = KafkaSink.pre_commit
+
+    def losing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
+        made = pre_commit(self, checkpoint, votes, origins, **more)
+        if made and not lost.is_set():
+            lost.set()
+            fence(bench.topics.servers, KafkaCommittable.of(made[0]).transaction.id)
+        return made
+
+    monkeypatch.setattr(KafkaSink, "pre_commit", losing)
+    with Running(bench.pipeline()) as running:
+        running.until(lost.is_set, "a transaction is lost")
+        bench.fill(50)
+        running.until(arrived(bench, 450), "all records are copied")
+    bench.exact()
+
+
+def test_a_killed_worker_ends_the_generation_and_the_next_one_continues(bench: Bench) -> None:
+    named = bench.directory / "worker"
+
+    def naming(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            named.write_text(str(os.getpid()))
+            yield batch.select(["key", "value"])
+
+    bench.fill(100)
+    restart = Restart(initial="100ms", maximum="1s")
+    with Running(bench.pipeline(restart=restart, transform_batches=naming)) as running:
+        running.until(arrived(bench, 300), "the first records are copied")
+        os.kill(int(named.read_text()), signal.SIGKILL)
+        bench.fill(50)
+        running.until(arrived(bench, 450), "the next generation continues")
+    assert running.error is None
+    bench.exact()

@@ -1,0 +1,89 @@
+"""What staying tasks read: how partitions are dealt to them, and what their reports mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from onceward import KafkaSource
+from onceward.coordinator.errors import ConfigurationError
+from onceward.sources.kafka.driver.following import assign, reached, suspects
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+
+ORDERS = [Partition("orders", number) for number in range(5)]
+
+
+def positions(cursors: Mapping[int, Cursor]) -> KafkaPositions:
+    topics = {"orders": TopicPosition(id="id-1", partitions=dict(cursors))}
+    return KafkaPositions(cluster="main", cluster_id="c-1", topics=topics)
+
+
+def split(number: int, start: int, end: int, **more: Any) -> dict[str, Any]:
+    return {"topic": "orders", "partition": number, "start": start, "end": end, **more}
+
+
+def test_partitions_are_dealt_to_as_many_slots_as_there_is_room_for() -> None:
+    given = assign(positions({n: Cursor(next=10 * n) for n in range(5)}), ORDERS, 2)
+    assert [[each["partition"] for each in one["ranges"]] for one in given.splits] == [[0, 2, 4], [1, 3]]
+    assert given.splits[1]["ranges"][1] == {"topic": "orders", "partition": 3, "start": 30}
+    assert not given.finished
+
+
+def test_no_slot_is_without_a_partition() -> None:
+    assert len(assign(positions({0: Cursor(next=0), 1: Cursor(next=0)}), ORDERS, 8).splits) == 2
+
+
+def test_a_bounded_partition_keeps_its_end_and_needs_no_task_once_it_is_done() -> None:
+    given = assign(positions({0: Cursor(next=5, end=9), 1: Cursor(next=9, end=9)}), ORDERS, 8)
+    assert [dict(one) for one in given.splits] == [{"ranges": [split(0, 5, 9)]}]
+    done = assign(positions({0: Cursor(next=9, end=9)}), ORDERS, 8)
+    assert (done.splits, done.finished) == ((), True)
+
+
+def test_reports_move_the_positions_and_become_the_splits_of_a_replay() -> None:
+    before = positions({0: Cursor(next=5, epoch=1), 1: Cursor(next=7, epoch=1), 2: Cursor(next=0)})
+    plan = reached(
+        before,
+        ORDERS,
+        [
+            {"ranges": [split(0, 5, 8, epoch=2), split(2, 0, 0)], "lags": [4, 0]},
+            {"ranges": [split(1, 7, 7)], "lags": [0]},
+        ],
+    )
+    after = dict(KafkaPositions.from_document(plan.positions))
+    assert after[ORDERS[0]] == Cursor(next=8, epoch=2)
+    assert after[ORDERS[1]] == Cursor(next=7, epoch=1)
+    assert plan.splits == (split(0, 5, 8, epoch=2), split(1, 7, 7))
+    assert (plan.records, plan.lag, plan.finished) == (3, 4, False)
+    assert [(one.position, one.lag) for one in plan.partitions()] == [(8, 4), (7, 0), (0, 0)]
+
+
+def test_a_slot_with_several_partitions_is_one_split() -> None:
+    before = positions({0: Cursor(next=0), 1: Cursor(next=0)})
+    plan = reached(before, ORDERS, [{"ranges": [split(0, 0, 2), split(1, 0, 3)], "lags": [0, None]}])
+    assert plan.splits == ({"ranges": [split(0, 0, 2), split(1, 0, 3)]},)
+    assert plan.lag is None
+
+
+def test_a_bounded_source_is_finished_when_every_partition_is_at_its_end() -> None:
+    before = positions({0: Cursor(next=5, end=8), 1: Cursor(next=9, end=9)})
+    assert reached(before, ORDERS, [{"ranges": [split(0, 5, 8)], "lags": [0]}]).finished
+    assert not reached(before, ORDERS, [{"ranges": [split(0, 5, 7)], "lags": [1]}]).finished
+
+
+def test_a_position_without_records_before_it_has_no_epoch() -> None:
+    """The end of a bounded range may follow markers of transactions, whose epoch no reader knows."""
+    plan = reached(positions({0: Cursor(next=5, end=9, epoch=3)}), ORDERS, [{"ranges": [split(0, 5, 9)], "lags": [0]}])
+    assert dict(KafkaPositions.from_document(plan.positions))[ORDERS[0]].epoch is None
+
+
+def test_only_logs_with_a_new_leader_are_suspected() -> None:
+    before = positions({0: Cursor(next=5, epoch=1), 1: Cursor(next=5, epoch=1), 2: Cursor(next=5)})
+    reports = [{"ranges": [split(0, 5, 8, epoch=1), split(1, 5, 8, epoch=2), split(2, 5, 8, epoch=2)], "lags": [0] * 3}]
+    assert suspects(before, reports) == {ORDERS[1]: Cursor(next=5, epoch=1)}
+
+
+def test_limits_that_need_a_plan_per_checkpoint_are_refused() -> None:
+    source = KafkaSource("localhost:9092", topics=["orders"], max_rate_per_partition=5, min_partitions=3)
+    with pytest.raises(ConfigurationError, match="min_partitions, max_rate_per_partition"):
+        source.follow()
