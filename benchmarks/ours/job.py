@@ -44,6 +44,7 @@ def main() -> None:
         sink=KafkaSink(task["servers"], topic=task["sink"], **delivery),
         settings=CheckpointSettings(interval=f"{task['interval_ms']}ms"),
         state_dir=f"{task['scratch']}/state",
+        **({} if task["tasks"] == "per_checkpoint" else {"tasks": task["tasks"]}),
         **transform,
     ).run()
 

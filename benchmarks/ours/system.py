@@ -46,6 +46,7 @@ class Ours:
     name: str
     path: Literal["dataframe", "spark", "fused", "batches"]
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    tasks: Literal["per_checkpoint", "staying"] = "per_checkpoint"
     executors: bool = False
     """Each thread is the only one of an executor, a process of its own, and not one of the driver's JVM."""
     kind: Kind = Kind.OURS
@@ -65,10 +66,12 @@ class Ours:
     def command(self, task: Task) -> Command:
         if not takes_delivery(self.delivery):
             raise NotOfferedError(f'KafkaSink takes no delivery="{self.delivery}" in this version.')
+        if self.tasks == "staying" and task.workload is Workload.CYCLE:
+            raise NotOfferedError("Tasks that stay have one slot for each thread, and no limit of records.")
         if self.name in _OF_COPY and task.workload is not Workload.COPY:
             raise NotOfferedError("This variant is measured on the copy only.")
         path = "batches" if self.path == "fused" and task.workload in _LOOK_AT_RECORDS else self.path
-        job = {**task.as_json(), "path": path, "delivery": self.delivery}
+        job = {**task.as_json(), "path": path, "delivery": self.delivery, "tasks": self.tasks}
         return Command(
             arguments=[sys.executable, "-m", "benchmarks.ours.job", json.dumps(job)],
             environment=environment(task.scratch, self._submitted(task.threads, task.workload)),
@@ -87,6 +90,7 @@ class Ours:
 
 OURS = (
     Ours(name="ours", path="fused"),
+    Ours(name="ours-staying", path="fused", tasks="staying", steady_interval_ms=50),
     Ours(name="ours-dataframe", path="dataframe"),
     Ours(name="ours-spark", path="spark"),
     Ours(name="ours-batches", path="batches"),
