@@ -181,10 +181,14 @@ def test_the_sessions_of_a_removed_token_end(tmp_path: Path) -> None:
 
 def test_a_stream_asks_for_a_token_and_ends_with_the_session(place: Secured) -> None:
     as_stream = {"accept": "text/event-stream"}
-    with place.visitor() as browser:
+    with place.visitor() as browser, place.visitor(token=ORDERS) as program:
         assert browser.get("/", headers=as_stream).status_code == 401
         browser.post("/sign-in", data={"token": ORDERS})
-        with browser.stream("GET", "/", headers=as_stream) as stream:
+        with (
+            program.stream("GET", "/", headers=as_stream) as others,  # both are told of the same looks
+            browser.stream("GET", "/", headers=as_stream) as stream,
+        ):
+            assert others.status_code == 200
             lines = stream.iter_lines()
             page = list(takewhile(lambda line: line != "event: read", lines))
             assert any('id="job-orders"' in line for line in page)
