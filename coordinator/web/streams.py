@@ -2,7 +2,7 @@
 
 A stream begins with the page, and has it again when it has changed. After every look it has the time of the reading, so
 that a browser knows that what it shows is still so. It carries only views that can be shown: when one cannot be any
-more, its streams end, and who asks again is told why.
+more, its streams end, and who asks again gets the reason.
 """
 
 import asyncio
@@ -91,18 +91,18 @@ class _Watched:
     def end(self) -> None:
         self.over = True
         self._task.cancel()
-        self._tell()
+        self._wake()
 
     async def _watch(self) -> None:
         try:
             while True:
                 begun = time.perf_counter()
                 self.version, self.page, self.read = await run_in_threadpool(self._seen)
-                self._tell()
+                self._wake()
                 await asyncio.sleep(min(_LATEST_S, max(_SOONEST_S, _SHARE * (time.perf_counter() - begun))))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer to those who ask for the view
             self.failure, self.over = error, True
-            self._tell()
+            self._wake()
 
     def _seen(self) -> tuple[str, bytes, bytes]:
         text = bytes(self._look().body).decode()
@@ -114,10 +114,10 @@ class _Watched:
         read = _READ.search(text)
         return version, page, f"event: read\ndata: {read[1] if read else ''}\n\n".encode()
 
-    def _tell(self) -> None:
-        told, self.next = self.next, asyncio.get_running_loop().create_future()
-        if not told.done():
-            told.set_result(None)
+    def _wake(self) -> None:
+        waited_for, self.next = self.next, asyncio.get_running_loop().create_future()
+        if not waited_for.done():
+            waited_for.set_result(None)
 
 
 class Stream(Response):

@@ -185,7 +185,7 @@ def test_a_stream_asks_for_a_token_and_ends_with_the_session(place: Secured) -> 
         assert browser.get("/", headers=as_stream).status_code == 401
         browser.post("/sign-in", data={"token": ORDERS})
         with (
-            program.stream("GET", "/", headers=as_stream) as others,  # both are told of the same looks
+            program.stream("GET", "/", headers=as_stream) as others,  # both have the same looks
             browser.stream("GET", "/", headers=as_stream) as stream,
         ):
             assert others.status_code == 200

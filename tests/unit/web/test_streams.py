@@ -1,4 +1,4 @@
-"""The page as a stream of events: when it is sent, when it ends, and that nobody looks when nobody watches."""
+"""The page as a stream of events: when it is sent, when it ends, and that no view is looked at without a stream."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ def test_a_browser_that_has_the_page_does_not_get_it_again(place: tuple[Coordina
 
 
 @pytest.mark.slow
-def test_too_many_streams_take_no_page_from_anybody(place: tuple[CoordinatorProcess, Site]) -> None:
+def test_too_many_streams_take_no_page_from_others(place: tuple[CoordinatorProcess, Site]) -> None:
     _, site = place
     with ExitStack() as stack:
         opened = [stack.enter_context(site.stream(f"/?q={number}")) for number in range(MAX_STREAMS)]
@@ -173,7 +173,7 @@ def test_all_streams_of_a_view_share_its_looks() -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_nobody_looks_when_the_last_visitor_has_left() -> None:
+def test_a_view_is_not_looked_at_when_its_last_visitor_has_left() -> None:
     async def scenario(served: Streams, view: View) -> None:
         first, second = Visitor(served, view), Visitor(served, view)
         await first.sees(1, "<p>one</p>")

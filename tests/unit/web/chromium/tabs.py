@@ -73,7 +73,7 @@ class Tab:
         return self.page.evaluate(code, *given)
 
     def hide(self, hidden: bool) -> None:
-        """What the page is told when a person turns to another tab, or back to this one."""
+        """What happens when a person turns to another tab, or back to this one."""
         self.js(_TURN, hidden)
 
     def refresh(self) -> None:
