@@ -115,10 +115,11 @@ class SimulatedDriver:
         self._generation = response.grant.generation
 
     async def _renew(self, stub: "Stub") -> None:
-        request = pb.RenewRequest(job=self._job, generation=self._generation, driver=self._secret)
+        request = pb.RenewRequest(job=self._job, generation=self._generation, driver=self._secret, progress=_progress())
         pause = self._settings.seconds("lease") / 3
         await asyncio.sleep(random.uniform(0, pause))
         while True:
+            request.progress.CopyFrom(_progress())
             await self._answered(stub.Renew, request)
             await asyncio.sleep(pause)
 
@@ -197,6 +198,16 @@ class SimulatedDriver:
         begun = time.perf_counter()
         await self._answered(stub.Settle, request)
         self._measured.settlements.append(time.perf_counter() - begun)
+
+
+def _progress() -> pb.ReadProgress:
+    """What a driver of a job with four partitions reports."""
+    lags = [random.randrange(10_000) for _ in range(4)]
+    partitions = [
+        pb.PartitionLag(partition=f"orders-{number}", position=123_456_789 + lag, lag=lag)
+        for number, lag in enumerate(lags)
+    ]
+    return pb.ReadProgress(lag=sum(lags), records_per_second=random.uniform(0, 50_000), partitions=partitions)
 
 
 async def all_watch(drivers: Sequence[SimulatedDriver], running: Sequence["asyncio.Task[Any]"]) -> None:

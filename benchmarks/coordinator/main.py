@@ -17,6 +17,7 @@ from rich.table import Table
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
+from benchmarks.coordinator.page import measure_page
 from benchmarks.coordinator.size import measure_size
 from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS
@@ -51,6 +52,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs that only hold their stream and their lease; the coordinator is killed and started again",
         lambda place: measure_held(place, (1, 100, 1_000), 20.0),
         lambda place: measure_held(place, (5,), 1.0),
+    ),
+    "page": (
+        "the page, open in a browser, while 100 jobs take checkpoints of 4 committables; shares of one core",
+        lambda place: measure_page(place, 100, (10, 1), 20.0, 4),
+        lambda place: measure_page(place, 3, (1,), 3.0, 1),
     ),
     "size": (
         "the store after so many settled checkpoints of 20 jobs, of which each keeps 10",

@@ -25,13 +25,14 @@ class ServedCoordinator:
     later, keeps to the others.
     """
 
-    def __init__(self, directory: Path, *, store_url: str = "", delay_ms: float = 0.0) -> None:
+    def __init__(self, directory: Path, *, store_url: str = "", delay_ms: float = 0.0, web: bool = False) -> None:
         """``store_url``: by default a file in ``directory``. ``delay_ms``: how much longer than the disk every commit
-        takes."""
+        takes. ``web``: it serves the page."""
         self.directory = directory
         self._store_url = store_url or f"sqlite:///{self.store}"
         self._delay_ms = delay_ms
         self.address = f"127.0.0.1:{_free_port()}"
+        self.page = f"127.0.0.1:{_free_port()}" if web else ""
         cores = sorted(os.sched_getaffinity(0))
         self._core, self._others = cores[0], set(cores[1:]) or set(cores)
         self._process: Guarded | None = None
@@ -42,6 +43,7 @@ class ServedCoordinator:
         slow = ["benchmarks.coordinator.slow_disk", str(self._delay_ms)]
         command = [sys.executable, "-m", *(slow if self._delay_ms else ["onceward.coordinator.ops"])]
         command += ["serve", "--listen", self.address, "--store", self._store_url]
+        command += ["--web", self.page] if self.page else []
         log = self.directory / "serve.log"
         said = log.stat().st_size if log.exists() else 0
         os.sched_setaffinity(0, {self._core})  # a process inherits it
@@ -93,10 +95,12 @@ class ServedCoordinator:
 
 
 @contextmanager
-def served(directory: Path, *, store_url: str = "", delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
+def served(
+    directory: Path, *, store_url: str = "", delay_ms: float = 0.0, web: bool = False
+) -> Iterator[ServedCoordinator]:
     """A coordinator with a new store in ``directory``, which is made."""
     directory.mkdir(mode=0o700, parents=True)
-    with ServedCoordinator(directory, store_url=store_url, delay_ms=delay_ms) as coordinator:
+    with ServedCoordinator(directory, store_url=store_url, delay_ms=delay_ms, web=web) as coordinator:
         yield coordinator
 
 

@@ -191,6 +191,15 @@ def doctor(
     job: Annotated[
         str | None, typer.Option(metavar="JOB", help="Check the rights of this job at the clusters.")
     ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark's master: starts one small task on each executor's cores.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store of a coordinator, as for onceward serve.")
+    ] = None,
+    store_password: Annotated[
+        str | None, typer.Option(metavar="REFERENCE", help="Password for PostgreSQL: env:NAME or file:PATH.")
+    ] = None,
     coordinator: CoordinatorOption = None,
     state_dir: Annotated[
         Path | None,
@@ -202,7 +211,16 @@ def doctor(
     error."""
     from onceward.coordinator.ops.doctor.command import Asked, run_doctor
 
-    asked = Asked(servers=servers, clusters=clusters, topics=topic or [], job=job, as_json=as_json)
+    asked = Asked(
+        servers=servers,
+        clusters=clusters,
+        topics=topic or [],
+        job=job,
+        store=store,
+        store_password=store_password,
+        master=master,
+        as_json=as_json,
+    )
     raise typer.Exit(run_doctor(asked, place_of(coordinator, state_dir)))
 
 

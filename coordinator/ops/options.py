@@ -27,6 +27,7 @@ __all__ = [
     "View",
     "WatchOption",
     "clusters_of",
+    "password_of",
     "place_of",
     "view_of",
 ]
@@ -94,3 +95,16 @@ def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
             "Install them with: pip install 'onceward[kafka]'"
         ) from error
     return load_clusters(file)
+
+
+def password_of(reference: str | None, done: str) -> str | None:
+    """Return the secret that ``--store-password`` refers to. Raises ConfigurationError; ``done`` says what was not
+    done."""
+    if reference is None:
+        return None
+    from onceward.connections.secrets import reference_problem, resolve
+
+    if (problem := reference_problem(reference)) is not None:
+        # not repeated in the message: it may be the password itself
+        raise ConfigurationError(f"--store-password: {problem}. Nothing was {done}. Use env:NAME or file:PATH.")
+    return resolve(reference, key="--store-password", readers="the coordinator")

@@ -7,12 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from onceward.connections.secrets import reference_problem, resolve
 from onceward.coordinator.client.calls import addresses_of
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.json_logs import log_formatter
 from onceward.coordinator.ops.measuring import measure, trace
-from onceward.coordinator.ops.options import clusters_of
+from onceward.coordinator.ops.options import clusters_of, password_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.ops.settings_in_force import settings_of
 from onceward.coordinator.printable import escape_logs, logger
@@ -169,7 +168,7 @@ def run_serve(
             listen=place,
             advertise=advertise,
             store_url=store_url,
-            store_password=_password(store_password),
+            store_password=password_of(store_password, "started"),
             sockets=sockets,
             web="" if page is None else published(page.url, place, advertise),
             options=ServerOptions(
@@ -189,12 +188,3 @@ def _private_socket(stack: contextlib.ExitStack) -> str:
     """Where the page reaches the coordinator, which asks for no certificate there, and takes visitors' tokens."""
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="onceward-", dir=scratch_for_sockets()))
     return f"unix:{directory}/coordinator.sock"
-
-
-def _password(reference: str | None) -> str | None:
-    if reference is None:
-        return None
-    if (problem := reference_problem(reference)) is not None:
-        # not repeated in the message: it may be the password itself
-        raise ConfigurationError(f"--store-password: {problem}. Nothing was started. Use env:NAME or file:PATH.")
-    return resolve(reference, key="--store-password", readers="the coordinator")

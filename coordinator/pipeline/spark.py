@@ -26,7 +26,7 @@ _PROBED_MODULES = (
     "onceward.coordinator.killpoints",
 )
 
-_LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "15"}
+_LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "18"}
 """What executors need, as in pyproject.toml."""
 
 _SOCKET_PATH_BYTES = 104
@@ -49,9 +49,9 @@ _PUSH = "spark.shuffle.push.enabled"
 
 _PROGRESS_BARS = "spark.ui.showConsoleProgress"
 
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _DEFAULTS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    **_LOOPBACK,
     "spark.ui.enabled": "false",
     _PROGRESS_BARS: "false",
     "spark.locality.wait": "0",
@@ -62,11 +62,13 @@ _DEFAULTS = {
 }
 
 
-def make_session(job: str) -> "tuple[SparkSession, bool]":
+def make_session(job: str, master: str = "") -> "tuple[SparkSession, bool]":
     """Return a session, and whether it was created here and must be stopped here.
 
     A session that already runs in this process is used unchanged. Otherwise one is created with Onceward's defaults,
     which never override spark-submit or spark-defaults.conf.
+
+    :param master: instead of any other. Executors elsewhere must reach the driver, so it then listens as Spark says.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -81,12 +83,17 @@ def make_session(job: str) -> "tuple[SparkSession, bool]":
     with quiet_start():
         given = _given_configuration()
     builder = SparkSession.builder
-    if not given.contains("spark.master"):
+    defaults = {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}
+    if master:
+        builder = builder.master(master)
+        if not master.startswith("local"):
+            defaults = {key: value for key, value in defaults.items() if key not in _LOOPBACK}
+    elif not given.contains("spark.master"):
         # local mode retries tasks only if the second number allows it
         builder = builder.master("local[*,4]")
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
-    for key, value in {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}.items():
+    for key, value in defaults.items():
         # without spark-submit, PySpark starts as a shell, and Spark itself switches a shell's progress bars on
         shells = key == _PROGRESS_BARS and "PYSPARK_GATEWAY_PORT" not in os.environ
         if shells or not given.contains(key):
@@ -280,6 +287,28 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
     return archive
 
 
+def ask_executors(spark: "SparkSession") -> list[dict[str, str]]:
+    """Run one small task on every core; return what each found: the version of ``python``, of ``confluent_kafka`` and
+    of ``pyarrow``, or ``missing: ...``."""
+    return _ask_plainly(spark, _probe_task(tuple(_LEAST_VERSIONS), ()))
+
+
+def versions_here() -> dict[str, str]:
+    """Return the same of this process."""
+    (found,) = _probe_task(tuple(_LEAST_VERSIONS), ())(None)
+    return dict(found)
+
+
+def lacks(library: str, version: str) -> str:
+    """Say why executors cannot work with this version; empty if they can."""
+    least = _LEAST_VERSIONS.get(library)
+    if version.startswith("missing"):
+        return f"{library} is {version}"
+    if least is not None and _release(version) < _release(least):
+        return f"{library} is {version}, at least {least} is needed"
+    return ""
+
+
 def _ask_through_arrow(
     spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]"
 ) -> list[dict[str, str]]:
@@ -329,11 +358,7 @@ def _probe_task(libraries: tuple[str, ...], modules: tuple[str, ...]) -> Any:
 
 
 def _problems(probe: dict[str, str], expected: dict[str, str]) -> Iterator[str]:
-    for library, least in _LEAST_VERSIONS.items():
-        if probe[library].startswith("missing"):
-            yield f"{library} is {probe[library]}"
-        elif _release(probe[library]) < _release(least):
-            yield f"{library} is {probe[library]}, at least {least} is needed"
+    yield from filter(None, (lacks(library, probe[library]) for library in _LEAST_VERSIONS))
     for name, digest in expected.items():
         if probe[name].startswith("missing"):
             yield f"{name} is {probe[name]}"

@@ -7,7 +7,10 @@ that is stopped or cut off.
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
@@ -21,10 +24,18 @@ from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.printable import logger
 from onceward.coordinator.store.database import MAX_STANDBYS, Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
-from onceward.coordinator.store.schema import meta
+from onceward.coordinator.store.schema import meta, metadata
 from onceward.coordinator.store.term import LEADER_RECORDS, leader_of
 
-__all__ = ["LOCK_SPACE", "OLDEST_VERSION", "PAUSE_S", "PostgresCandidate", "PostgresDatabase"]
+__all__ = [
+    "LOCK_SPACE",
+    "OLDEST_VERSION",
+    "PAUSE_S",
+    "Examination",
+    "PostgresCandidate",
+    "PostgresDatabase",
+    "examine",
+]
 
 PAUSE_S = 2.0
 OLDEST_VERSION = 14
@@ -93,8 +104,75 @@ _MISSING_RIGHTS: LiteralString = """
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
     WHERE NOT has_table_privilege(quote_ident(current_schema()) || '.' || name, needed) ORDER BY name, needed
 """
+_TABLES: LiteralString = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+_MAY_CREATE: LiteralString = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+_CLOCK: LiteralString = "SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('TimeZone')"
 
 Session = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a coordinator would find. Nothing was changed, and no lock taken."""
+
+    version: str
+    """Of the server."""
+    database: str
+    schema: str
+    role: str
+    leader: str
+    """The session that holds the store; empty for none."""
+    is_new: bool
+    """There are no tables yet: the first start creates them."""
+    problems: Sequence[str]
+    """For which a start is refused."""
+    missing_rights: Sequence[str]
+    """As ``INSERT on jobs``."""
+    zone: str
+    """Of the session. What the store keeps is in UTC."""
+    ahead_s: float
+    """How far the server's clock is before this machine's, ``give_or_take_s``."""
+    give_or_take_s: float
+
+
+def examine(url: str, password: str | None = None) -> Examination:
+    """Raises StoreUnusableError for a server that cannot be reached or asked."""
+    with closing(_connect(url, password)) as session:
+        try:
+            return _examined(session)
+        except psycopg.Error as error:
+            raise StoreUnusableError(f"The store {url} could not be asked: {cause_of(error)}.") from error
+
+
+def _examined(session: Session) -> Examination:
+    facts = _facts(session)
+    problems, missing, leader = _problems(session, facts), [], ""
+    tables = {name for (name,) in session.execute(_TABLES)}
+    if facts.schema is not None:
+        leader = _holder(session, facts)
+        if not tables and session.execute(_MAY_CREATE).fetchone() != (True,):
+            missing = [f"CREATE on schema {facts.schema}"]
+        elif tables and meta.name not in tables:
+            problems.append(f"schema {facts.schema} is of something else: it has tables, and no table {meta.name}")
+        else:
+            ours = sorted(tables & {table.name for table in metadata.sorted_tables})
+            missing = [right for (right,) in session.execute(_MISSING_RIGHTS, (ours,))]
+    begun = time.time()
+    server_s, zone = session.execute(_CLOCK).fetchone() or (begun, "")
+    took = time.time() - begun
+    return Examination(
+        version=facts.version,
+        database=facts.database,
+        schema=facts.schema or "",
+        role=facts.role,
+        leader=leader,
+        is_new=not tables,
+        problems=problems,
+        missing_rights=missing,
+        zone=zone,
+        ahead_s=server_s - begun - took / 2,
+        give_or_take_s=took / 2,
+    )
 
 
 class PostgresCandidate(Candidate):
@@ -148,8 +226,7 @@ class PostgresCandidate(Candidate):
     def holder(self) -> str:
         """For messages: the process that holds the lock."""
         with self._unusable("read"):
-            found = self._session.execute(_HOLDER, (LOCK_SPACE, self._facts.place)).fetchone()
-        return f"{found[2]} at {found[1] or 'a local socket'}, session {found[0]}" if found else "unknown"
+            return _holder(self._session, self._facts) or "unknown"
 
     def close(self) -> None:
         if not self._leads:
@@ -263,6 +340,12 @@ def _connect(url: str, password: str | None) -> Session:
 def _facts(session: Session) -> Any:
     with session.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_FACTS).fetchone()
+
+
+def _holder(session: Session, facts: Any) -> str:
+    """The session that holds the store's lock; empty for none."""
+    found = session.execute(_HOLDER, (LOCK_SPACE, facts.place)).fetchone()
+    return f"{found[2]} at {found[1] or 'a local socket'}, session {found[0]}" if found else ""
 
 
 def _set(session: Session, settings: Mapping[str, str]) -> None:

@@ -2,9 +2,10 @@
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -28,6 +29,7 @@ from onceward.coordinator.web.overview import InvalidQueryError, Order, first_wa
 from onceward.coordinator.web.reading import CheckpointView, CoordinatorView, JobView, Reader
 from onceward.coordinator.web.rendering import FILES, render
 from onceward.coordinator.web.slots import Slot, positions_of, slots_of
+from onceward.coordinator.web.streams import Stream, Streams
 from onceward.coordinator.web.visitors import SESSION_S, Sessions
 
 __all__ = ["HEADERS", "application"]
@@ -67,14 +69,14 @@ _REFUSED = {
 }
 
 
-def application(reader: Reader, host: str | None) -> ASGIApp:
+def application(reader: Reader, streams: Streams, host: str | None) -> ASGIApp:
     """:param host: what the page listens on without TLS; None with TLS. Only then can a visitor sign in."""
-    views = _Views(reader, encrypted=host is None)
+    views = _Views(reader, streams, encrypted=host is None)
     routes = [
-        Route("/", views.jobs),
-        Route("/cluster", views.coordinator),
-        Route("/jobs/{job}", views.job),
-        Route("/jobs/{job}/checkpoints/{checkpoint}", views.checkpoint),
+        Route("/", views.live(views.jobs)),
+        Route("/cluster", views.live(views.coordinator)),
+        Route("/jobs/{job}", views.live(views.job)),
+        Route("/jobs/{job}/checkpoints/{checkpoint}", views.live(views.checkpoint)),
         *(Route(path, _file) for path in FILES),
         *((Route("/sign-in", views.sign_in, methods=["POST"]),) if host is None else ()),
         *((Route("/sign-out", views.sign_out, methods=["POST"]),) if host is None else ()),
@@ -90,12 +92,30 @@ class _NothingHereError(Exception):
 
 
 class _Views:
-    """Each view is HTML or JSON."""
+    """Each view is HTML, JSON or a stream."""
 
-    def __init__(self, reader: Reader, *, encrypted: bool) -> None:
+    def __init__(self, reader: Reader, streams: Streams, *, encrypted: bool) -> None:
         self._reader = reader
+        self._streams = streams
         self._encrypted = encrypted
         self._sessions = Sessions()
+
+    def live(self, view: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """The same view, also as a stream."""
+
+        async def answer(request: Request) -> Response:
+            if request.method != "GET" or "text/event-stream" not in request.headers.get("accept", ""):
+                return await run_in_threadpool(view, request)
+            visitor = self._visitor(request)
+            return Stream(
+                self._streams,
+                (visitor, f"{request.url.path}?{request.url.query}"),
+                partial(view, request),
+                known=request.headers.get("last-event-id", ""),
+                permitted=lambda: self._visitor(request) == visitor,
+            )
+
+        return answer
 
     def jobs(self, request: Request) -> Response:
         try:

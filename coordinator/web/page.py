@@ -114,14 +114,22 @@ class Page:
         from onceward.coordinator.web.application import HEADERS, application
         from onceward.coordinator.web.connections import bounded
         from onceward.coordinator.web.reading import Reader
+        from onceward.coordinator.web.streams import Streams
 
         self._socket = _listening(listen)
         self.url = f"{'http' if tls is None else 'https'}://{listen.with_port(self._socket.getsockname()[1])}/"
         self._reader = Reader()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client chooses the text of the rest
-        self._server = uvicorn.Server(
+        streams = Streams()
+
+        class Server(uvicorn.Server):
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                streams.close()  # it waits for all that is open
+                await super().shutdown(sockets)
+
+        self._server = Server(
             uvicorn.Config(
-                application(self._reader, None if tls is not None else listen.host),
+                application(self._reader, streams, None if tls is not None else listen.host),
                 loop="asyncio",
                 http=bounded(_MAX_CONNECTIONS, _LONGEST_S, tls),  # type: ignore[arg-type]  # it is only called
                 ws="none",

@@ -44,26 +44,27 @@ def _moment(at: datetime | None) -> Markup:
 
 
 def _ago(at: datetime | None, now: datetime) -> Markup:
-    return _since(at, lambda known: "now" if now - known < _MOMENT else age(known, now))
+    return _age("ago", at, lambda known: "now" if now - known < _MOMENT else age(known, now))
 
 
 def _elapsed(at: datetime | None, now: datetime) -> Markup:
-    return _since(at, lambda known: duration(max(0.0, (now - known).total_seconds())))
+    return _age("since", at, lambda known: duration(max(0.0, (now - known).total_seconds())))
 
 
 def _left(at: datetime, now: datetime) -> Markup:
-    return _since(at, lambda known: duration(max(0.0, (known - now).total_seconds())))
+    return _age("until", at, lambda known: duration(max(0.0, (known - now).total_seconds())))
 
 
 def _latency(took: timedelta | None) -> str:
     return "–" if took is None else latency(took.total_seconds())
 
 
-def _since(at: datetime | None, text: Callable[[datetime], str]) -> Markup:
+def _age(kind: str, at: datetime | None, text: Callable[[datetime], str]) -> Markup:
+    """A time whose text passes: the script writes it again each second."""
     if at is None:
         return Markup("an unknown time")
     iso = at.astimezone(UTC).isoformat(timespec="milliseconds")
-    return Markup('<time datetime="{}">{}</time>').format(iso, text(at))
+    return Markup('<time datetime="{}" data-age="{}">{}</time>').format(iso, kind, text(at))
 
 
 def _took(took: timedelta | None) -> str:

@@ -1,6 +1,9 @@
 """`onceward doctor` on a real broker: it says what a job's preflight would say, and changes nothing."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from typer.testing import CliRunner
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.ops.cli import app
+from tests.support.processes import ONCEWARD
 from tests.support.topics import Topics
 
 RECEIPTS = "onceward"
@@ -65,3 +69,31 @@ def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka:
     assert gone["level"] == "error"
     assert "cannot be reached" in gone["found"]
     assert lines["cluster there"][0]["found"].startswith(f"{kafka.cluster_id}, 1 brokers")
+
+
+def ask_master(master: str, directory: Path, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """The same in a process of its own: this one may have a Spark session."""
+    words = ("doctor", "--json", "--state-dir", str(directory / "state"), "--master", master)
+    done = subprocess.run(
+        [sys.executable, *ONCEWARD, *words], capture_output=True, env=os.environ | environment, timeout=150, check=False
+    )
+    return done.returncode, {line["subject"]: line for line in json.loads(done.stdout)}
+
+
+def test_doctor_asks_executors_by_a_task_and_names_what_theirs_lack(tmp_path: Path) -> None:
+    old = tmp_path / "libraries" / "pyarrow"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text("__version__ = '9.0'\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{old.parent}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    code, lines = ask_master("local[1]", tmp_path, PYSPARK_PYTHON=str(python))
+    assert lines["executors: Python"]["level"] == lines["executors: confluent-kafka"]["level"] == "ok"
+    old_one = lines["executors: pyarrow"]
+    assert (old_one["level"], old_one["found"]) == ("error", "pyarrow is 9.0, at least 18 is needed")
+    assert code == 1
+
+
+def test_doctor_says_that_a_master_cannot_be_used(tmp_path: Path) -> None:
+    line = ask_master("no-such-master", tmp_path)[1]["executors"]
+    assert (line["level"], "no-such-master" in line["found"]) == ("error", True)

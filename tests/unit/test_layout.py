@@ -75,6 +75,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator.web",
         "coordinator.rulings",
         "coordinator.pipeline.interfaces",
+        "coordinator.pipeline.spark",
         "coordinator.service",
         "coordinator.store",
         "coordinator.wire.lead",

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import OncewardError
+from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name
 from onceward.coordinator.ops.doctor.check import Check, Level
 from onceward.coordinator.ops.doctor.clusters import check_clusters, named_clusters
+from onceward.coordinator.ops.doctor.executors import check_executors
 from onceward.coordinator.ops.doctor.machine import check_clock, check_disk, check_machine
+from onceward.coordinator.ops.doctor.store import check_store
+from onceward.coordinator.ops.options import password_of
 from onceward.coordinator.ops.tables import Column, Listing, print_json, print_listings, status
 from onceward.coordinator.service.state_dir import state_directory
 
@@ -24,6 +27,11 @@ class Asked:
     clusters: Path | None
     topics: Sequence[str]
     job: str | None
+    store: str | None
+    store_password: str | None
+    """A reference."""
+    master: str | None
+    """Of Spark."""
     as_json: bool
 
 
@@ -31,7 +39,15 @@ def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
     """Show all checks; return 0 without an error, else 1. Raises ConfigurationError; then nothing was asked."""
     named = named_clusters(asked.servers, asked.clusters, asked.topics)
     job = None if asked.job is None else str(job_name(asked.job))
-    checks = [*check_machine(), *check_clock(), *_places(place), *check_clusters(named, job)]
+    if asked.store is None and asked.store_password is not None:
+        raise ConfigurationError("onceward doctor: --store-password goes with --store. Nothing was asked.")
+    password = password_of(asked.store_password, "asked")
+    checks = [*check_machine(), *check_clock(), *_places(place)]
+    if asked.store is not None:
+        checks += check_store(asked.store, password)
+    checks += check_clusters(named, job)
+    if asked.master is not None:
+        checks += check_executors(asked.master)
     if asked.as_json:
         print_json(checks)
     else:

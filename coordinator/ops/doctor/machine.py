@@ -6,10 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, files, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from onceward.coordinator.jvm.archives import java_path
 from onceward.coordinator.ops.doctor.check import Check, Level
@@ -18,13 +22,15 @@ from onceward.coordinator.store.errors import StoreUnusableError
 from onceward.coordinator.store.filesystem import refuse_network_filesystem
 from onceward.coordinator.store.private import require_private_directory
 
-__all__ = ["check_clock", "check_disk", "check_machine", "check_package"]
+__all__ = ["check_clock", "check_disk", "check_machine", "check_package", "java_of_spark", "required"]
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_JAVA = 17
+"""For the local Kafka, and for a PySpark that is not there."""
 _SERVICE = {
     "grpcio": "grpc",
     "protobuf": "google.protobuf",
+    "packaging": "packaging",
     "SQLAlchemy": "sqlalchemy",
     "typer": "typer",
     "rich": "rich",
@@ -38,6 +44,8 @@ _JOB = {
     "pandas": "pandas",
 }
 """Distributions and what is imported of each."""
+_CLASS_FILES_OF_JAVA_0 = 44
+"""The major version of class files is this plus Java's."""
 _LEAST_FREE = 10**9
 _UNSYNCHRONISED = 5
 """TIME_ERROR of adjtimex(2)."""
@@ -58,7 +66,8 @@ def check_machine() -> Iterator[Check]:
 
 
 def _java() -> Check:
-    remedy = f"install a Java of version {_OLDEST_JAVA} or newer; only jobs need it"
+    least, whose = java_of_spark()
+    remedy = f"install a Java of version {least} or newer{whose}; only jobs need it"
     java = java_path()
     if java is None:
         return Check(subject="Java", found="-", level=Level.ERROR, remedy=remedy)
@@ -68,9 +77,22 @@ def _java() -> Check:
         return Check(subject="Java", found=f"{java} does not run: {error}", level=Level.ERROR, remedy=remedy)
     first = said.splitlines()[0] if said else java
     match = re.search(r'version "(?:1\.)?(\d+)', said)
-    if match is not None and int(match[1]) >= _OLDEST_JAVA:
+    if match is not None and int(match[1]) >= least:
         return Check(subject="Java", found=first)
     return Check(subject="Java", found=first, level=Level.ERROR, remedy=remedy)
+
+
+def java_of_spark() -> tuple[int, str]:
+    """Return the oldest Java that runs the installed PySpark, as its class files say, and words for whose it is."""
+    try:
+        jars = [one for one in files("pyspark") or () if one.match("pyspark/jars/spark-launcher_*.jar")]
+        with zipfile.ZipFile(str(jars[0].locate())) as jar:
+            name = next(one for one in jar.namelist() if one.endswith(".class"))
+            with jar.open(name) as content:
+                head = content.read(8)
+    except (PackageNotFoundError, IndexError, StopIteration, OSError, zipfile.BadZipFile):
+        return _OLDEST_JAVA, ""
+    return int.from_bytes(head[6:8]) - _CLASS_FILES_OF_JAVA_0, f", for PySpark {version('pyspark')}"
 
 
 def check_package(package: str, module: str, command: str) -> Check:
@@ -83,29 +105,20 @@ def check_package(package: str, module: str, command: str) -> Check:
     except Exception as error:  # noqa: BLE001 - whatever keeps a package from loading is the answer
         why = f"{found} does not load: {error}"
         return Check(subject=package, found=why, level=Level.ERROR, remedy="install it again, for this Python")
-    bounds = _bounds(package)
-    if all(_satisfied(found, sign, bound) for sign, bound in bounds):
+    wanted = required(package)
+    if wanted is None or wanted.specifier.contains(found, prereleases=True):
         return Check(subject=package, found=found)
-    wanted = ",".join(sign + bound for sign, bound in bounds)
-    return Check(subject=package, found=found, level=Level.ERROR, remedy=f"pip install '{package}{wanted}'")
+    return Check(subject=package, found=found, level=Level.ERROR, remedy=f"pip install '{package}{wanted.specifier}'")
 
 
-def _bounds(package: str) -> list[tuple[str, str]]:
-    """Return the versions that onceward's own metadata requires, such as ``[(">=", "4.0")]``."""
+def required(package: str) -> Requirement | None:
+    """Return what onceward's own metadata requires of a distribution; None for nothing."""
     try:
-        lines = requires("onceward") or []
-    except PackageNotFoundError:  # it runs from a folder
-        return []
-    for line in lines:
-        name, bounds = re.fullmatch(r"([\w.-]+)(?:\[.*?\])?([^;]*).*", line).groups()  # type: ignore[union-attr]
-        if name.lower() == package.lower():
-            return re.findall(r"(>=|<)\s*([\d.]+)", bounds)
-    return []
-
-
-def _satisfied(found: str, sign: str, bound: str) -> bool:
-    numbers, limit = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (found, bound))
-    return numbers >= limit if sign == ">=" else numbers < limit
+        found = [Requirement(line) for line in requires("onceward") or []]
+    except PackageNotFoundError:
+        return None
+    name = canonicalize_name(package)
+    return next((one for one in found if canonicalize_name(one.name) == name), None)
 
 
 def check_clock() -> Iterator[Check]:
@@ -144,9 +157,9 @@ def _adjtimex() -> int | None:
     return answer if answer >= 0 else None
 
 
-def check_disk(directory: Path) -> Check:
-    """Check where a job would keep its store: a local disk, ours alone, with space. ``directory`` need not exist."""
-    subject = f"state directory {directory}"
+def check_disk(directory: Path, what: str = "state directory") -> Check:
+    """Check where a store would be kept: a local disk, ours alone, with space. ``directory`` need not exist."""
+    subject = f"{what} {directory}"
     place = directory
     while not os.path.lexists(place):
         place = place.parent
@@ -156,7 +169,7 @@ def check_disk(directory: Path) -> Check:
             require_private_directory(place)
         free = shutil.disk_usage(place).free
     except StoreUnusableError as error:
-        remedy = "name a directory of your own on a local disk: --state-dir, ONCEWARD_STATE_DIR"
+        remedy = "name a directory of your own on a local disk: --state-dir, ONCEWARD_STATE_DIR, --store"
         return Check(subject=subject, found=str(error), level=Level.ERROR, remedy=remedy)
     except OSError as error:
         return Check(subject=subject, found=str(error), level=Level.ERROR, remedy="name a directory that can be used")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chromium import chromium
 from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
 from benchmarks.coordinator.main import main
+from benchmarks.coordinator.page import measure_page
 from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
 from onceward.coordinator.protocol.values import JobName
@@ -71,6 +73,14 @@ def test_a_disk_can_be_as_slow_as_one_likes(tmp_path: Path) -> None:
     assert (row["broken"], row["delay_ms"]) == (0, 50.0)
     assert row["decision_p50_ms"] > 50.0
     assert row["most_checkpoints_of_a_job"] > 1
+
+
+@pytest.mark.skipif(chromium() is None, reason="Chromium is missing; sh scripts/chromium.sh says how to install it")
+def test_an_open_page_is_measured_beside_none(tmp_path: Path) -> None:
+    rows = measure_page(tmp_path / "page", 2, (1,), 1.0, 1)
+    assert [(row["view"], row["broken"]) for row in rows] == [("jobs", 0), ("one job", 0)]
+    for row in rows:
+        assert row["cost"] == pytest.approx(row["share_with"] - row["share_without"], abs=1e-3)
 
 
 def test_held_jobs_are_all_back_after_a_crash_of_the_coordinator(tmp_path: Path) -> None:

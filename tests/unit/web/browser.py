@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,18 @@ from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 from tests.unit.ops.halted import halted
 
-__all__ = ["OFTEN", "ON_DEMAND", "Answer", "FourJobs", "Site", "four_jobs", "serving", "site_of"]
+__all__ = [
+    "OFTEN",
+    "ON_DEMAND",
+    "Answer",
+    "Event",
+    "EventStream",
+    "FourJobs",
+    "Site",
+    "four_jobs",
+    "serving",
+    "site_of",
+]
 
 ON_DEMAND = CheckpointSettings(interval=None, tolerable_failed_checkpoints=1000)
 OFTEN = CheckpointSettings(interval="100ms", tolerable_failed_checkpoints=1000)
@@ -43,6 +54,35 @@ class Answer:
         return re.sub(r"\s+", " ", found[0])
 
 
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    data: str
+    id: str
+
+
+class EventStream:
+    """An open stream of the page. ``status``: of its answer."""
+
+    def __init__(self, answer: HTTPResponse) -> None:
+        self._answer = answer
+        self.status = answer.status
+        self.headers = {name.lower(): value for name, value in answer.getheaders()}
+
+    def __iter__(self) -> Iterator[Event]:
+        """Until it ends."""
+        fields: dict[str, list[str]] = {}
+        while line := self._answer.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            if name:
+                fields.setdefault(name, []).append(value)
+            else:
+                if "data" in fields:
+                    kind, known = fields.get("event", ["message"]), fields.get("id", [""])
+                    yield Event(kind[0], "\n".join(fields["data"]), known[0])
+                fields = {}
+
+
 class Site:
     def __init__(self, port: int) -> None:
         self.port = port
@@ -57,6 +97,14 @@ class Site:
             return Answer(answer.status, given, answer.read().decode())
         finally:
             connection.close()
+
+    @contextmanager
+    def stream(self, path: str, **headers: str) -> Iterator[EventStream]:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request("GET", path, headers={"accept": "text/event-stream", **headers})
+            answer = connection.getresponse()
+            with closing(answer):
+                yield EventStream(answer)
 
     def json(self, path: str) -> Any:
         return self.get(path, accept="application/json").json

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -176,6 +177,25 @@ def test_the_sessions_of_a_removed_token_end(tmp_path: Path) -> None:
         place.files.grant(rights(orders=STRANGER))
         wait_until(lambda: browser.get("/").status_code == 401, "its token is known no more")
         assert "does not know your token any more" in browser.get("/").text
+
+
+def test_a_stream_asks_for_a_token_and_ends_with_the_session(place: Secured) -> None:
+    as_stream = {"accept": "text/event-stream"}
+    with place.visitor() as browser, place.visitor(token=ORDERS) as program:
+        assert browser.get("/", headers=as_stream).status_code == 401
+        browser.post("/sign-in", data={"token": ORDERS})
+        with (
+            program.stream("GET", "/", headers=as_stream) as others,  # both have the same looks
+            browser.stream("GET", "/", headers=as_stream) as stream,
+        ):
+            assert others.status_code == 200
+            lines = stream.iter_lines()
+            page = list(takewhile(lambda line: line != "event: read", lines))
+            assert any('id="job-orders"' in line for line in page)
+            assert not any('id="job-others"' in line for line in page)
+            browser.post("/sign-out")
+            assert sum(line == "event: read" for line in lines) <= 2, "it does not last as long as others"
+        assert browser.get("/", headers=as_stream).status_code == 401
 
 
 def test_with_client_ca_a_visitor_needs_a_certificate_and_with_rights_a_token_too(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class Tab:
         self.page.set_default_timeout(60_000)
         self.asked: list[str] = []
         """The paths that it asked for."""
+        self.polled = 0
+        """How often the script asked for a page."""
         self._problems: list[str] = []
         self._site = site
         self.page.on("request", self._ask)
@@ -70,14 +72,20 @@ class Tab:
         """What the page's own world says."""
         return self.page.evaluate(code, *given)
 
+    def hide(self, hidden: bool) -> None:
+        """What happens when a person turns to another tab, or back to this one."""
+        self.js(_TURN, hidden)
+
     def refresh(self) -> None:
-        """Let two seconds of the page's clock pass; return when its content is replaced. Needs `hold_clock`."""
+        """Return when the content is replaced: who comes back to a tab gets the page as it is then. Needs
+        `hold_clock`."""
         self.js("document.getElementById('live').firstElementChild.dataset.former = ''")
-        self.page.clock.run_for(2000)
-        wait_until(lambda: not self.js("document.querySelector('[data-former]')"), "the content is replaced")
+        self.hide(True)
+        self.hide(False)
+        wait_until(self._replaced, "the content is replaced")
 
     def hold_clock(self) -> None:
-        """The page's time stands still, but for `refresh`. Call it before `open`."""
+        """The page's time stands still. Call it before `open`."""
         self.page.clock.install()
 
     def focused(self) -> Mapping[str, Any]:
@@ -95,10 +103,15 @@ class Tab:
         finally:
             self._context.close()
 
+    def _replaced(self) -> bool:
+        self.page.clock.run_for(1000)  # an error has no stream: the script asks again after a while
+        return not self.js("document.querySelector('[data-former]')")
+
     def _ask(self, request: Request) -> None:
         origin = f"http://127.0.0.1:{self._site.port}"
         if request.url.startswith(f"{origin}/"):
             self.asked.append(request.url.removeprefix(origin))
+            self.polled += request.resource_type == "fetch"
         elif not request.url.startswith("data:,"):
             self._problems.append(f"asked elsewhere: {request.url}")
 
@@ -111,6 +124,10 @@ class Tab:
             self._problems.append(f"{kind}: {text}")
 
 
+_TURN = """(hidden) => {
+  Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 _FOCUSED = """() => {
   const kinds = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
   const one = document.activeElement;
