@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 from onceward.coordinator.dev.errors import LocalServerError
 from onceward.coordinator.dev.java import find_java
 
-__all__ = ["Jar", "JarList", "Progress", "cache_directory", "fetch_progress"]
+__all__ = ["Jar", "JarList", "Progress", "cache_directory", "fetch_progress", "ivy_jar"]
 
 Progress = Callable[[int, int, int], None]
 """Called with (jars so far, jars in all, bytes so far)."""
@@ -153,7 +153,7 @@ class JarList:
             f"<configurations><conf name='default'/></configurations><dependencies>{wanted}</dependencies></ivy-module>"
         )
         pattern = f"{jars}/[artifact]-[revision].[ext]"
-        command = [find_java(), "-jar", str(_ivy_jar(self.whose))]
+        command = [find_java(), "-jar", str(ivy_jar(self.whose))]
         command += ["-settings", str(settings), "-ivy", str(module), "-retrieve", pattern]
         sizes = {f"{jar.group}#{jar.name};{jar.version}": jar.size for jar in self.jars}
         count = fetched = 0
@@ -181,7 +181,8 @@ def _jars(listed: str) -> Iterator[Jar]:
             yield Jar(group=group, name=name, version=version, size=int(size), sha256=sha256)
 
 
-def _ivy_jar(whose: str) -> Path:
+def ivy_jar(whose: str) -> Path:
+    """Return the Ivy that PySpark ships. Raises `LocalServerError`, which says ``whose`` jars it would fetch."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
