@@ -32,17 +32,18 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jar:
-    """One line of a list. `size` is in bytes, `sha256` in hex."""
+    """One line of a list. `size` is in bytes, `sha256` in hex; `classifier` is empty for most."""
 
     group: str
     name: str
     version: str
+    classifier: str
     size: int
     sha256: str
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.version}.jar"
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + ".jar"
 
 
 def cache_directory() -> Path:
@@ -79,7 +80,8 @@ class JarList:
 
     def __init__(self, whose: str, place: str, listed: str) -> None:
         """``whose``: for messages, as in "the broker's". ``place``: the server's directory in the cache. ``listed``:
-        lines of checksum, bytes and ``group:name:version``, in class path order."""
+        lines of checksum, bytes and ``group:name:version`` or ``group:name:version:classifier``, in class path
+        order."""
         self.whose = whose
         self.jars = tuple(_jars(listed))
         self.version = hashlib.sha256(listed.encode()).hexdigest()[:12]
@@ -145,14 +147,15 @@ class JarList:
         )
         wanted = "".join(
             f"<dependency org='{jar.group}' name='{jar.name}' rev='{jar.version}' conf='default->*'"
-            " transitive='false'/>"
+            f" transitive='false'><artifact name='{jar.name}' type='jar' ext='jar' {_classified(jar)}/></dependency>"
             for jar in self.jars
         )
         module.write_text(
-            "<ivy-module version='2.0'><info organisation='onceward' module='local-server'/>"
+            "<ivy-module version='2.0' xmlns:m='http://ant.apache.org/ivy/maven'>"
+            "<info organisation='onceward' module='local-server'/>"
             f"<configurations><conf name='default'/></configurations><dependencies>{wanted}</dependencies></ivy-module>"
         )
-        pattern = f"{jars}/[artifact]-[revision].[ext]"
+        pattern = f"{jars}/[artifact]-[revision](-[classifier]).[ext]"
         command = [find_java(), "-jar", str(ivy_jar(self.whose))]
         command += ["-settings", str(settings), "-ivy", str(module), "-retrieve", pattern]
         sizes = {f"{jar.group}#{jar.name};{jar.version}": jar.size for jar in self.jars}
@@ -177,8 +180,19 @@ def _jars(listed: str) -> Iterator[Jar]:
     for line in listed.splitlines():
         if line and not line.startswith("#"):
             sha256, size, coordinates = line.split()
-            group, name, version = coordinates.split(":")
-            yield Jar(group=group, name=name, version=version, size=int(size), sha256=sha256)
+            group, name, version, *classifier = coordinates.split(":")
+            yield Jar(
+                group=group,
+                name=name,
+                version=version,
+                classifier="".join(classifier),
+                size=int(size),
+                sha256=sha256,
+            )
+
+
+def _classified(jar: Jar) -> str:
+    return f"m:classifier='{jar.classifier}'" if jar.classifier else ""
 
 
 def ivy_jar(whose: str) -> Path:
