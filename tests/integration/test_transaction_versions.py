@@ -217,20 +217,21 @@ def commit_twice(servers: str, job: str, committable: Committable) -> list[Code]
 
 
 def test_the_recorded_version_serves_a_commit_by_another_process_and_its_repeats(
-    sink: SinkJob, out: str, version: int
+    broker: LocalKafka, job: str, out: str, version: int
 ) -> None:
     """Version 4 leaves the epoch, so the brokers know a repeat; version 5 raises it by one, and they still do."""
-    (committable,) = sink.prepared(1, [b"a"])
-    transaction = KafkaCommittable.of(committable).transaction
-    assert transaction.version == (5 if version == 2 else 4)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
-        answers = elsewhere.submit(commit_twice, sink.servers, sink.job, committable).result()
-    assert answers == [ErrorCode.NONE, ErrorCode.NONE]
-    assert sink.view(committable).epoch - transaction.epoch == (1 if version == 2 else 0)
-    opposite = sink.transactions.end([transaction], commit=False)[transaction.id]
-    assert classify(opposite) is EndAnswer.DOUBT, "a refusal proves nothing"
-    assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
-    assert Topics(sink.servers, sink.job).values(out) == [b"a"]
+    with SinkJob(broker.bootstrap_servers, job, topic=out) as sink:
+        (committable,) = sink.prepared(1, [b"a"])
+        transaction = KafkaCommittable.of(committable).transaction
+        assert transaction.version == (5 if version == 2 else 4)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
+            answers = elsewhere.submit(commit_twice, sink.servers, job, committable).result()
+        assert answers == [ErrorCode.NONE, ErrorCode.NONE]
+        assert sink.view(committable).epoch - transaction.epoch == (1 if version == 2 else 0)
+        opposite = sink.transactions.end([transaction], commit=False)[transaction.id]
+        assert classify(opposite) is EndAnswer.DOUBT, "a refusal proves nothing"
+        assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+    assert Topics(broker.bootstrap_servers, job).values(out) == [b"a"]
 
 
 @pytest.mark.kill

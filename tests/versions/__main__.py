@@ -96,7 +96,7 @@ def _tested(axis: str, python: Path, variables: dict[str, str], more: Sequence[s
     select = ["-k", what.select] if what.select else []
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
-        options = ["-q", "-n2", "--dist", "loadfile", f"--junitxml={report}", *select]
+        options = ["-q", "-n2", "--dist", "loadfile", "--hypothesis-profile=quick", f"--junitxml={report}", *select]
         code = subprocess.run([python, "-m", "pytest", *options, *tests, *more], env=variables, cwd=_ROOT).returncode
         try:
             groups = tally(what, report)
