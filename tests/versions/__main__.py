@@ -6,13 +6,13 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from onceward.coordinator.dev.jars import cache_directory
 from tests.versions.interpreters import NotOfferedError, interpreter
-from tests.versions.matrix import AXES, Group, Result, results, tally
+from tests.versions.matrix import AXES, GROUPS, OWN, Group, Result, results, tally
 from tests.versions.table import fill
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make versions", description="each other version beside the pinned rest")
     for axis, what in AXES.items():
         parser.add_argument(f"--{axis}", nargs="*", default=[], help=f"{what.title}; default: {' '.join(what.default)}")
+    parser.add_argument("--group", nargs="*", choices=[*GROUPS, OWN], help="only these groups of tests")
     parser.add_argument("--table", action="store_true", help="only write the table from the kept results")
     parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=[], help="more arguments; no result is kept")
     options = parser.parse_args()
@@ -43,21 +44,22 @@ def main() -> int:
     bad = []
     for axis, versions in chosen.items():
         for version in versions:
-            result = _run(axis, version, options.pytest)
+            result = _run(axis, version, options.group or [*AXES[axis].groups], options.pytest)
             if not options.pytest:
                 result.write(_RESULTS)
                 fill(_PAGE, results(_RESULTS))
-            if not (result.good or result.missing):
-                bad.append(f"{axis} {version}")
-                for group in result.groups.values():
-                    _say("".join(f"\n  {test}" for test in group.failed) or "a group did not run")
+            for name, group in result.groups.items():
+                if not group.good:
+                    bad.append(f"{axis} {version} ({name})")
+                    _say("\n  ".join([f"{name}: {group.passed} passed and these failed:", *group.failed]))
     fill(_PAGE, results(_RESULTS))
     if bad:
         _say(f"not passed: {', '.join(bad)}")
     return 1 if bad else 0
 
 
-def _run(axis: str, version: str, more: Sequence[str]) -> Result:
+def _run(axis: str, version: str, groups: Sequence[str], more: Sequence[str]) -> Result:
+    """Run some groups of a version; of the others, keep what is known of the same release."""
     _say(f"{AXES[axis].title} {version}")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     try:
@@ -66,7 +68,11 @@ def _run(axis: str, version: str, more: Sequence[str]) -> Result:
     except NotOfferedError as error:
         _say(str(error))
         return Result(axis=axis, version=version, date=today, missing=str(error))
-    return Result(axis=axis, version=version, exact=exact, date=today, groups=_tested(axis, python, variables, more))
+    tests = {name: tests for name, tests in AXES[axis].groups.items() if name in groups}
+    before = [one for one in results(_RESULTS) if (one.axis, one.version, one.exact) == (axis, version, exact)]
+    said = {name: group for one in before for name, group in one.groups.items()}
+    said |= _tested(tests, AXES[axis].select, python, variables, more)
+    return Result(axis=axis, version=version, exact=exact, date=today, groups=said)
 
 
 def _environment(axis: str, version: str) -> tuple[Path, dict[str, str]]:
@@ -90,22 +96,32 @@ def _exact(axis: str, python: Path, variables: dict[str, str]) -> str:
     return said.stdout.strip()
 
 
-def _tested(axis: str, python: Path, variables: dict[str, str], more: Sequence[str]) -> dict[str, Group]:
-    what = AXES[axis]
-    tests = [selector for selectors in what.groups.values() for selector in selectors]
-    select = ["-k", what.select] if what.select else []
+def _tested(
+    groups: Mapping[str, Sequence[str]], names: str, python: Path, variables: dict[str, str], more: Sequence[str]
+) -> dict[str, Group]:
+    tests = [selector for selectors in groups.values() for selector in selectors]
+    select = ["-k", names] if names else []
+    workers = (os.cpu_count() or 1) + 1  # they wait for leases and timeouts
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
-        options = ["-q", "-n2", "--dist", "loadfile", "--hypothesis-profile=quick", f"--junitxml={report}", *select]
+        options = [
+            "-q",
+            f"-n{workers}",
+            "--dist",
+            "loadfile",
+            "--hypothesis-profile=quick",
+            f"--junitxml={report}",
+            *select,
+        ]
         code = subprocess.run([python, "-m", "pytest", *options, *tests, *more], env=variables, cwd=_ROOT).returncode
         try:
-            groups = tally(what, report)
+            found = tally(groups, report)
         except (OSError, ET.ParseError):
-            groups = {name: Group() for name in what.groups}
-    if code != 0 and not (code == 1 and any(group.failed for group in groups.values())):
-        for group in groups.values():
+            found = {name: Group() for name in groups}
+    if code != 0 and not (code == 1 and any(group.failed for group in found.values())):
+        for group in found.values():
             group.failed.append(f"pytest ended with code {code}")
-    return groups
+    return found
 
 
 def _say(text: str) -> None:

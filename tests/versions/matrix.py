@@ -4,7 +4,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ __all__ = ["AXES", "GROUPS", "OWN", "Axis", "Group", "Result", "results", "tally
 
 _INTEGRATION = "tests/integration"
 GROUPS = {
-    "main job with kills": (f"{_INTEGRATION}/test_kill_points.py",),
+    "kills": (f"{_INTEGRATION}/test_kill_points.py",),
     "preflight": (
         f"{_INTEGRATION}/test_doctor.py",
         f"{_INTEGRATION}/test_kafka_sink.py::test_a_safe_sink_has_only_warnings_about_a_single_broker",
@@ -27,9 +27,9 @@ GROUPS = {
     ),
     "replay": (f"{_INTEGRATION}/test_replay.py",),
 }
-"""What every version runs: files, folders, or single tests. PostgreSQL has its own."""
+"""What every version runs, as files, folders, or single tests. PostgreSQL has its own."""
 
-OWN = "what it may change"
+OWN = "own"
 """The group of tests that only one axis runs."""
 
 
@@ -47,7 +47,7 @@ class Axis:
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The tests of each group; a test belongs to the first that names it."""
+        """The tests of each group."""
         return {OWN: self.own} if self.select else {**GROUPS, OWN: self.own}
 
 
@@ -173,19 +173,19 @@ def results(directory: Path) -> list[Result]:
     return found
 
 
-def tally(axis: Axis, report: Path) -> dict[str, Group]:
-    """Sort the tests of a pytest report in JUnit's format into the axis's groups. Raises OSError or ParseError if there
-    is no whole report."""
-    groups = {name: Group() for name in axis.groups}
+def tally(groups: Mapping[str, Collection[str]], report: Path) -> dict[str, Group]:
+    """Sort the tests of a pytest report in JUnit's format into groups; a test belongs to the first that selects it.
+    Raises OSError or ParseError if there is no whole report, and StopIteration for a test of no group."""
+    found = {name: Group() for name in groups}
     for test, outcome, why in _cases(report):
-        group = groups[_group_of(test, axis)]
+        group = found[next(name for name, selectors in groups.items() if _selects(selectors, test))]
         if outcome == "passed":
             group.passed += 1
         elif outcome == "skipped":
             group.skipped = dict(Counter(group.skipped) + Counter([why]))
         else:
             group.failed.append(test)
-    return groups
+    return found
 
 
 def _cases(report: Path) -> Iterator[tuple[str, str, str]]:
@@ -202,8 +202,5 @@ def _cases(report: Path) -> Iterator[tuple[str, str, str]]:
             yield test, "passed", ""
 
 
-def _group_of(test: str, axis: Axis) -> str:
-    for name, selectors in axis.groups.items():
-        if any(re.match(rf"{re.escape(selector)}($|\[|::|/)", test) for selector in selectors):
-            return name
-    return OWN
+def _selects(selectors: Collection[str], test: str) -> bool:
+    return any(re.match(rf"{re.escape(selector)}($|\[|::|/)", test) for selector in selectors)

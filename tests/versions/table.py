@@ -9,7 +9,8 @@ __all__ = ["END", "START", "fill", "rendered"]
 
 START = "<!-- versions: written by `make versions` -->"
 END = "<!-- versions: end -->"
-_COLUMNS = ("version", *GROUPS, OWN, "skipped")
+_TITLES = {"kills": "main job with kills", OWN: "what it may change"}
+_COLUMNS = ("version", *(_TITLES.get(name, name) for name in (*GROUPS, OWN)), "skipped")
 
 
 def rendered(results: Iterable[Result]) -> str:
@@ -40,7 +41,9 @@ def _said(result: Result, name: str) -> str:
     if name not in AXES[result.axis].groups:
         return ""
     group = result.groups.get(name)
-    if group is None or not (group.passed or group.failed):
+    if group is None:
+        return "not run yet"
+    if not (group.passed or group.failed):
         return "nothing ran"
     if group.failed:
         return f"FAIL: {len(group.failed)} of {group.passed + len(group.failed)}"
