@@ -108,7 +108,7 @@ def _tested(
             "-q",
             f"-n{workers}",
             "--dist",
-            "loadfile",
+            "worksteal",
             "--hypothesis-profile=quick",
             f"--junitxml={report}",
             *select,
