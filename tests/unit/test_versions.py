@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.versions.interpreters import NotOfferedError, interpreter
 from tests.versions.matrix import AXES, GROUPS, OWN, Group, Result, results, tally
 from tests.versions.table import END, START, fill, rendered
 
@@ -94,3 +95,22 @@ def test_each_selected_test_is_there() -> None:
             path, _, name = selector.partition("::")
             assert (ROOT / path).exists(), path
             assert not name or f"def {name}(" in (ROOT / path).read_text(), selector
+
+
+def test_an_interpreter_is_the_one_that_runs_and_a_version_without_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(place: str, says: str) -> Path:
+        program = tmp_path / place
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{says}\n")
+        program.chmod(0o755)
+        return program
+
+    add("shims/python3.99", "echo 'python3.99: command not found' >&2; exit 127")
+    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    with pytest.raises(NotOfferedError, match=r"no python3\.99 on PATH or in pyenv"):
+        interpreter("3.99")
+    kept = add("pyenv/versions/3.99.1/bin/python", "echo 3.99")
+    assert interpreter("3.99") == kept
