@@ -21,8 +21,10 @@ check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
 	@sh scripts/check.sh
 
-versions: ## the tests that meet Spark or PostgreSQL, on other versions; PYSPARK="4.0.5 4.2.1" POSTGRES="14 18" PYTEST="-k name"
-	@PYSPARK="$(PYSPARK)" POSTGRES="$(POSTGRES)" PYTEST="$(PYTEST)" sh scripts/versions.sh
+versions: ## other versions, each beside the pinned rest (hours); KAFKA="3.9 4.0" PYTHON=3.13 PYSPARK=4.2.1 POSTGRES=18 PYTEST="-k name"
+	@PYTHON= sh scripts/setup.sh
+	@PYTHON= $(PY) -m tests.versions $(if $(KAFKA),--kafka $(KAFKA)) $(if $(PYTHON),--python $(PYTHON)) $(if $(PYSPARK),--pyspark $(PYSPARK)) \
+		$(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(GROUP),--group $(GROUP)) $(if $(TABLE),--table) $(if $(PYTEST),--pytest $(PYTEST))
 
 explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
 	@sh scripts/setup.sh --no-broker

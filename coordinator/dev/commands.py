@@ -26,7 +26,9 @@ def demo(
 @dev.command("kafka")
 def _kafka(
     brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
-    transaction_version: Annotated[int, typer.Option(min=0, max=2, help="The cluster's transaction.version.")] = 2,
+    transaction_version: Annotated[
+        int | None, typer.Option(min=0, max=2, help="The cluster's transaction.version; by default the highest.")
+    ] = None,
     directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,
     port: Annotated[int | None, typer.Option(help="Of the first broker; by default a free one.")] = None,
     topic: Annotated[

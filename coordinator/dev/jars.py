@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 from onceward.coordinator.dev.errors import LocalServerError
 from onceward.coordinator.dev.java import find_java
 
-__all__ = ["Jar", "JarList", "Progress", "cache_directory", "fetch_progress"]
+__all__ = ["Jar", "JarList", "Progress", "cache_directory", "fetch_progress", "ivy_jar"]
 
 Progress = Callable[[int, int, int], None]
 """Called with (jars so far, jars in all, bytes so far)."""
@@ -32,17 +32,18 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jar:
-    """One line of a list. `size` is in bytes, `sha256` in hex."""
+    """One line of a list. `size` is in bytes, `sha256` in hex; `classifier` is empty for most."""
 
     group: str
     name: str
     version: str
+    classifier: str
     size: int
     sha256: str
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.version}.jar"
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + ".jar"
 
 
 def cache_directory() -> Path:
@@ -79,7 +80,8 @@ class JarList:
 
     def __init__(self, whose: str, place: str, listed: str) -> None:
         """``whose``: for messages, as in "the broker's". ``place``: the server's directory in the cache. ``listed``:
-        lines of checksum, bytes and ``group:name:version``, in class path order."""
+        lines of checksum, bytes and ``group:name:version`` or ``group:name:version:classifier``, in class path
+        order."""
         self.whose = whose
         self.jars = tuple(_jars(listed))
         self.version = hashlib.sha256(listed.encode()).hexdigest()[:12]
@@ -145,15 +147,16 @@ class JarList:
         )
         wanted = "".join(
             f"<dependency org='{jar.group}' name='{jar.name}' rev='{jar.version}' conf='default->*'"
-            " transitive='false'/>"
+            f" transitive='false'><artifact name='{jar.name}' type='jar' ext='jar' {_classified(jar)}/></dependency>"
             for jar in self.jars
         )
         module.write_text(
-            "<ivy-module version='2.0'><info organisation='onceward' module='local-server'/>"
+            "<ivy-module version='2.0' xmlns:m='http://ant.apache.org/ivy/maven'>"
+            "<info organisation='onceward' module='local-server'/>"
             f"<configurations><conf name='default'/></configurations><dependencies>{wanted}</dependencies></ivy-module>"
         )
-        pattern = f"{jars}/[artifact]-[revision].[ext]"
-        command = [find_java(), "-jar", str(_ivy_jar(self.whose))]
+        pattern = f"{jars}/[artifact]-[revision](-[classifier]).[ext]"
+        command = [find_java(), "-jar", str(ivy_jar(self.whose))]
         command += ["-settings", str(settings), "-ivy", str(module), "-retrieve", pattern]
         sizes = {f"{jar.group}#{jar.name};{jar.version}": jar.size for jar in self.jars}
         count = fetched = 0
@@ -177,11 +180,23 @@ def _jars(listed: str) -> Iterator[Jar]:
     for line in listed.splitlines():
         if line and not line.startswith("#"):
             sha256, size, coordinates = line.split()
-            group, name, version = coordinates.split(":")
-            yield Jar(group=group, name=name, version=version, size=int(size), sha256=sha256)
+            group, name, version, *classifier = coordinates.split(":")
+            yield Jar(
+                group=group,
+                name=name,
+                version=version,
+                classifier="".join(classifier),
+                size=int(size),
+                sha256=sha256,
+            )
 
 
-def _ivy_jar(whose: str) -> Path:
+def _classified(jar: Jar) -> str:
+    return f"m:classifier='{jar.classifier}'" if jar.classifier else ""
+
+
+def ivy_jar(whose: str) -> Path:
+    """Return the Ivy that PySpark ships. Raises `LocalServerError`, which says ``whose`` jars it would fetch."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:

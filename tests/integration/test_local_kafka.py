@@ -19,6 +19,7 @@ from onceward.coordinator.dev.kafka import LocalKafka, LocalKafkaError
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts
 from onceward.coordinator.dev.kafka.topics import make_topics
+from tests.support.brokers import needs_transaction_version
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -76,7 +77,7 @@ def test_topics_are_not_made_by_using_them(topics: Topics) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_transaction_version_is_the_requested_one(version: int) -> None:
-    with LocalKafka(transaction_version=version) as local:
+    with LocalKafka(transaction_version=needs_transaction_version(version)) as local:
         assert finalized_transaction_version(local.bootstrap_servers) == version
         topics = Topics(local.bootstrap_servers, "version")
         topic = topics.create()
@@ -117,7 +118,7 @@ def test_a_named_directory_keeps_its_data_from_run_to_run_and_has_one_user_at_a_
         assert second.cluster_id == cluster
         assert Topics(second.bootstrap_servers, "kept").values(topic) == [b"kept"]
     with pytest.raises(LocalKafkaError, match="transaction_version"):
-        LocalKafka(directory=tmp_path, transaction_version=1).start()
+        LocalKafka(directory=tmp_path, transaction_version=needs_transaction_version(1)).start()
 
 
 def test_three_brokers_replicate_everything_three_times_and_work_on_when_one_is_killed() -> None:

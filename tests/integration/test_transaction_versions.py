@@ -6,7 +6,9 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import Code, State
 from onceward.sinks.kafka.identifiers import claim_name
 from tests.support import stream_queries
+from tests.support.brokers import needs_transaction_version
 from tests.support.processes import JobProcesses, bounded
 from tests.support.sink_job import QUICK, SinkJob
 from tests.support.topics import Topics, abort_with_the_brokers_tool, assert_exactly_once
@@ -56,7 +59,7 @@ def kafka_1() -> Iterator[LocalKafka]:
 @pytest.fixture(params=[0, pytest.param(1, marks=pytest.mark.crash), 2], ids=["tv0", "tv1", "tv2"])
 def version(request: pytest.FixtureRequest) -> int:
     """The cluster's transaction.version."""
-    return int(request.param)
+    return needs_transaction_version(int(request.param))
 
 
 @pytest.fixture
@@ -199,6 +202,36 @@ def test_the_outcome_is_true_without_a_receipt_and_in_every_state_of_the_id(
     assert sink.committer().outcome(committable).outcome is expected
     (settlement,) = sink.committer().commit(sink.author, [committable])
     assert settlement.outcome is expected, settlement.evidence
+
+
+def commit_twice(servers: str, job: str, committable: Committable) -> list[Code]:
+    """Commit, and repeat it, as a process that has written nothing; return the answers of the brokers."""
+    transaction = KafkaCommittable.of(committable).transaction
+    with SinkJob(servers, job, topic="none", generation=2) as other:
+        answers = [other.transactions.end([transaction], commit=True)[transaction.id]]
+        await_state(other, committable, State.COMPLETE_COMMIT)
+        answers.append(other.transactions.end([transaction], commit=True)[transaction.id])
+        (settlement,) = other.committer().commit(other.author, [committable])
+        assert settlement.outcome is Outcome.COMMITTED, settlement.evidence
+    return answers
+
+
+def test_the_recorded_version_serves_a_commit_by_another_process_and_its_repeats(
+    broker: LocalKafka, job: str, out: str, version: int
+) -> None:
+    """Version 4 leaves the epoch, so the brokers know a repeat; version 5 raises it by one, and they still do."""
+    with SinkJob(broker.bootstrap_servers, job, topic=out) as sink:
+        (committable,) = sink.prepared(1, [b"a"])
+        transaction = KafkaCommittable.of(committable).transaction
+        assert transaction.version == (5 if version == 2 else 4)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
+            answers = elsewhere.submit(commit_twice, sink.servers, job, committable).result()
+        assert answers == [ErrorCode.NONE, ErrorCode.NONE]
+        assert sink.view(committable).epoch - transaction.epoch == (1 if version == 2 else 0)
+        opposite = sink.transactions.end([transaction], commit=False)[transaction.id]
+        assert classify(opposite) is EndAnswer.DOUBT, "a refusal proves nothing"
+        assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+    assert Topics(broker.bootstrap_servers, job).values(out) == [b"a"]
 
 
 @pytest.mark.kill
@@ -373,6 +406,7 @@ def set_version(sink: SinkJob, version: int) -> None:
 def test_outcomes_are_true_when_the_cluster_changes_its_version_while_transactions_are_pending(
     broker: LocalKafka, sink: SinkJob, out: str, version: int, before: int, after: int
 ) -> None:
+    needs_transaction_version(max(before, after))
     set_version(sink, before)
     with SinkJob(broker.bootstrap_servers, f"{sink.job}-long", topic=out) as long:
         (short,) = sink.prepared(1, [b"lost"])

@@ -11,9 +11,11 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka.versions import highest_transaction_version
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions
+from tests.support.brokers import needs_transaction_version
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -21,14 +23,18 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def older_kafka() -> Iterator[LocalKafka]:
-    """A broker at transaction.version 1."""
-    with LocalKafka(transaction_version=1, transaction_timeout_scan_ms=200, heap="256m") as local:
+    """A broker at transaction.version 1, or the highest below it."""
+    with LocalKafka(
+        transaction_version=min(1, highest_transaction_version()), transaction_timeout_scan_ms=200, heap="256m"
+    ) as local:
         yield local
 
 
 @pytest.fixture(params=[5, 4], ids=["v5", "v4"])
 def version(request: pytest.FixtureRequest) -> int:
     """The version of EndTxn."""
+    if request.param == 5:
+        needs_transaction_version(2)
     return int(request.param)
 
 
@@ -86,6 +92,7 @@ def test_abort_after_commit_is_refused_with_48(sink: SinkJob) -> None:
 
 
 def test_the_other_version_after_a_commit_is_refused_although_committed(sink: SinkJob, version: int) -> None:
+    needs_transaction_version(2)  # else the brokers have version 4 alone
     transaction = handle(sink).transaction
     end(sink, transaction)
     await_state(sink, transaction.id, State.COMPLETE_COMMIT)

@@ -113,6 +113,7 @@ def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
         assert f"onceward/coordinator/ops/project/{Path(file).name.removeprefix('.')}.txt" in core
     assert not any("deploy" in name or name.endswith((".yml", ".json")) for name in core)
     assert all(name.startswith("onceward/coordinator/dev/") for name in dev)
+    assert {f"onceward/coordinator/dev/kafka/jars-{version}.txt" for version in ("3.9", "4.0", "4.3")} <= set(dev)
     assert not set(core) & set(dev)
 
 

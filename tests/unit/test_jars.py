@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.errors import LocalPostgresError, LocalServerError
+from onceward.coordinator.dev.errors import LocalKafkaError, LocalPostgresError, LocalServerError
 from onceward.coordinator.dev.jars import JarList
 from onceward.coordinator.dev.java import find_java
+from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.kafka import versions as kafka
 from onceward.coordinator.dev.kafka.jars import jar_list
 from onceward.coordinator.dev.postgres import binaries as postgres
 from onceward.coordinator.dev.postgres.binaries import VERSION_VARIABLE
@@ -74,11 +76,39 @@ def entries(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.name != "fetch.lock")
 
 
-def test_the_committed_manifest_names_every_jar_once_with_its_checksum() -> None:
-    names = [jar.file_name for jar in jar_list().jars]
-    assert len(set(names)) == len(names) == 46
-    assert {"kafka_2.13-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} <= set(names)
-    assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.size > 0 for jar in jar_list().jars)
+@pytest.mark.parametrize(
+    ("version", "count", "some"),
+    [
+        ("", 46, {"kafka_2.13-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("4.0", 44, {"kafka_2.13-4.0.2.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("3.9", 48, {"kafka_2.13-3.9.2.jar", "slf4j-reload4j-1.7.36.jar"}),
+    ],
+)
+def test_each_list_names_every_jar_of_its_broker_once_with_its_checksum(
+    version: str, count: int, some: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kafka.VERSION_VARIABLE, version)
+    listed = jar_list().jars
+    names = [jar.file_name for jar in listed]
+    assert len(set(names)) == len(names) == count
+    assert some <= set(names)
+    assert all(len(bytes.fromhex(jar.sha256)) == 32 and jar.size > 0 for jar in listed)
+
+
+def test_another_kafka_has_its_own_transaction_versions_and_an_unknown_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(kafka.VERSION_VARIABLE, raising=False)
+    assert LocalKafka().transaction_version == 2
+    default = jar_list().version
+    monkeypatch.setenv(kafka.VERSION_VARIABLE, "3.9")
+    assert LocalKafka().transaction_version == 0
+    assert jar_list().version != default, "they share no directory"
+    with pytest.raises(LocalKafkaError, match=r"Kafka 3\.9 is 0 to 0, not 2"):
+        LocalKafka(transaction_version=2)
+    monkeypatch.setenv(kafka.VERSION_VARIABLE, "3.8")
+    with pytest.raises(LocalKafkaError, match=r"3\.9, 4\.0, 4\.3 can be fetched"):
+        LocalKafka()
 
 
 def test_jars_are_fetched_once_with_progress_and_then_used_without_asking(registry: Registry, cache: Path) -> None:

@@ -15,7 +15,7 @@ def main() -> int:
         prog="python -m onceward.coordinator.dev.kafka", description="A real Kafka on loopback."
     )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
+    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2))
     parser.add_argument("--directory", type=Path, help="keep the data here; by default it is removed at the end")
     parser.add_argument("--port", type=int, help="of the first broker; by default a free one")
     parser.add_argument(

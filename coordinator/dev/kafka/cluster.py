@@ -16,6 +16,7 @@ from onceward.coordinator.dev.kafka.jars import broker_jars
 from onceward.coordinator.dev.kafka.node import Node
 from onceward.coordinator.dev.kafka.places import DataDirectory, free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
+from onceward.coordinator.dev.kafka.versions import broker_version, highest_transaction_version
 
 __all__ = ["LocalKafka"]
 
@@ -44,7 +45,7 @@ class LocalKafka:
     def __init__(
         self,
         brokers: int = 1,
-        transaction_version: int = 2,
+        transaction_version: int | None = None,
         directory: Path | None = None,
         properties: Mapping[str, str] | None = None,
         *,
@@ -58,18 +59,23 @@ class LocalKafka:
         """Describe the cluster; nothing is started yet.
 
         `brokers`: 1, or 3 (replication 3, two in sync). `transaction_version`: the cluster's feature
-        ``transaction.version``, 0 to 2. `directory`: kept after `stop` and reused with its data; None for a temporary
-        one. `transaction_timeout_scan_ms`: how often the broker looks for timed out transactions. `heap`: of each
-        broker, in Java's notation. `port`: the first broker's client port, the others follow; None for free ones.
-        `progress`: called during the fetch of the broker's jars, if they are not in the cache yet. `advertised`:
-        further plain text listeners by name, each with the address, ``host:port``, that each broker returns to the
-        listener's clients, as for clients behind a proxy or a load balancer. `record`: a single broker archives its
-        classes here when it stops (`write_class_archive`).
+        ``transaction.version``, 0 to 2; None for the highest that the brokers' version has. `directory`: kept after
+        `stop` and reused with its data; None for a temporary one. `transaction_timeout_scan_ms`: how often the broker
+        looks for timed out transactions. `heap`: of each broker, in Java's notation. `port`: the first broker's client
+        port, the others follow; None for free ones. `progress`: called during the fetch of the broker's jars, if they
+        are not in the cache yet. `advertised`: further plain text listeners by name, each with the address,
+        ``host:port``, that each broker returns to the listener's clients, as for clients behind a proxy or a load
+        balancer. `record`: a single broker archives its classes here when it stops (`write_class_archive`).
         """
         if brokers not in (1, 3):
             raise LocalKafkaError(f"A local Kafka has 1 or 3 brokers, not {brokers}.")
-        if transaction_version not in (0, 1, 2):
-            raise LocalKafkaError(f"transaction.version is 0, 1 or 2, not {transaction_version}.")
+        highest = highest_transaction_version()
+        if transaction_version is None:
+            transaction_version = highest
+        if not 0 <= transaction_version <= highest:
+            raise LocalKafkaError(
+                f"transaction.version of Kafka {broker_version()} is 0 to {highest}, not {transaction_version}."
+            )
         self.brokers = brokers
         self.transaction_version = transaction_version
         self._wanted_directory = directory

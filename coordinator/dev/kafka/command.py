@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 0.5
 
 def run_dev_kafka(
     brokers: int = 1,
-    transaction_version: int = 2,
+    transaction_version: int | None = None,
     directory: Path | None = None,
     port: int | None = None,
     transaction_timeout_scan_ms: int = 10_000,
@@ -54,7 +54,11 @@ def run_dev_kafka(
                 make_topics(kafka.bootstrap_servers, topics, partitions=partitions, replicas=brokers)
             print(kafka.bootstrap_servers, flush=True)
             place = f"data in {kafka.directory}" if directory else "data is removed at the end"
-            print(f"transaction.version {transaction_version}, {place}; stop with Ctrl-C", file=sys.stderr, flush=True)
+            print(
+                f"transaction.version {kafka.transaction_version}, {place}; stop with Ctrl-C",
+                file=sys.stderr,
+                flush=True,
+            )
             while not stop.wait(_LOOK_EVERY_S):
                 if len(kafka.pids) < brokers:
                     ended = min(set(range(1, brokers + 1)) - kafka.pids.keys())

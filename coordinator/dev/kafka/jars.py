@@ -1,20 +1,23 @@
 """The broker's jars."""
 
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from onceward.coordinator.dev.jars import JarList, Progress
+from onceward.coordinator.dev.kafka.versions import broker_version, jars_of
 from onceward.coordinator.jvm.archives import fingerprint
 
 __all__ = ["broker_jars", "class_archive", "jar_list"]
 
 
-@cache
 def jar_list() -> JarList:
-    """The jars of a Kafka broker and what it runs on."""
-    listed = files("onceward.coordinator.dev.kafka").joinpath("jars.txt").read_text(encoding="ascii")
-    return JarList("the broker's", "kafka", listed)
+    """The jars of a Kafka broker and what it runs on. Raises `LocalKafkaError` for a version that cannot be fetched."""
+    return _jar_list(broker_version())
+
+
+@cache
+def _jar_list(version: str) -> JarList:
+    return JarList("the broker's", "kafka", jars_of(version))
 
 
 def broker_jars(progress: Progress | None = None) -> Path:

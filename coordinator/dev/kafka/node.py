@@ -45,7 +45,7 @@ class Node:
     def formatting(self, settings: NodeSettings, cluster_id: str, transaction_version: int) -> "subprocess.Popen[str]":
         """Start formatting the node's empty storage; the caller waits for the process and reads its output."""
         settings.write()
-        tool = [*self._java, f"-Dlog4j2.configurationFile={settings.logging_file}", "kafka.tools.StorageTool"]
+        tool = [*self._java, *_logging(settings), "kafka.tools.StorageTool"]
         tool += ["format", "--cluster-id", cluster_id, "--config", str(settings.properties_file)]
         tool += ["--feature", f"transaction.version={transaction_version}"]
         return subprocess.Popen(tool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -53,8 +53,7 @@ class Node:
     def start(self, settings: NodeSettings) -> None:
         """Start the broker; return as soon as the process exists."""
         settings.write()
-        broker = [*self._java, *self._record, f"-Dlog4j2.configurationFile={settings.logging_file}"]
-        broker += ["kafka.Kafka", str(settings.properties_file)]
+        broker = [*self._java, *self._record, *_logging(settings), "kafka.Kafka", str(settings.properties_file)]
         try:
             self._process = ManagedProcess(
                 f"broker {settings.node}",
@@ -85,3 +84,9 @@ class Node:
         self._process.end()
         self._process = None
         return by_itself
+
+
+def _logging(settings: NodeSettings) -> list[str]:
+    """The options for the log; each broker reads one of them."""
+    older, newer = settings.logging_files
+    return [f"-Dlog4j.configuration={older.as_uri()}", f"-Dlog4j2.configurationFile={newer}"]

@@ -44,8 +44,9 @@ class NodeSettings:
         return self.directory / "broker.log"
 
     @property
-    def logging_file(self) -> Path:
-        return self.directory / "log4j2.properties"
+    def logging_files(self) -> tuple[Path, Path]:
+        """For brokers of Kafka 3, and for newer ones."""
+        return self.directory / "log4j.properties", self.directory / "log4j2.properties"
 
     @property
     def data_directory(self) -> Path:
@@ -99,16 +100,25 @@ class NodeSettings:
         shutil.rmtree(self.data_directory, ignore_errors=True)
 
     def write(self) -> None:
-        """Rewrite ``server.properties`` and ``log4j2.properties``."""
+        """Rewrite ``server.properties`` and the `logging_files`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lines = [f"{name}={_escaped(value)}" for name, value in self.properties().items()]
         self.properties_file.write_text("\n".join(lines) + "\n")
-        self.logging_file.write_text(
+        log_file = _escaped(str(self.log_file))
+        older, newer = self.logging_files
+        older.write_text(
+            "log4j.rootLogger=WARN, file\n"
+            "log4j.appender.file=org.apache.log4j.FileAppender\n"
+            f"log4j.appender.file.File={log_file}\n"
+            "log4j.appender.file.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.file.layout.ConversionPattern=%d %p %c{1} %m%n\n"
+        )
+        newer.write_text(
             "rootLogger.level=WARN\n"
             "rootLogger.appenderRef.file.ref=file\n"
             "appender.file.type=File\n"
             "appender.file.name=file\n"
-            f"appender.file.fileName={_escaped(str(self.log_file))}\n"
+            f"appender.file.fileName={log_file}\n"
             "appender.file.layout.type=PatternLayout\n"
             "appender.file.layout.pattern=%d %p %c{1} %m%n\n"
         )
