@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
-from benchmarks.coordinator.page import measure_page
+from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import measure_size
 from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS
@@ -55,8 +55,13 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
     ),
     "page": (
         "the page, open in a browser, while 100 jobs take checkpoints of 4 committables; shares of one core",
-        lambda place: measure_page(place, 100, (10, 1), 20.0, 4),
+        lambda place: measure_page(place, 100, (3600, 10, 1), 20.0, 4),
         lambda place: measure_page(place, 3, (1,), 3.0, 1),
+    ),
+    "readings": (
+        "one reading of the page of 100 jobs",
+        lambda place: measure_readings(place, 100, 20),
+        lambda place: measure_readings(place, 3, 2),
     ),
     "size": (
         "the store after so many settled checkpoints of 20 jobs, of which each keeps 10",

@@ -5,6 +5,7 @@ import os
 import statistics
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +17,19 @@ from benchmarks.chromium import chromium
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.jobs import SLOTS
 from benchmarks.coordinator.server import ServedCoordinator, served
+from benchmarks.coordinator.size import fill
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["measure_page"]
+__all__ = ["measure_page", "measure_readings"]
 
+_CHECKPOINTS = 10
+"""That each job has in the store: what retention keeps by default."""
+_KEPT_S = 1.2
+"""A little longer than the page keeps an answer."""
 _VIEWS = {"no tab": "", "jobs": "/", "one job": "/jobs/job-0"}
 _SETTLING_DOWN_S = 5.0
+_SPREAD_S = 10.0
+"""The jobs start, and so take their checkpoints, evenly over their interval, or over this time."""
 _OPENED_S = 3.0
 """A tab is open for so long before it counts: its first load is not what it costs to stay."""
 
@@ -43,6 +51,31 @@ def measure_page(
     return rows
 
 
+def measure_readings(directory: Path, jobs: int, readings: int) -> list[dict[str, Any]]:
+    """One row for each view, of jobs that nothing drives: the coordinator's CPU for one reading, all included. It
+    depends little on what else runs on the machine."""
+    directory.mkdir(mode=0o700, parents=True)
+    fill(directory / "store.db", jobs, _CHECKPOINTS)
+    rows: list[dict[str, Any]] = []
+    with ServedCoordinator(directory, web=True) as coordinator:
+        time.sleep(_SETTLING_DOWN_S)
+        for view, address in _VIEWS.items():
+            begun, cpu = time.perf_counter(), coordinator.cpu_seconds
+            size = 0
+            for _ in range(readings):
+                time.sleep(_KEPT_S)
+                if address:
+                    with urllib.request.urlopen(f"http://{coordinator.page}{address}") as answer:
+                        size = len(answer.read())
+            used, took = coordinator.cpu_seconds - cpu, time.perf_counter() - begun
+            if not address:
+                idle = used / took
+            else:
+                cost = used - idle * took
+                rows.append({"view": view, "jobs": jobs, "bytes": size, "cpu_ms": round(cost / readings * 1000, 1)})
+    return rows
+
+
 async def _measure(
     coordinator: ServedCoordinator, jobs: int, interval: int, seconds: float, rounds: int
 ) -> list[dict[str, Any]]:
@@ -51,7 +84,8 @@ async def _measure(
         SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{interval}s", SLOTS, measured)
         for number in range(jobs)
     ]
-    tasks = [asyncio.create_task(_later(one, interval * number / jobs)) for number, one in enumerate(drivers)]
+    spread = min(interval, _SPREAD_S) / jobs
+    tasks = [asyncio.create_task(_later(one, spread * number)) for number, one in enumerate(drivers)]
     shares: dict[str, list[float]] = {view: [] for view in _VIEWS}
     requests: list[Any] = []
     try:

@@ -12,7 +12,7 @@ from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
 from benchmarks.coordinator.main import main
-from benchmarks.coordinator.page import measure_page
+from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import JOBS, measure_size
 from benchmarks.percentiles import percentile
 from onceward.coordinator.protocol.values import JobName
@@ -81,6 +81,12 @@ def test_an_open_page_is_measured_beside_none(tmp_path: Path) -> None:
     assert [(row["view"], row["broken"]) for row in rows] == [("jobs", 0), ("one job", 0)]
     for row in rows:
         assert row["cost"] == pytest.approx(row["share_with"] - row["share_without"], abs=1e-3)
+
+
+def test_a_longer_page_is_more_bytes(tmp_path: Path) -> None:
+    few, many = (measure_readings(tmp_path / str(jobs), jobs, 1)[0] for jobs in (1, 20))
+    assert (few["view"], many["view"]) == ("jobs", "jobs")
+    assert few["bytes"] < many["bytes"]
 
 
 def test_held_jobs_are_all_back_after_a_crash_of_the_coordinator(tmp_path: Path) -> None:
