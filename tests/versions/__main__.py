@@ -83,9 +83,13 @@ def _environment(axis: str, version: str) -> tuple[Path, dict[str, str]]:
     if axis in ("python", "pyspark"):
         venv = cache_directory() / f"{axis}-{version}"
         variables["ONCEWARD_VENV"] = str(venv)
-    done = subprocess.run(["sh", _ROOT / "scripts" / "setup.sh"], env=variables, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise NotOfferedError(" ".join(done.stderr.split("\n")[-2:]).strip())
+    last = ""
+    command = ["sh", str(_ROOT / "scripts" / "setup.sh")]
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as setup:
+        for last in setup.stderr or ():
+            print(last, end="", file=sys.stderr, flush=True)
+    if setup.returncode != 0:
+        raise NotOfferedError(last.strip() or "its environment could not be made")
     return venv / "bin" / "python", variables
 
 

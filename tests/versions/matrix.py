@@ -152,11 +152,6 @@ class Result:
     groups: Mapping[str, Group] = field(default_factory=dict)
     missing: str = ""
 
-    @property
-    def good(self) -> bool:
-        """Whether each group of the axis passed."""
-        return all((group := self.groups.get(name)) is not None and group.good for name in AXES[self.axis].groups)
-
     def write(self, directory: Path) -> None:
         """Keep it as ``AXIS-VERSION.json``."""
         text = json.dumps(asdict(self), indent=1, sort_keys=True)
