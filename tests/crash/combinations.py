@@ -10,7 +10,7 @@ from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, s
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, at_point
-from tests.support.schedules import Kill, Schedule
+from tests.support.schedules import STAYING_POINTS, Kill, Schedule
 
 __all__ = ["combine"]
 
@@ -42,7 +42,8 @@ def combine(harness: Harness, seed: int, *, moves: int = _MOVES_OF_A_SCHEDULE) -
 
 
 def _point(chance: random.Random, process: str) -> tuple[KillPoint, int]:
-    points = [p for p in KillPoint if p.startswith(process) and scene_of(p).name in _REACHED_BY_ALL]
+    passed = [p for p in KillPoint if p.startswith(process) and p not in STAYING_POINTS]
+    points = [p for p in passed if scene_of(p).name in _REACHED_BY_ALL]
     point = chance.choice(points)
     return point, 1 if point in ONCE_PER_PROCESS else chance.randint(1, 3)
 

@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 _AT_A_TIME = 2
 """Parts. One leaves much of two cores idle: its processes wait for each other, and for the time of a kill."""
-_LONG = ("streams", "combinations", "leaders", "spark")
+_LONG = ("streams", "combinations", "leaders", "spark", "staying")
 """Parts that begin first, so that none of them runs alone at the end."""
 
 

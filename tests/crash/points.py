@@ -13,7 +13,7 @@ from onceward.coordinator.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import REACH_LIMIT_S, at_point
-from tests.support.schedules import Schedule
+from tests.support.schedules import STAYING_POINTS, Schedule
 from tests.support.topics import open_transactions_hold_back
 from tests.support.waiting import wait_until
 
@@ -31,7 +31,7 @@ __all__ = [
 
 Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 
-_OF_PIPELINES = [point for point in KillPoint if not point.startswith("batch.")]
+_OF_PIPELINES = [point for point in KillPoint if not point.startswith("batch.") and point not in STAYING_POINTS]
 ONCE_PER_PROCESS = {
     "driver.before_open",
     "driver.after_open",

@@ -10,7 +10,7 @@ from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, KilledJob, at_point
 from tests.support.processes import descendants
-from tests.support.schedules import Kill, Schedule
+from tests.support.schedules import STAYING_POINTS, Kill, Schedule
 from tests.support.spark_cluster import AWAY_S, CLUSTER, LOCAL, SMALL, standalone
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,8 @@ def kill_tasks(
 ) -> Schedule:
     """Kill a Python worker at every kill point of a task, at the ``nth`` pass; Spark retries. Ranges have default
     sizes."""
-    kills = [at_point("Python worker", point, nth) for point in KillPoint if point.startswith("task.")]
+    points = [point for point in KillPoint if point.startswith("task.") and point not in STAYING_POINTS]
+    kills = [at_point("Python worker", point, nth) for point in points]
     armed = harness.arm(*kills)
     setup = Setup(
         spark=LOCAL,

@@ -19,7 +19,7 @@ from tests.crash.streams import POINTS
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
 from tests.support.harness import Harness
 from tests.support.repeats import unexplained
-from tests.support.schedules import Schedule
+from tests.support.schedules import STAYING_POINTS, Schedule
 
 pytestmark = pytest.mark.long
 
@@ -200,4 +200,6 @@ def test_the_leader_is_disturbed_at_every_kill_point_of_a_coordinator() -> None:
 
 
 def test_every_kill_point_has_a_scene_that_passes_it() -> None:
-    assert sorted((*POINTS, *(point for scene in SCENES for point in scene.points()))) == sorted(KillPoint)
+    assert sorted((*POINTS, *STAYING_POINTS, *(point for scene in SCENES for point in scene.points()))) == sorted(
+        KillPoint
+    )

@@ -9,6 +9,7 @@ import pytest
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.feeder import Feeder
 from tests.support.processes import QUICK, JobProcesses, Starter, bounded, free_address
+from tests.support.schedules import STAYING_POINTS
 from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
 
@@ -16,8 +17,6 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.
 
 REPLAY_POINTS = [KillPoint.DRIVER_BEFORE_REPLAY, KillPoint.DRIVER_AFTER_REPLAY, KillPoint.DRIVER_AFTER_AMEND]
 """Covered by test_replay.py, where a transaction is lost."""
-STAYING_POINTS = [KillPoint.DRIVER_AFTER_CUT, KillPoint.TASK_AFTER_CUT, KillPoint.TASK_AFTER_VOTE]
-"""Only tasks that stay pass them."""
 ELSEWHERE = {KillPoint.DRIVER_AFTER_ABORT, KillPoint.DRIVER_BEFORE_CLOSE, *REPLAY_POINTS, *STAYING_POINTS}
 DRIVER_POINTS = [point for point in KillPoint if point.startswith("driver.") and point not in ELSEWHERE]
 OPENING_POINTS = {

@@ -46,6 +46,7 @@ class Setup:
         adaptive: bool = False,
         min_partitions: int | None = None,
         at_least_once: bool = False,
+        staying: bool = False,
         per_checkpoint: int | None = 300,
         transaction_timeout: str | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -57,13 +58,15 @@ class Setup:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
         ``batches``: through a function in the worker. Neither = a plain copy. ``rate``: records per second and
-        partition. ``output``: settings of the output topic. ``source_on``, ``sink_on``: the brokers that hold every
-        partition, the leader first; empty = the cluster chooses."""
+        partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
+        topic. ``source_on``, ``sink_on``: the brokers that hold every partition, the leader first; empty = the cluster
+        chooses."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
         self.batches, self.adaptive, self.min_partitions = batches, adaptive, min_partitions
         self.at_least_once = at_least_once
+        self.staying = staying
         self.settings = {**_QUICK, **(settings or {})}
 
     @property
@@ -135,9 +138,10 @@ class Job(KilledJob):
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
             "dataframe": self.setup.transform,
             "batches": self.setup.batches,
+            "tasks": "staying" if self.setup.staying else "per_checkpoint",
             "source_options": {
                 "start": "earliest",
-                "max_offsets_per_checkpoint": self.setup.per_checkpoint,
+                "max_offsets_per_checkpoint": None if self.setup.staying else self.setup.per_checkpoint,
                 "adaptive": self.setup.adaptive,
                 "min_partitions": self.setup.min_partitions,
             },

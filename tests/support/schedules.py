@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Kill", "Outcome", "Schedule"]
+from onceward.coordinator.killpoints import KillPoint
+
+__all__ = ["STAYING_POINTS", "Kill", "Outcome", "Schedule"]
+
+STAYING_POINTS = (KillPoint.DRIVER_AFTER_CUT, KillPoint.TASK_AFTER_CUT, KillPoint.TASK_AFTER_VOTE)
+"""Passed only where tasks stay."""
 
 
 class Outcome(StrEnum):

@@ -95,6 +95,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "driver": ("client", "control", "executor"),
 }
 EXECUTOR_MODULES = (
+    "coordinator.pipeline.staying.executor",
+    "sources.kafka.executor.follower",
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.kafka.executor.writer",
