@@ -16,7 +16,7 @@ from playwright.async_api import Browser, async_playwright
 from benchmarks.chromium import chromium
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.jobs import SLOTS
-from benchmarks.coordinator.server import ServedCoordinator, served
+from benchmarks.coordinator.server import ServedCoordinator
 from benchmarks.coordinator.size import fill
 from onceward.coordinator.protocol.values import JobName
 
@@ -40,13 +40,18 @@ def measure_page(
     """One row for each interval of the jobs' checkpoints, in seconds, and each view. A round has ``seconds`` without a
     tab, then ``seconds`` with one on each view; a cost is the difference, as a share of one core.
 
-    ``seconds`` should be a multiple of the intervals, so that as many checkpoints are in each.
+    With an interval of 0 nothing drives the jobs: all that the coordinator does is the page. ``seconds`` should be a
+    multiple of the others, so that as many checkpoints are in each.
     """
     if chromium() is None:
         raise SystemExit("Chromium is missing; sh scripts/chromium.sh says how to install it")
     rows: list[dict[str, Any]] = []
     for interval in intervals:
-        with served(directory / str(interval), web=True) as coordinator:
+        place = directory / str(interval)
+        place.mkdir(mode=0o700, parents=True)
+        if not interval:
+            fill(place / "store.db", jobs, _CHECKPOINTS)
+        with ServedCoordinator(place, web=True) as coordinator:
             rows += asyncio.run(_measure(coordinator, jobs, interval, seconds, rounds))
     return rows
 
@@ -82,7 +87,7 @@ async def _measure(
     measured = Measurements()
     drivers = [
         SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{interval}s", SLOTS, measured)
-        for number in range(jobs)
+        for number in range(jobs if interval else 0)
     ]
     spread = min(interval, _SPREAD_S) / jobs
     tasks = [asyncio.create_task(_later(one, spread * number)) for number, one in enumerate(drivers)]

@@ -95,12 +95,10 @@ class ServedCoordinator:
 
 
 @contextmanager
-def served(
-    directory: Path, *, store_url: str = "", delay_ms: float = 0.0, web: bool = False
-) -> Iterator[ServedCoordinator]:
+def served(directory: Path, *, store_url: str = "", delay_ms: float = 0.0) -> Iterator[ServedCoordinator]:
     """A coordinator with a new store in ``directory``, which is made."""
     directory.mkdir(mode=0o700, parents=True)
-    with ServedCoordinator(directory, store_url=store_url, delay_ms=delay_ms, web=web) as coordinator:
+    with ServedCoordinator(directory, store_url=store_url, delay_ms=delay_ms) as coordinator:
         yield coordinator
 
 

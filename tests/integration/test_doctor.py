@@ -1,4 +1,4 @@
-"""`onceward doctor` on a real broker: it says what a job's preflight would say, and changes nothing."""
+"""`onceward doctor` on a real broker and a real Spark: it says what a preflight would say, and changes nothing."""
 
 import json
 import os
