@@ -35,7 +35,7 @@ __all__ = ["KafkaFollowing"]
 _KAFKA_LOG = logger("onceward.kafka")
 
 _FIRST_WAIT_S = 1.0
-_WAIT_S = 0.02
+_WAIT_S = 0.05
 _FETCH_WAITS = 10
 """Fetches that may wait in one interval: each waits for a tenth of it, or for enough records."""
 _FETCH_WAIT_MS = (2, 100)
