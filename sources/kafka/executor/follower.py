@@ -36,10 +36,10 @@ _KAFKA_LOG = logger("onceward.kafka")
 
 _FIRST_WAIT_S = 1.0
 _WAIT_S = 0.05
-_FETCH_WAITS = 10
-"""Fetches that may wait in one interval: each waits for a tenth of it, or for enough records."""
+_FETCH_WAITS = 2
+"""Fetches that may wait in one interval: each waits for half of it, or for enough records."""
 _FETCH_WAIT_MS = (2, 100)
-_FETCH_BYTES = 32 * 1024
+_FETCH_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
