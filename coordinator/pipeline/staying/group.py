@@ -148,9 +148,9 @@ class TaskGroup:
         know. Return whether all tasks have ended in order: each has aborted its open transaction."""
         self.order_end()
         with self._lock:
-            in_order = self._lock.wait_for(
-                lambda: self._job_over or self._lost is not None or self._all_over(), _END_S
-            ) and (self._all_over() and self._lost is None)
+            # not the end of the job: Spark may report it before the last word of a task is heard
+            self._lock.wait_for(lambda: self._lost is not None or self._all_over(), _END_S)
+            in_order = self._lost is None and self._all_over()
         self._job_thread.join(_JOB_S if in_order and self._failure is None else 0)
         if self._job_thread.is_alive():
             self._cancel()

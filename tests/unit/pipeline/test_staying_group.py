@@ -1,0 +1,155 @@
+"""A group of staying tasks as its driver sees it: the tasks are threads that speak over real connections."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from onceward.coordinator.pipeline.staying import group as groups
+from onceward.coordinator.pipeline.staying.group import TaskGroup
+from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, connect, new_secret
+from tests.support.waiting import wait_until
+
+
+class Cluster:
+    """Instead of Spark: runs each task in a thread until all have ended, or they are killed."""
+
+    def __init__(self) -> None:
+        self.secret = new_secret()
+        self.address = ("", 0)
+        self.started, self.over = threading.Event(), threading.Event()
+        self.cancelled = False
+        self.links: dict[int, Link] = {}
+
+    def job(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.started.set()
+        self.over.wait()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.over.set()
+
+    def task(self, slot: int, *, mark: str | None = None) -> Link:
+        """Let the task of a slot come, and begin."""
+        self.started.wait()
+        link = self.links[slot] = connect(self.address, self.secret)
+        link.send({"hello": slot, "attempt": slot})
+        assert link.receive() == {"task": "copy"}
+        link.send({"mark": mark or f"worker-{slot}"})
+        return link
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.over.set()
+    for link in made.links.values():
+        link.close()
+
+
+def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda: None) -> TaskGroup:
+    return TaskGroup(
+        slots,
+        cluster.secret,
+        bind="127.0.0.1",
+        host="127.0.0.1",
+        begin={"task": "copy"},
+        job=cluster.job,
+        cancel=cluster.cancel,
+        changed=changed,
+    )
+
+
+def votes(link: Link, checkpoint: int) -> None:
+    order = link.receive()
+    assert order["cut"] == checkpoint
+    link.send({"vote": f"vote-{checkpoint}", "checkpoint": checkpoint, "reached": {"ranges": []}})
+
+
+def ends(cluster: Cluster) -> None:
+    for link in cluster.links.values():
+        assert "end" in link.receive()
+        link.send({"ended": True})
+    cluster.over.set()
+
+
+def test_a_checkpoint_is_cut_when_every_slot_has_voted(cluster: Cluster) -> None:
+    group = group_of(cluster, 2)
+    first = cluster.task(0)
+    assert not group.ready
+    second = cluster.task(1)
+    wait_until(lambda: group.ready, "both tasks have begun")
+    assert group.marks == {"worker-0", "worker-1"}
+    group.cut(7, {"committed": {}})
+    votes(first, 7)
+    wait_until(lambda: not group.broken and group.reports(7) is None, "one vote is not enough")
+    votes(second, 7)
+    wait_until(lambda: group.reports(7), "both have voted")
+    assert [report.vote for report in group.reports(7) or ()] == ["vote-7", "vote-7"]
+    threading.Thread(target=ends, args=(cluster,)).start()
+    assert group.end()
+    assert not cluster.cancelled
+
+
+def test_news_of_the_next_checkpoint_survive_until_its_cut(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    link = cluster.task(0)
+    link.send({"news": True})
+    wait_until(lambda: group.news, "news have come")
+    group.cut(7, {})
+    assert not group.news
+    votes(link, 7)
+    link.send({"news": True})
+    wait_until(lambda: group.news, "the next news have come")
+    assert group.reports(7) is not None
+
+
+def test_a_failed_task_ends_the_group_in_order_and_says_why(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    cluster.task(0).send({"failed": "Traceback (most recent call last):\nValueError: poison"})
+    wait_until(lambda: group.broken, "the failure is known")
+    assert "ValueError: poison" in str(group.failure())
+    assert group.end(), "the task has aborted its transaction before it said so"
+    assert cluster.cancelled, "Spark would start it again"
+
+
+def test_a_lost_task_breaks_the_group_out_of_order(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    cluster.task(0).close()
+    wait_until(lambda: group.broken, "the loss is noticed")
+    assert "slot 0 is lost" in str(group.failure())
+    assert not group.end()
+
+
+def test_a_task_that_spark_starts_again_breaks_the_group_and_is_turned_away(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    first = cluster.task(0)
+    again = connect(cluster.address, cluster.secret)
+    again.send({"hello": 0, "attempt": 1})
+    with pytest.raises(LinkLostError):
+        again.receive()
+    wait_until(lambda: group.broken, "the second attempt is noticed")
+    assert "a second time" in str(group.failure())
+    assert not group.end()
+    first.close()
+
+
+def test_a_task_that_does_not_end_is_killed_and_may_still_write(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_END_S", 0.2)
+    group = group_of(cluster, 1)
+    cluster.task(0)
+    wait_until(lambda: group.ready, "the task has begun")
+    assert not group.end()
+    assert cluster.cancelled
+
+
+def test_a_job_that_ends_by_itself_breaks_the_group(cluster: Cluster) -> None:
+    woken = threading.Event()
+    group = group_of(cluster, 1, woken.set)
+    cluster.over.set()
+    wait_until(lambda: group.broken, "the end is noticed")
+    assert woken.wait(60), "the driver's main thread is woken"
