@@ -31,7 +31,7 @@ _RETRY_MS = 500
 _SOONEST_S = 1.0
 _LATEST_S = 10.0
 _SHARE = 125
-"""The next look is so many times later than the last one took, within these bounds: under 1 % of a core per view."""
+"""Pause before the next look, in durations of the last one, within these bounds: under 1 % of a core per view."""
 
 _PASSING = re.compile(r'<p class="[^"]*\bread">.*?</p>|(?<=>)[^<]*(?=</time>)')
 """What changes with time alone. The script keeps it up to date."""

@@ -18,6 +18,7 @@ __all__ = [
     "DRIVER",
     "EXECUTOR",
     "WORKER",
+    "kill_driver",
     "kill_driver_jvm",
     "kill_drivers",
     "kill_in_spark",
@@ -80,7 +81,7 @@ def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Sched
     def body(job: Job) -> None:
         job.settles(2)
         for _ in range(times):
-            _kill_driver(job, chance)
+            kill_driver(job, chance)
             for point in (KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_BETWEEN_END_TXN):
                 armed = job.harness.arm(at_point(DRIVER, point, 3))
                 job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
@@ -90,10 +91,10 @@ def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Sched
     return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
 
-def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
+def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int, staying: bool = False) -> Schedule:
     """Kill workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
     chance = random.Random(seed)
-    setup = Setup(spark=CLUSTER, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
+    setup = Setup(spark=CLUSTER, staying=staying, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
 
     def body(job: Job) -> None:
         job.settles()
@@ -101,9 +102,9 @@ def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int) -> Sche
             kill_one(job, "Python worker", WORKER, chance)
             kill_one(job, "executor JVM", EXECUTOR, chance)
             kill_driver_jvm(job)
-            _kill_driver(job, chance, f"{DRIVER}, local-cluster")
+            kill_driver(job, chance, f"{DRIVER}, local-cluster")
 
-    return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
+    return judged(harness, Schedule(part="staying" if staying else "spark", name=name, seed=seed), setup, body)
 
 
 def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
@@ -121,7 +122,7 @@ def kill_standalone(harness: Harness, name: str, *, seed: int) -> Schedule:
             job.kill(Kill(process="Spark worker", place=ANY_TIME), workers[0].end)
             job.settles(2)
             workers[0] = start(2)
-            _kill_driver(job, chance, f"{DRIVER}, standalone")
+            kill_driver(job, chance, f"{DRIVER}, standalone")
 
         return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
 
@@ -147,7 +148,7 @@ def kill_driver_jvm(job: KilledJob) -> None:
     job.settles(2)
 
 
-def _kill_driver(job: Job, chance: random.Random, process: str = DRIVER) -> None:
+def kill_driver(job: Job, chance: random.Random, process: str = DRIVER) -> None:
     assert job.driver is not None
     job.lives(chance.uniform(0, 1))
     job.kill(Kill(process=process, place=ANY_TIME), job.driver.end)

@@ -3,14 +3,14 @@
 import random
 
 from onceward.coordinator.killpoints import KillPoint
-from tests.crash.spark import DRIVER, EXECUTOR, WORKER, kill_driver_jvm, kill_one
+from tests.crash.spark import DRIVER, kill_driver
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point
 from tests.support.schedules import Kill, Schedule
-from tests.support.spark_cluster import CLUSTER, LOCAL
+from tests.support.spark_cluster import LOCAL
 
-__all__ = ["kill_driver_of_staying", "kill_staying_cluster", "kill_staying_tasks"]
+__all__ = ["kill_driver_of_staying", "kill_staying_tasks"]
 
 _PART = "staying"
 _FEW = 40
@@ -48,7 +48,7 @@ def kill_driver_of_staying(harness: Harness, name: str, *, seed: int, times: int
     def body(job: Job) -> None:
         job.settles(2)
         for _ in range(times):
-            _kill_driver(job, chance)
+            kill_driver(job, chance)
             job.kill(Kill(process="coordinator", place=ANY_TIME), job.harness.stop_serving)
             job.back()
             job.settles(2)
@@ -59,27 +59,3 @@ def kill_driver_of_staying(harness: Harness, name: str, *, seed: int, times: int
         job.settles(2)
 
     return judged(harness, Schedule(part=_PART, name=name, seed=seed), setup, body)
-
-
-def kill_staying_cluster(harness: Harness, name: str, *, seed: int, times: int) -> Schedule:
-    """Kill workers, an executor's JVM, the driver's JVM and the driver of a ``local-cluster``, each ``times`` times."""
-    chance = random.Random(seed)
-    setup = Setup(spark=CLUSTER, staying=True, settings=_SETTINGS, rate=_FEW)
-
-    def body(job: Job) -> None:
-        job.settles()
-        for _ in range(times):
-            kill_one(job, "Python worker", WORKER, chance)
-            kill_one(job, "executor JVM", EXECUTOR, chance)
-            kill_driver_jvm(job)
-            _kill_driver(job, chance, f"{DRIVER}, local-cluster")
-
-    return judged(harness, Schedule(part=_PART, name=name, seed=seed), setup, body)
-
-
-def _kill_driver(job: Job, chance: random.Random, process: str = DRIVER) -> None:
-    assert job.driver is not None
-    job.lives(chance.uniform(0, 1))
-    job.kill(Kill(process=process, place=ANY_TIME), job.driver.end)
-    job.drive()
-    job.settles(2)

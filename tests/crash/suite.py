@@ -25,7 +25,7 @@ from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
 from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
-from tests.crash.staying import kill_driver_of_staying, kill_staying_cluster, kill_staying_tasks
+from tests.crash.staying import kill_driver_of_staying, kill_staying_tasks
 from tests.crash.streams import kill_around_batches, kill_executors, stay_away, visit_batches
 from tests.support.harness import Harness
 from tests.support.processes import ONCEWARD
@@ -111,7 +111,7 @@ def _staying(plan: Plan) -> Iterator[Schedule]:
             yield kill_staying_tasks(harness, f"staying-copy-{nth}", nth)
         yield kill_staying_tasks(harness, "staying-batches", 2, batches=True)
         yield kill_driver_of_staying(harness, "staying-drivers", seed=plan.seed, times=2)
-        yield kill_staying_cluster(harness, "staying-cluster", seed=plan.seed, times=2)
+        yield kill_in_spark(harness, "staying-cluster", seed=plan.seed, times=2, staying=True)
 
 
 def _streams(plan: Plan) -> Iterator[Schedule]:

@@ -146,7 +146,12 @@ class TaskGroup:
     def end(self) -> bool:
         """Order all tasks to end and wait for it; then nothing of the group runs any more, as far as this driver can
         know. Return whether all tasks have ended in order: each has aborted its open transaction."""
-        self.order_end()
+        with self._lock:
+            self._ending = True
+            seats = list(self._seats.values())
+        for seat in seats:
+            with contextlib.suppress(LinkLostError):
+                seat.link.send({"end": True})
         with self._lock:
             # not the end of the job: Spark may report it before the last word of a task is heard
             self._lock.wait_for(lambda: self._lost is not None or self._all_over(), _END_S)
@@ -157,20 +162,9 @@ class TaskGroup:
             self._job_thread.join(_JOB_S)
         with contextlib.suppress(OSError):
             self._listening.close()
-        with self._lock:
-            seats = list(self._seats.values())
         for seat in seats:
             seat.link.close()
         return in_order
-
-    def order_end(self) -> None:
-        """Order all tasks to end; do not wait."""
-        with self._lock:
-            self._ending = True
-            seats = list(self._seats.values())
-        for seat in seats:
-            with contextlib.suppress(LinkLostError):
-                seat.link.send({"end": True})
 
     # -- threads
 
@@ -216,20 +210,18 @@ class TaskGroup:
             self._handshakes.release()
         slot, seat = int(hello["hello"]), _Seat(link=link)
         with self._lock:
-            if self._ending or slot in self._seats:
-                # Spark runs a task again: its first attempt may still write, so the whole group must begin again
-                if not self._ending and self._lost is None and self._failure is None:
-                    self._lost = f"Spark has started the staying task of slot {slot} a second time."
-                    self._lock.notify_all()
-                link.close()
-                again = True
-            else:
+            wanted = not self._ending and slot not in self._seats
+            if wanted:
                 self._seats[slot] = seat
-                again = False
-        if again:
+            elif not self._ending and self._lost is None and self._failure is None:
+                # Spark runs a task again: its first attempt may still write, so the whole group must begin again
+                self._lost = f"Spark has started the staying task of slot {slot} a second time."
+                self._lock.notify_all()
+        if wanted:
+            self._listen(slot, seat)
+        else:
+            link.close()
             self._changed()
-            return
-        self._listen(slot, seat)
 
     def _listen(self, slot: int, seat: _Seat) -> None:
         try:

@@ -56,7 +56,7 @@ class StayingTasks:
         """Where the group stood when its last checkpoint was cut, or when it began."""
         self._assigned: Document | None = None
         """The same, with partitions and ends that were found since."""
-        self.open_since = 0.0
+        self._open_since = 0.0
         """No transaction of the next checkpoint is older, on the runtime's monotonic clock."""
         self.finished = False
         """Nothing is left to read."""
@@ -91,7 +91,7 @@ class StayingTasks:
     def cut(self, checkpoint: CheckpointId) -> float:
         """Order all tasks to cut. Return since when the transactions that they end may be open."""
         assert self._group is not None, "started before"
-        since, self.open_since = self.open_since, self._runtime.monotonic()
+        since, self._open_since = self._open_since, self._runtime.monotonic()
         self._group.cut(checkpoint, self._sink.writer_options())
         return since
 
@@ -115,19 +115,17 @@ class StayingTasks:
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""
-        group, self._group = self._group, None
-        self._sink.leave_open(None)
-        if group is not None and not group.end():
+        if (failure := self.leave()) is not None:
             raise GenerationFailedError(
-                f"The staying tasks of job {self._job} did not end in order: {group.failure()} What they have open is "
+                f"The staying tasks of job {self._job} did not end in order: {failure} What they have open is "
                 "aborted; the next generation fences them and reads its records again."
             )
 
-    def leave(self) -> None:
-        """Order the tasks that run to end, when the generation fails; do not wait for those that do not."""
+    def leave(self) -> Exception | None:
+        """End the tasks that run. Return what kept one of them from ending in order; None if all did."""
         group, self._group = self._group, None
-        if group is not None:
-            group.end()
+        self._sink.leave_open(None)
+        return None if group is None or group.end() else group.failure()
 
     def _start(self, generation: Generation, splits: tuple[JsonObject, ...], mailbox: Mailbox) -> None:
         task = CheckpointTask(
@@ -143,7 +141,7 @@ class StayingTasks:
         follow, write = self._source.follow(), self._sink.stay()
         bind, host = job.reach()
         self._slots = len(splits)
-        self.open_since = self._runtime.monotonic()
+        self._open_since = self._runtime.monotonic()
         self._group = group = TaskGroup(
             self._slots,
             secret,

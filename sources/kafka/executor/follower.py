@@ -21,13 +21,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, TopicPartition
 
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.printable import logger
 from onceward.sources.kafka.client import ArrowConsumer, Records
 from onceward.sources.kafka.executor.clients import LARGE
 from onceward.sources.kafka.executor.columns import bounded, schema_of
-from onceward.sources.kafka.executor.ranges import Range, confused, noted
+from onceward.sources.kafka.executor.ranges import Range, confused, noted, stalled
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 
 __all__ = ["KafkaFollowing"]
@@ -47,8 +46,6 @@ class KafkaFollowing:
     """A :data:`SplitFollower`; pickled to executors, where secrets are resolved."""
 
     reader: KafkaSplitReader
-    most: int | None = None
-    """Offsets of a slot between two cuts; None = no limit."""
 
     def __call__(
         self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[[], None]
@@ -60,9 +57,7 @@ class KafkaFollowing:
         consumer = ArrowConsumer(self.reader.settings(LARGE, tuned), logger=_KAFKA_LOG)
         schema = schema_of(self.reader.names)
         ranges = [_Followed(Range.of(each, schema, columns)) for each in ranges_of(split)]
-        return KafkaFollower(
-            consumer, ranges, batch_bytes=self.reader.batch_bytes, hold=pace["hold"], most=self.most, news=news
-        )
+        return KafkaFollower(consumer, ranges, self.reader, hold=pace["hold"], news=news)
 
 
 class _Followed:
@@ -121,17 +116,16 @@ class KafkaFollower:
         self,
         consumer: ArrowConsumer,
         ranges: list[_Followed],
+        limits: KafkaSplitReader,
         *,
-        batch_bytes: int,
         hold: float,
-        most: int | None,
         news: Callable[[], None],
     ) -> None:
         self._consumer = consumer
         self._ranges = {(each.range.topic, each.range.partition): each for each in ranges}
         self._first = ranges[0].range
-        self._batch_bytes, self._hold, self._most, self._news = batch_bytes, hold, most, news
-        self._rows = 10_000
+        self._limits, self._hold, self._news = limits, hold, news
+        self._rows = limits.max_rows
         self._cut = threading.Event()
         self._closing, self._closed = threading.Lock(), False
         left = [each for each in ranges if not each.done]
@@ -148,24 +142,22 @@ class KafkaFollower:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See :meth:`Follower.batches`. Raises CheckpointFailedError and KafkaException."""
         since: float | None = None
-        taken, heard = 0, time.monotonic()
+        heard = time.monotonic()
         while not self._cut.is_set():
             if self._all_done() and not self._finished:
                 self._finished = True
                 self._news()
-            full = self._most is not None and taken >= self._most
             late = since is not None and time.monotonic() - since >= self._hold
-            if self._finished or full or late:
+            if self._finished or late:
                 self._cut.wait()
                 break
-            most = self._rows if self._most is None else min(self._rows, self._most - taken)
-            made, heard = self._some(1 if since is None else most, _FIRST_WAIT_S if since is None else _WAIT_S, heard)
+            most, wait = (1, _FIRST_WAIT_S) if since is None else (self._rows, _WAIT_S)
+            made, heard = self._some(most, wait, heard)
             if made and since is None:
                 since = time.monotonic()
                 self._news()
             for batch in made:
-                taken += batch.num_rows
-                yield from bounded(batch, self._batch_bytes)
+                yield from bounded(batch, self._limits.batch_bytes)
                 heard = time.monotonic()  # the consumer of the batches may be slow
         self._cut.clear()
 
@@ -194,7 +186,7 @@ class KafkaFollower:
             elif of is not None:
                 of.ended(event.offset)
         for batch in made:
-            self._rows = max(1, min(10_000, self._batch_bytes * batch.num_rows // max(1, batch.nbytes)))
+            self._rows = self._limits.rows_like(batch)
         if got.records or events:
             self._leave_done()
             return made, time.monotonic()
@@ -218,10 +210,5 @@ class KafkaFollower:
         behind = [each.range for each in self._ranges.values() if not (each.at_end or each.done)]
         if waited > LOST_S:
             self._consumer.rebootstrap()
-        if behind and waited > 60.0:
-            of = behind[0]
-            raise CheckpointFailedError(
-                f"Reading {of.topic}-{of.partition} stopped at offset {of.position}: nothing came for 60 s; the client "
-                f"last said: {self._said}. No record was skipped, the next attempt reads them again. Check that the "
-                "partition's leader can be reached from the executors."
-            )
+        if behind and waited > self._limits.give_up_after:
+            raise stalled(behind[0], self._limits.give_up_after, self._said)

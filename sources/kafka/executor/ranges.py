@@ -14,7 +14,7 @@ from onceward.sources.kafka.executor.clients import noticed
 from onceward.sources.kafka.executor.columns import BatchBuilder, batch_builder
 from onceward.sources.kafka.executor.offset_gone import offset_gone
 
-__all__ = ["WATERMARK_SECONDS", "Range", "confused", "forbidden", "noted", "refuse_forbidden"]
+__all__ = ["WATERMARK_SECONDS", "Range", "confused", "forbidden", "noted", "refuse_forbidden", "stalled"]
 
 WATERMARK_SECONDS = 5.0
 _TOPIC_SECONDS = 1.0
@@ -105,6 +105,16 @@ def noted(event: Event, of: Range | None, consumer: ArrowConsumer, among: Range)
     if error.fatal() or error.code() not in _PASSING:
         raise KafkaException(error)
     return error.str()
+
+
+def stalled(of: Range, seconds: float, said: str) -> CheckpointFailedError:
+    """Return the error of a reader that received nothing. ``said``: what the client said last."""
+    place = f"{of.position} of {of.end}" if of.bounded else str(of.position)
+    return CheckpointFailedError(
+        f"Reading {of.topic}-{of.partition} stopped at offset {place}: nothing came for {seconds:.0f} s; the client "
+        f"last said: {said}. No record was skipped, the next attempt reads them again. Check that the partition's "
+        "leader can be reached from the executors."
+    )
 
 
 def _gone(consumer: ArrowConsumer, of: Range) -> CheckpointFailedError:

@@ -25,7 +25,6 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.printable import logger
 from onceward.sources.kafka.client import ArrowConsumer, Event, Records
@@ -39,7 +38,7 @@ from onceward.sources.kafka.executor.clients import (
     take,
 )
 from onceward.sources.kafka.executor.columns import COLUMNS, bounded, schema_of
-from onceward.sources.kafka.executor.ranges import WATERMARK_SECONDS, Range, confused, noted, refuse_forbidden
+from onceward.sources.kafka.executor.ranges import WATERMARK_SECONDS, Range, confused, noted, refuse_forbidden, stalled
 
 __all__ = ["OWNED_SETTINGS", "KafkaSplitReader", "close_idle_clients"]
 
@@ -99,6 +98,11 @@ class KafkaSplitReader:
             for first in range(0, len(ranges), fetch.ranges):
                 yield from self._together(ranges[first : first + fetch.ranges], fetch)
 
+    def rows_like(self, batch: pa.RecordBatch) -> int:
+        """Return how many records to take at a time, if all are as large as those of ``batch``."""
+        fitting: int = self.batch_bytes * batch.num_rows // max(1, batch.nbytes)
+        return max(1, min(self.max_rows, fitting))
+
     def readable(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition and the end of what a ``read_committed`` reader may see now. Raises
         KafkaException if its leader does not answer."""
@@ -139,13 +143,13 @@ class KafkaSplitReader:
                 events = got.events
             for batch in made:
                 # Adapts to the records' size without inspecting each.
-                rows = max(1, min(self.max_rows, self.batch_bytes * batch.num_rows // max(1, batch.nbytes)))
+                rows = self.rows_like(batch)
                 yield from bounded(batch, self.batch_bytes)
                 progress, looked = time.monotonic(), 0.0  # the consumer of the batches may be slow
             if not made:
                 waited = time.monotonic() - progress
                 if waited > self.give_up_after and not events:
-                    raise self._stalled(unread.first(), last_said)
+                    raise stalled(unread.first(), self.give_up_after, last_said)
                 if waited > LOST_S:
                     consumer.rebootstrap()
                 if waited > looked + LOST_S:
@@ -159,13 +163,6 @@ class KafkaSplitReader:
             if read and unread:
                 # otherwise their fetching would continue; the client drops what it fetched of them
                 consumer.incremental_unassign([TopicPartition(each.topic, each.partition) for each in read])
-
-    def _stalled(self, of: Range, said: str) -> CheckpointFailedError:
-        return CheckpointFailedError(
-            f"Reading {of.topic}-{of.partition} stopped at offset {of.position} of {of.end}: nothing came for "
-            f"{self.give_up_after:.0f} s; the client last said: {said}. No record was skipped, the next attempt reads "
-            "them again. Check that the partition's leader can be reached from the executors."
-        )
 
 
 _Place: TypeAlias = tuple[str | None, int]

@@ -125,7 +125,7 @@ class Visitor:
         self._left.set()
 
     async def sees(self, count: int, text: str = "") -> None:
-        """Wait until so many events with this text are sent."""
+        """Wait until this number of events with this text are sent."""
         while len([event for event in self.sent if text in event]) < count:
             assert not self.task.done(), self.sent
             await asyncio.sleep(0)
