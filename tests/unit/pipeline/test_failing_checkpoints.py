@@ -429,7 +429,7 @@ def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothi
     with pytest.raises(GenerationFailedError, match=f"acknowledgement of checkpoint 3: {verdict.value}: so it is"):
         job.generation.run()
     assert job.aborted == []
-    assert 3 in job.swept_beside[-1]
+    assert 3 in job.swept_beside[-1] or 3 in job.committed, "kept, or settled before the sweep"
 
 
 def test_an_acknowledgement_that_comes_after_the_checkpoint_was_completed_changes_nothing() -> None:
