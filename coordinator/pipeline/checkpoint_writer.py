@@ -95,7 +95,8 @@ class CheckpointWriter:
         """
         m = self._m
         self.plan, self.phases = None, {}
-        require_spark(m, self._settler)
+        if m.staying is None or not m.staying.running:  # tasks that run notice by themselves that Spark is gone
+            require_spark(m, self._settler)
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
             return Answers(base=base, source=source, sink=Snapshot())
@@ -265,6 +266,7 @@ class CheckpointWriter:
         kill_point(KillPoint.DRIVER_AFTER_VOTES)
         if m.staying is not None:
             m.sink.leave_open(m.staying.marks)
+        snapshot = m.runtime.beside(lambda: m.source.snapshot(plan))
         committables = m.sink.pre_commit(
             checkpoint, votes, origins_of(voted.inputs), unsettled=self._settler.unsettled()
         )
@@ -309,7 +311,7 @@ class CheckpointWriter:
         return Answers(
             base=voted.base,
             source=Snapshot(
-                positions=m.source.snapshot(plan),
+                positions=snapshot(),
                 records=plan.records,
                 # start the next checkpoint at once when there is a backlog, or when the job has nothing left to do
                 next_at_once=plan.cut_for_time or plan.finished,

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 __all__ = ["THREADS", "Condition", "Runtime", "Threads", "Worker"]
+
+T = TypeVar("T")
 
 
 class Condition(Protocol):
@@ -54,6 +56,10 @@ class Runtime(Protocol):
     def worker(self, name: str) -> Worker:
         """Return a worker; its thread starts with the first call."""
 
+    def beside(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Start ``call`` beside the caller's thread. Return a function that waits for it and returns its result, or
+        raises its error."""
+
 
 class Threads:
     """The runtime for production."""
@@ -75,6 +81,12 @@ class Threads:
 
     def worker(self, name: str) -> Worker:
         return _PoolOfOne(name)
+
+    def beside(self, call: Callable[[], T]) -> Callable[[], T]:
+        with_one = ThreadPoolExecutor(1, "onceward-beside")
+        result = with_one.submit(call)
+        with_one.shutdown(wait=False)
+        return result.result
 
 
 class _PoolOfOne:

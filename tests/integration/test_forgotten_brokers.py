@@ -138,10 +138,10 @@ def test_a_writer_whose_metadata_named_no_broker_finds_them_again(relayed: tuple
     producer.init_transactions(30)
     producer.begin_transaction()
     delivery = Delivery(producer, [], topic=topic, topics=(topic,), limit_ms=120_000, failed=DeliveryError)
-    delivery.produce(RECORDS, iter([]))
+    delivery.produce(RECORDS)
     delivery.flush()
     with _hidden(relay, "writer"):
-        delivery.produce(RECORDS, iter([]))
+        delivery.produce(RECORDS)
         assert producer.flush(1.0)
     delivery.flush()  # gives up a client that delivers nothing for a minute
     producer.abort_transaction(30)

@@ -71,7 +71,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.thread_lanes):
         yield module, "threading", THREADING
-    yield executor.producers, "threading", THREADING
+    for module in (executor.producers, executor.writer):
+        yield module, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
     for module in (*timed, pipeline.progress):
         yield module, "time", TIME
@@ -92,7 +93,6 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         service.engine,
         service.orphan,
         control.claims,
-        executor.delivery,
         control.settling,
         executor.writer,
     ):

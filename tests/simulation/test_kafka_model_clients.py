@@ -20,6 +20,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.recent import KnownPlaces
 from onceward.sinks.kafka.control.transactions import State, end_txn_version
 from onceward.sinks.kafka.driver.precommit import FirstAnswers, Owner, abort_losers, ask_brokers, make_committables
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
@@ -79,7 +80,9 @@ class Sink:
         )
 
     def asked(self, votes: Sequence[Vote]) -> FirstAnswers:
-        return ask_brokers(self.bench.control, self.owner, CheckpointId(1), votes, ["out"])
+        return ask_brokers(
+            self.bench.control, self.owner, CheckpointId(1), votes, ["out"], places=KnownPlaces(), now=0.0
+        )
 
     def committer(self) -> KafkaCommitter:
         return KafkaCommitter(controls=[self.bench.control], clock=self.clock)

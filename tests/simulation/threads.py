@@ -6,9 +6,11 @@
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.simulation.scheduler import Scheduler, Task
+
+T = TypeVar("T")
 
 __all__ = ["SECRETS", "THREADING", "TIME", "VirtualRuntime", "scheduler", "set_scheduler"]
 
@@ -220,3 +222,7 @@ class VirtualRuntime:
 
     def worker(self, name: str) -> VirtualWorker:
         return VirtualWorker(name)
+
+    def beside(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Make the call when its result is needed: any order is possible."""
+        return call

@@ -80,6 +80,11 @@ class StayingTasks:
         return assignment.positions
 
     @property
+    def running(self) -> bool:
+        """A group runs, and nothing broke it."""
+        return self._group is not None and not self._group.broken
+
+    @property
     def marks(self) -> Collection[str]:
         """The marks of the tasks that run."""
         return self._group.marks if self._group is not None else ()

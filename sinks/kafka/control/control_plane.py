@@ -28,6 +28,7 @@ __all__ = [
     "NoAnswer",
     "Request",
     "Waves",
+    "coordinators_request",
 ]
 
 T1 = TypeVar("T1")
@@ -56,8 +57,17 @@ class Located:
     code: int = 0
 
 
+def coordinators_request() -> MetadataRequest:
+    """Return the request for :meth:`ControlPlane.coordinators`."""
+    log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
+    return MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12)
+
+
 class ControlPlane(BrokerRequests):
     """Requests to the brokers of the sink's cluster."""
+
+    last_coordinators: tuple[int, ...] = ()
+    """What :meth:`coordinators` returned last: to be asked in the same wave, and used if it is still the same."""
 
     @overload
     def run(self, one: Waves[T1], /) -> tuple[T1]: ...
@@ -112,16 +122,16 @@ class ControlPlane(BrokerRequests):
             raise self.unanswered("ApiVersions", f"cannot connect: {error}") from error
         return int(connected.broker_version_data.api_version(request()))
 
-    def finding_coordinators(self) -> Waves[tuple[int, ...] | None]:
-        """Return the brokers that together know every transaction, or None if one is missing: a partition of the
-        coordinators' log has no leader, as after a broker failure. Raises ControlPlaneError."""
-        log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
-        request = MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12)
-        answer: MetadataResponse = yield from self.asking(request)
-        nodes = {int(broker.node_id) for broker in answer.brokers}
+    def coordinators(self, answer: MetadataResponse | NoAnswer) -> tuple[int, ...] | None:
+        """Return the brokers that together know every transaction, from the answer to :func:`coordinators_request`;
+        None if one is missing: a partition of the coordinators' log has no leader, as after a broker failure. Raises
+        ControlPlaneError."""
+        found: MetadataResponse = self.answered(coordinators_request(), answer)
+        nodes = {int(broker.node_id) for broker in found.brokers}
         # No partition is reported if describing the topic is not allowed, or if no transaction was ever begun.
-        leaders = {int(partition.leader_id) for topic in answer.topics for partition in topic.partitions}
-        return tuple(sorted(nodes)) if leaders <= nodes else None
+        leaders = {int(partition.leader_id) for topic in found.topics for partition in topic.partitions}
+        self.last_coordinators = tuple(sorted(nodes)) if leaders <= nodes else ()
+        return self.last_coordinators or None
 
     def nodes(self) -> tuple[int, ...]:
         """Return the ids of the brokers that the cluster lists. Raises ControlPlaneError if none answers."""

@@ -1,6 +1,6 @@
 """Answers of a pre-commit that a commit by the same process need not ask for again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from onceward.connections.codes import ErrorCode
@@ -8,10 +8,39 @@ from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located
 
-__all__ = ["RecentAnswers"]
+__all__ = ["KnownPlaces", "RecentAnswers"]
 
 _FRESH_S = 1.0
 """A decision takes milliseconds. After a longer wait, brokers may have failed over."""
+
+
+_PLACES_S = 5.0
+
+
+class KnownPlaces:
+    """Where the coordinators of reused ids are, asked again every few seconds. If one has moved, its former broker
+    refuses, and a retry asks for the new one. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._asked = 0.0
+        self._located: dict[str, Located] = {}
+
+    def of(self, ids: Collection[str], now: float) -> Mapping[str, Located] | None:
+        """Return the places of ``ids``, or None if they must be asked."""
+        if now - self._asked > _PLACES_S:
+            self._located = {}
+            return None
+        return {name: self._located[name] for name in ids} if self._located.keys() >= set(ids) else None
+
+    def learn(self, located: Mapping[str, Located], asked: float) -> None:
+        """Keep what was asked at ``asked``."""
+        if not self._located:
+            self._asked = asked
+        self._located.update(located)
+
+    def forget(self) -> None:
+        """Forget all: a broker has refused."""
+        self._located = {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,19 @@ from kafka.protocol.admin import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from kafka.protocol.metadata import MetadataResponse
 from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerIdRequest, InitProducerIdResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
+from onceward.sinks.kafka.control.control_plane import (
+    ControlPlane,
+    CoordinatorKind,
+    Located,
+    NoAnswer,
+    Request,
+    Waves,
+    coordinators_request,
+)
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name, job_pattern
 
@@ -205,20 +214,26 @@ class Transactions:
 
     def listing_open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Waves[Listed]:
         """See :meth:`open_ids`; does not look for a missing right."""
+        control = self._control
         try:
             pattern = job_pattern(job) if self._lists_by_pattern() else None
-            nodes = yield from self._control.finding_coordinators()
+            filters = [state.value for state in states]
+            request = partial(
+                ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
+            )
+            expected = control.last_coordinators
+            leaders: MetadataResponse | NoAnswer
+            answers: list[ListTransactionsResponse | NoAnswer]
+            leaders, *answers = yield [(None, coordinators_request()), *((node, request()) for node in expected)]
+            nodes = control.coordinators(leaders)
         except ControlPlaneClosedError:
             raise
         except ControlPlaneError as error:
             return [], [NoAnswer(why=str(error))]
         if nodes is None:
             return [], [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-        filters = [state.value for state in states]
-        request = partial(
-            ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
-        )
-        answers: list[ListTransactionsResponse | NoAnswer] = yield [(node, request()) for node in nodes]
+        if nodes != expected:
+            answers = yield [(node, request()) for node in nodes]
         found: set[str] = set()
         failed: list[Code] = []
         for answer in answers:

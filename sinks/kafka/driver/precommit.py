@@ -16,6 +16,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Wa
 from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
+from onceward.sinks.kafka.control.recent import KnownPlaces
 from onceward.sinks.kafka.control.transactions import Listed, State, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.documents import require_own
 from onceward.sinks.kafka.errors import PreCommitError
@@ -57,15 +58,23 @@ class FirstAnswers:
 
 
 def ask_brokers(
-    control: ControlPlane, owner: Owner, checkpoint: CheckpointId, votes: Sequence[Vote], topics: Collection[str]
+    control: ControlPlane,
+    owner: Owner,
+    checkpoint: CheckpointId,
+    votes: Sequence[Vote],
+    topics: Collection[str],
+    *,
+    places: KnownPlaces,
+    now: float,
 ) -> FirstAnswers:
-    """Ask for the votes' transactions, the open transactions of the job and the topics.
+    """Ask for the votes' transactions, the open transactions of the job and the topics: in one wave of requests if
+    ``places`` has the coordinators of the votes' ids.
 
     Raises PreCommitError before any request if a vote is not for a transaction of its own, ControlPlaneError.
     """
     transactions = Transactions(control)
     (located, views), listed, facts = control.run(
-        _describing(transactions, _own_transactions(owner, checkpoint, votes)),
+        _describing(transactions, _own_transactions(owner, checkpoint, votes), places, now),
         transactions.listing_open_ids(owner.job),
         describing_topics(control, topics),
     )
@@ -73,10 +82,15 @@ def ask_brokers(
 
 
 def _describing(
-    transactions: Transactions, ids: Collection[str]
+    transactions: Transactions, ids: Collection[str], places: KnownPlaces, now: float
 ) -> Waves[tuple[Mapping[str, Located], Mapping[str, TransactionView]]]:
-    located = yield from transactions.locating(ids)
+    located = places.of(ids, now)
+    if located is None:
+        located = yield from transactions.locating(ids)
+        places.learn(located, now)
     views = yield from transactions.describing(ids, located=located)
+    if any(view.code != ErrorCode.NONE for view in views.values()):
+        places.forget()
     return located, views
 
 

@@ -30,7 +30,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
-from onceward.sinks.kafka.control.recent import RecentAnswers
+from onceward.sinks.kafka.control.recent import KnownPlaces, RecentAnswers
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, replays
 from onceward.sinks.kafka.driver.precommit import (
@@ -128,6 +128,7 @@ class KafkaSink(Sink):
         self._tidied = False
         self._claim: claims.ClaimHolder | None = None
         self._recent: RecentAnswers | None = None
+        self._places = KnownPlaces()
         self._clock = Clock()
 
     @property
@@ -233,7 +234,7 @@ class KafkaSink(Sink):
         control, _ = self._opened()
         owner = self._granted()
         asked = self._clock.monotonic()
-        first = ask_brokers(control, owner, checkpoint, votes, self._topic_ids)
+        first = ask_brokers(control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked)
         self._recent = RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics)
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair

@@ -68,7 +68,10 @@ class AtLeastOnceWriter:
                 limit_ms=self.limit_ms,
                 failed=partial(_failed, slot),
             )
-            delivery.produce(first, filled)
+            delivery.produce(first)
+            kill_point(KillPoint.TASK_MID_WRITE)
+            for batch in filled:
+                delivery.produce(batch)
             delivery.flush()
         except BaseException:
             with contextlib.suppress(KafkaException):

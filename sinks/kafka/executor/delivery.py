@@ -18,7 +18,6 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.records import BatchProducer
@@ -65,12 +64,9 @@ class Delivery:
         """Bytes of the accepted keys and values."""
         return self._target.bytes
 
-    def produce(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> None:
-        """Hand all records to the client. Raises DeliveryError, RouteError, and what ``rest`` raises."""
-        self._target.produce(first, self._check)
-        kill_point(KillPoint.TASK_MID_WRITE)
-        for batch in rest:
-            self._target.produce(batch, self._check)
+    def produce(self, batch: pa.RecordBatch) -> None:
+        """Hand the records to the client. Raises DeliveryError and RouteError."""
+        self._target.produce(batch, self._check)
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed every record. Raises DeliveryError if one was refused or is late."""

@@ -2,8 +2,9 @@
 
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-Order: the receipt is enlisted while the last records are still in flight, then a single flush covers both. The flush
-reports delivery failures before the vote (see ``delivery.py``), so this order is safe and saves a round trip.
+A thread adds the receipt once the first records are on their way, which hides its two round trips behind the other
+records. This is safe: a receipt is committed or aborted with its transaction, and the vote waits for the receipt and
+for the flush, which reports delivery failures (see ``delivery.py``).
 
 After the vote the producer's reference is dropped, which leaves the transaction open: any process with the committable
 ends it.
@@ -11,9 +12,11 @@ ends it.
 
 import contextlib
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -21,10 +24,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
+from onceward.sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
 
@@ -113,12 +118,14 @@ class KafkaSlotWriter:
         with delivery.client_says():
             producer.begin_transaction()
         kill_point(KillPoint.TASK_AFTER_BEGIN)
-        delivery.produce(first, rest)
+        delivery.produce(first)
+        kill_point(KillPoint.TASK_MID_WRITE)
         token = secrets.token_hex(8)
-        kill_point(KillPoint.TASK_BEFORE_RECEIPT)
-        receipt = TopicPartition(_RECEIPT_TOPIC, 0, task.checkpoint, metadata=token)
+        with _Receipt(producer, prepared.id, task.checkpoint, token) as receipt:
+            for batch in rest:
+                delivery.produce(batch)
         with delivery.client_says(), _right_named(task.job):
-            producer.send_offsets_to_transaction(str(prepared.id), [receipt], _CALL_LIMIT_S)
+            receipt.require_written()
         kill_point(KillPoint.TASK_AFTER_RECEIPT)
         delivery.flush()
         kill_point(KillPoint.TASK_AFTER_FLUSH)
@@ -134,6 +141,39 @@ class KafkaSlotWriter:
                 "timeout_ms": self.transaction_timeout_ms,
             },
         )
+
+
+class _Receipt:
+    """Adds the receipt to the open transaction, in a thread of its own. Leaving it waits for the thread: a transaction
+    can be aborted only while no other call runs in it."""
+
+    def __init__(self, producer: ArrowProducer, identifier: TransactionalId, checkpoint: int, token: str) -> None:
+        self._producer, self._id = producer, identifier
+        self._receipt = TopicPartition(_RECEIPT_TOPIC, 0, checkpoint, metadata=token)
+        self._written = False
+        self._error: KafkaException | None = None
+        self._thread = threading.Thread(target=self._write, name="onceward-receipt", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def require_written(self) -> None:
+        """Raises KafkaException."""
+        if self._error is not None:
+            raise self._error
+        assert self._written, "the thread has ended"
+
+    def _write(self) -> None:
+        kill_point(KillPoint.TASK_BEFORE_RECEIPT)
+        try:
+            self._producer.send_offsets_to_transaction(str(self._id), [self._receipt], _CALL_LIMIT_S)
+            self._written = True
+        except KafkaException as error:
+            self._error = error
 
 
 @contextlib.contextmanager

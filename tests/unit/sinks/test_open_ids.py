@@ -10,7 +10,7 @@ from onceward.connections import requests
 from onceward.coordinator.protocol.values import JobName
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane, coordinators_request
 from onceward.sinks.kafka.control.transactions import Transactions
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from tests.support.kafka_model import Settings
@@ -35,7 +35,7 @@ def bench() -> Bench:
 
 def test_a_sweep_waits_for_the_coordinators_of_a_broker_that_just_failed(bench: Bench) -> None:
     bench.cluster.fail(bench.coordinator(key=NAME), bench.transport.now(), election_s=5.0)
-    assert bench.control.run(bench.control.finding_coordinators()) == (None,)
+    assert bench.control.coordinators(bench.control.ask(coordinators_request())) is None
     assert list(committer(bench).sweep(JOB)) == [NAME]
     assert list(committer(bench).leftovers(JOB)) == []
     assert bench.transport.now() >= 5.0

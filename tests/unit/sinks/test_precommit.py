@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -11,6 +12,7 @@ import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
+from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import FencedError, HaltedError
 from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.tasks import Vote
@@ -19,6 +21,7 @@ from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.recent import KnownPlaces
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
@@ -81,12 +84,12 @@ def made(
 ) -> tuple[KafkaCommittable, ...]:
     inputs = ranges(1 + max(each.slot for each in votes)) if inputs is None else inputs
     whose = whose or owner()
-    first = ask_brokers(bench.control, whose, SEVEN, votes, ["out"])
+    first = ask_brokers(bench.control, whose, SEVEN, votes, ["out"], places=KnownPlaces(), now=0.0)
     return make_committables(bench.control, whose, SEVEN, votes, origins_of(inputs), clock(bench), first=first)
 
 
 def losers(bench: Bench, keep: Sequence[str] = ()) -> list[str]:
-    first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"])
+    first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"], places=KnownPlaces(), now=0.0)
     return abort_losers(bench.control, owner(), keep, clock(bench), first=first.listed)
 
 
@@ -97,6 +100,33 @@ def described(bench: Bench) -> int:
 def unanswered(until: float, bench: Bench) -> Callable[[Any], bool]:
     """Leave DescribeTransactions requests unanswered until this time."""
     return lambda call: isinstance(call.request, DescribeTransactionsRequest) and bench.transport.now() < until
+
+
+def test_coordinators_that_are_known_are_asked_in_one_wave(bench: Bench) -> None:
+    ids, places = bench.open(name(0)), KnownPlaces()
+    bench.transport.cost_s = 0.001
+    for now, waves in ((0.0, 2), (4.0, 1), (6.0, 2)):
+        before = bench.transport.now()
+        first = ask_brokers(bench.control, owner(), SEVEN, [vote(0, ids)], ["out"], places=places, now=now)
+        assert round((bench.transport.now() - before) / bench.transport.cost_s) == waves
+        assert first.views[name(0)].state is State.ONGOING
+        assert list(map(str, first.listed[0])) == [name(0)]
+
+
+def test_a_coordinator_that_has_moved_since_is_found_again() -> None:
+    bench = Bench(Settings(brokers=(1, 2, 3)))
+    ids, places = bench.open(name(0)), KnownPlaces()
+    asked = partial(ask_brokers, bench.control, owner(), SEVEN, [vote(0, ids)], ["out"], places=places)
+    asked(now=0.0)
+    node = bench.coordinator(key=name(0))
+    bench.cluster.move_coordinator(CoordinatorKind.TRANSACTION, name(0), node % 3 + 1, bench.transport.now())
+    first = asked(now=1.0)
+    assert first.views[name(0)].code == ErrorCode.NOT_COORDINATOR
+    (handle,) = make_committables(
+        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1)), clock(bench), first=first
+    )
+    assert (handle.transaction.producer_id, handle.transaction.epoch) == ids[1:]
+    assert asked(now=2.0).views[name(0)].code == ErrorCode.NONE
 
 
 def test_each_vote_becomes_the_handle_of_its_own_transaction_and_input(bench: Bench) -> None:
@@ -285,7 +315,7 @@ def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the
     assert bench.view_at(former, name(0)).producer_epoch == before[2]
     pairs = {"0123abcd.0": before[1:]}
     votes = [vote(0, ids)]
-    first = ask_brokers(bench.control, owner(), SEVEN, votes, ["out"])
+    first = ask_brokers(bench.control, owner(), SEVEN, votes, ["out"], places=KnownPlaces(), now=0.0)
     (handle,) = make_committables(
         bench.control, owner(), SEVEN, votes, origins_of(ranges(1)), clock(bench), first=first, before=pairs.get
     )

@@ -47,7 +47,8 @@ def test_a_client_and_its_threads_go_with_the_delivery(failing: bool, monkeypatc
         )
         producer._places["out"] = itertools.repeat(Partitioning(1, 0))  # no broker reports the partitions
         delivery = Delivery(producer, [], topic="out", topics=("out",), limit_ms=60_000, failed=DeliveryError)
-        delivery.produce(RECORDS, iter([RECORDS]))
+        delivery.produce(RECORDS)
+        delivery.produce(RECORDS)
         assert threads() > before
         if failing:
             monkeypatch.setattr(module, "_STALLED_S", 0.1)
