@@ -125,16 +125,18 @@ class TaskGroup:
             ]
             return found if len(found) == self._slots else None
 
-    def cut(self, checkpoint: int, options: JsonObject) -> None:
-        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint."""
+    def cut(self, checkpoint: int, options: JsonObject, allowances: Sequence[Sequence[int]] = ()) -> None:
+        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint. ``allowances``: for the
+        source's readers of it, by slot."""
         with self._lock:
-            seats = list(self._seats.values())
-            for seat in seats:
+            seats = dict(self._seats)
+            for seat in seats.values():
                 seat.news = False
                 seat.reports.clear()
-        for seat in seats:
+        for slot, seat in seats.items():
+            allowed = {"allowed": allowances[slot]} if allowances else {}
             with contextlib.suppress(LinkLostError):  # its listener notices
-                seat.link.send({"cut": checkpoint, "options": options, "at": time.time()})
+                seat.link.send({"cut": checkpoint, "options": options, "at": time.time(), **allowed})
 
     def failure(self) -> Exception:
         """Return what broke the group."""

@@ -153,3 +153,13 @@ def test_a_job_that_ends_by_itself_breaks_the_group(cluster: Cluster) -> None:
     cluster.over.set()
     wait_until(lambda: group.broken, "the end is noticed")
     assert woken.wait(60), "the driver's main thread is woken"
+
+
+def test_a_cut_gives_each_slot_its_own_allowance(cluster: Cluster) -> None:
+    group = group_of(cluster, 2)
+    links = [cluster.task(slot) for slot in range(2)]
+    wait_until(lambda: group.ready, "both tasks have begun")
+    group.cut(7, {}, [[3, 4], [5]])
+    assert [link.receive()["allowed"] for link in links] == [[3, 4], [5]]
+    group.cut(8, {})
+    assert not any("allowed" in link.receive() for link in links)
