@@ -45,8 +45,9 @@ class Follower(Protocol):
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield batches as they come, until a cut. Memory stays bounded, however long the cut takes."""
 
-    def cut(self) -> None:
-        """End :meth:`batches` after what it has taken, at once if it waits."""
+    def cut(self, allowed: Sequence[int] = ()) -> None:
+        """End :meth:`batches` after what it has taken, at once if it waits. ``allowed``: this slot's part of
+        :meth:`Source.allowances`, for what follows."""
 
     def reached(self) -> JsonObject:
         """Return what was read since the last call: ``{"ranges": [splits], "lags": [offsets left, or null]}``."""
@@ -284,6 +285,11 @@ class Source(ABC):
         ``reports``: what each slot's :meth:`Follower.reached` returned, by slot; empty = nothing was read.
         """
         raise NotImplementedError
+
+    def allowances(self) -> Sequence[Sequence[int]]:
+        """Return what each slot's follower may read from the next cut to the one after it; empty = no limit. Called
+        once for each cut."""
+        return ()
 
     def outgrown(self, assigned: Document) -> bool:
         """Return whether there is input that no staying task reads, such as a new partition."""

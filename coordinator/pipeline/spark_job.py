@@ -39,6 +39,9 @@ _RECORDS_PER_TASK_ELASTIC = 20_000
 (``spark.dynamicAllocation.schedulerBacklogTimeout``), and tasks never wait when there are only as many as run at a
 time."""
 _KEPT_BUILDS = 16
+TASKS_PORT = "spark.onceward.tasks.port"
+"""Spark's setting for the port of the driver that staying tasks connect to."""
+_LAST_PORT = 65535
 
 
 class Path(StrEnum):
@@ -192,11 +195,13 @@ class CheckpointJob:
         now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         return now or int(context.defaultParallelism)
 
-    def reach(self) -> tuple[str, str]:
-        """Return the address that the driver binds, and the one under which executors reach it."""
+    def reach(self) -> tuple[tuple[str, int], str]:
+        """Return the address and port that the driver binds for staying tasks, and the address under which executors
+        reach it. Port 0 = a free one. Raises ConfigurationError if the port cannot be one."""
         conf = self._spark.sparkContext.getConf()
         host = str(conf.get("spark.driver.host", "127.0.0.1"))
-        return str(conf.get("spark.driver.bindAddress", host)), host
+        port = tasks_port(str(conf.get(TASKS_PORT, "0")))
+        return (str(conf.get("spark.driver.bindAddress", host)), port), host
 
     def stay(
         self, slots: int, follow: SplitFollower, write: StayingWriter, driver: tuple[str, int], secret: bytes
@@ -296,6 +301,16 @@ class CheckpointJob:
                 self._leaves.clear()
             leaf = self._leaves[splits] = numbers(self._spark, splits)
         return leaf
+
+
+def tasks_port(given: str) -> int:
+    """Return the port that ``spark.onceward.tasks.port`` names. Raises ConfigurationError."""
+    if not (given.strip().isdecimal() and int(given) <= _LAST_PORT):
+        raise ConfigurationError(
+            f"{TASKS_PORT}: {given!r} is no port. Nothing was started. Give a number from 1 to {_LAST_PORT}, or 0 "
+            "for a free port."
+        )
+    return int(given)
 
 
 def numbers(spark: "SparkSession", splits: int) -> "DataFrame":

@@ -89,6 +89,7 @@ class SparkTasks:
         checkpoint_job.check()
         if self._stay:
             checkpoint_job.require_in_worker()
+            checkpoint_job.reach()  # refuses a port that cannot be one
         if checkpoint_job.moving:
             preflight.require_safe(self._job, check_retries(self._spark))
         ship(

@@ -1,8 +1,10 @@
 """Tasks that stay, on the real broker and one Spark session: what goes in comes out once, whatever happens to them."""
 
+import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from confluent_kafka.admin import NewPartitions
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import CheckpointId
@@ -150,12 +153,38 @@ def test_what_staying_tasks_cannot_do_is_refused_before_anything_starts(bench: B
         ({"settings": CheckpointSettings(interval="5min")}, "at most 60 s"),
         ({"settings": CheckpointSettings(interval=None)}, "at most 60 s"),
         ({"source": {"min_partitions": 8}}, "min_partitions"),
-        ({"source": {"max_rate_per_partition": 10}}, "max_rate_per_partition"),
         ({"tasks": "stay"}, "neither 'per_checkpoint' nor 'staying'"),
     ):
         with pytest.raises(ConfigurationError, match=named):
             bench.pipeline(**options).run()
     assert bench.topics.read(bench.sink, committed=False) == []
+
+
+def test_no_checkpoint_holds_more_than_its_limit_while_a_backlog_is_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 has most of the backlog; slots with several partitions divide what they get."""
+    events = bench.directory / "events"
+    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
+    bench.fill(300)
+    bench.fill(1_500, partitions=1)
+    assert bench.pipeline(source={"end": "latest", "max_offsets_per_checkpoint": 120}).run() is CloseReason.FINISHED
+    bench.exact()
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    read = [line["read"] for line in lines if line["event"] == "pre-committed"]
+    assert max(read) <= 120
+    assert sum(read) == 2_400
+    assert sum(count == 120 for count in read) > len(read) / 2, "partitions with a backlog use what others leave"
+
+
+def test_a_rate_of_each_partition_holds_over_the_run(bench: Bench) -> None:
+    """Partition 0 has 300 records more than the others."""
+    bench.fill(20)
+    bench.fill(300, partitions=1)
+    began = time.monotonic()
+    assert bench.pipeline(source={"end": "latest", "max_rate_per_partition": 40}).run() is CloseReason.FINISHED
+    assert time.monotonic() - began >= (320 - 1) / 40
+    bench.exact()
 
 
 def test_a_record_at_fault_is_named_and_the_records_before_it_are_copied_once(bench: Bench) -> None:

@@ -96,7 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 EXECUTOR_MODULES = (
     "coordinator.pipeline.staying.executor",
-    "sources.kafka.executor.follower",
+    "sources.kafka.executor.following",
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.kafka.executor.writer",

@@ -145,7 +145,7 @@ class _Stay:
                     self._cut = {**message, "heard": time.time()}
                     self._cut_at = time.perf_counter()
                     self._changed.notify_all()
-                follower.cut()
+                follower.cut(message.get("allowed", ()))
         except LinkLostError as error:
             over = error
         with self._changed:

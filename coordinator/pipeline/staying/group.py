@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Message, accept
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import JsonObject
@@ -58,14 +59,15 @@ class TaskGroup:
         slots: int,
         secret: bytes,
         *,
-        bind: str,
+        bind: tuple[str, int],
         host: str,
         begin: Message,
         job: Callable[[tuple[str, int]], None],
         cancel: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
-        """Listen on a port of ``bind``, which executors reach as ``host``, and start the job.
+        """Listen on ``bind``, which executors reach as ``host``, and start the job. Port 0 = a free one. Raises
+        ConfigurationError if it cannot listen there.
 
         ``begin``: the first message to each task. ``job``: runs the Spark job of ``slots`` tasks that connect to an
         address; returns when they have ended. ``cancel``: kills it. ``changed``: called whenever something happened.
@@ -79,7 +81,7 @@ class TaskGroup:
         self._ending = False
         self._job_over = False
         self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
-        self._listening = socket.create_server((bind, 0), backlog=max(16, slots))
+        self._listening = _listen_on(bind, backlog=max(16, slots))
         self._address = host, int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="onceward-tasks-accept", daemon=True).start()
         self._job_thread = threading.Thread(target=self._run, args=(job,), name="onceward-tasks-job", daemon=True)
@@ -125,16 +127,18 @@ class TaskGroup:
             ]
             return found if len(found) == self._slots else None
 
-    def cut(self, checkpoint: int, options: JsonObject) -> None:
-        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint."""
+    def cut(self, checkpoint: int, options: JsonObject, allowances: Sequence[Sequence[int]] = ()) -> None:
+        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint. ``allowances``: for the
+        source's readers of it, by slot."""
         with self._lock:
-            seats = list(self._seats.values())
-            for seat in seats:
+            seats = dict(self._seats)
+            for seat in seats.values():
                 seat.news = False
                 seat.reports.clear()
-        for seat in seats:
+        for slot, seat in seats.items():
+            allowed = {"allowed": allowances[slot]} if allowances else {}
             with contextlib.suppress(LinkLostError):  # its listener notices
-                seat.link.send({"cut": checkpoint, "options": options, "at": time.time()})
+                seat.link.send({"cut": checkpoint, "options": options, "at": time.time(), **allowed})
 
     def failure(self) -> Exception:
         """Return what broke the group."""
@@ -160,6 +164,8 @@ class TaskGroup:
         if self._job_thread.is_alive():
             self._cancel()
             self._job_thread.join(_JOB_S)
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # or the thread that accepts would keep the port
         with contextlib.suppress(OSError):
             self._listening.close()
         for seat in seats:
@@ -251,3 +257,16 @@ class TaskGroup:
                 seat.over = True
             self._lock.notify_all()
         self._changed()
+
+
+def _listen_on(bind: tuple[str, int], *, backlog: int) -> socket.socket:
+    try:
+        # with SO_REUSEADDR: connections of the last group may keep the port for a minute after their end
+        return socket.create_server(bind, backlog=backlog)
+    except OSError as error:
+        why = str(error.strerror).partition(" (")[0]
+        raise ConfigurationError(
+            f"The driver cannot listen on {bind[0]} port {bind[1]} for its staying tasks: {why}. Nothing was read. "
+            "Set spark.onceward.tasks.port to a port that no other process of this machine has, one for each job, "
+            "or to 0 for a free one; the address is spark.driver.bindAddress."
+        ) from None

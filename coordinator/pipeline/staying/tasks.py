@@ -97,7 +97,7 @@ class StayingTasks:
         """Order all tasks to cut. Return since when the transactions that they end may be open."""
         assert self._group is not None, "started before"
         since, self._open_since = self._open_since, self._runtime.monotonic()
-        self._group.cut(checkpoint, self._sink.writer_options())
+        self._group.cut(checkpoint, self._sink.writer_options(), self._source.allowances())
         return since
 
     def answered(self, checkpoint: CheckpointId) -> bool:

@@ -60,15 +60,27 @@ class ArrowConsumer:
         """Stop reading all partitions. Raises KafkaException."""
         check(lib.assign(self._client, None))
 
+    @property
+    def queue(self) -> int:
+        """The address of the queue of all partitions without one of their own."""
+        address: int = self._queue
+        return address
+
+    def queue_of(self, topic: str, partition: int) -> int:
+        """Return the address of a new queue of a partition's own, which the caller destroys before :meth:`close`."""
+        queue: int = lib.queue_get_partition(self._client, topic.encode(), partition)
+        lib.queue_forward(queue, None)
+        return queue
+
     @contextmanager
-    def fetched(self, most: int, timeout: float) -> Iterator[Fetched]:
+    def fetched(self, most: int, timeout: float, queue: int | None = None) -> Iterator[Fetched]:
         """Yield messages once there are ``most`` of them or ``timeout`` seconds have passed. They live until the block
-        ends. Serves the log. Raises KafkaException."""
+        ends. Serves the log. ``queue``: that of one partition. Raises KafkaException."""
         held = lib.mem_malloc(None, _WORD * (most + 1))
         first = held + _WORD
         count = 0
         try:
-            count = lib.consume_batch_queue(self._queue, ms(timeout), first, most)
+            count = lib.consume_batch_queue(queue or self._queue, ms(timeout), first, most)
             if count < 0:
                 raise KafkaException(KafkaError(lib.last_error()))
             yield fetched(np.array((ctypes.c_ssize_t * count).from_address(first), np.intp))

@@ -1,5 +1,6 @@
 """Validates the arguments of a Kafka source, with all problems in one message. Pure."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import ParticipantName
-from onceward.sources.kafka.driver.limits import RateLimit
 from onceward.sources.kafka.driver.offsets import Limits
-from onceward.sources.kafka.driver.sizing import first_sizing
+from onceward.sources.kafka.driver.sizing import AIM_BACK_TO_BACK, first_sizing
 from onceward.sources.kafka.driver.splitting import MOST_RANGES
 from onceward.sources.kafka.driver.starts import End, Reset, Start, end_problems, start_problems
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS
+from onceward.sources.kafka.rates import RateLimit
 
 __all__ = ["SourceArguments"]
 
@@ -77,6 +78,12 @@ class SourceArguments:
             rate=None if rate is None else RateLimit(rate, interval=seconds or 0.0),
             sizing=first_sizing(seconds, checkpoint_timeout.total_seconds()) if self.adaptive else None,
         )
+
+    def most_per_interval(self, interval: timedelta | None) -> int | None:
+        """Return the records of a partition that its rate permits between two checkpoints; None without a rate."""
+        rate = self.max_rate_per_partition
+        seconds = interval.total_seconds() if interval else AIM_BACK_TO_BACK
+        return None if rate is None else math.ceil(rate * seconds)
 
     def _problems(self) -> Iterator[str]:
         try:

@@ -1,4 +1,4 @@
-"""Spreads partitions over staying tasks, and turns what they have read into plans. Pure."""
+"""Spreads partitions over staying tasks with what each may read, and turns what they have read into plans. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,30 +8,64 @@ from onceward.coordinator.pipeline.interfaces import Assignment, PartitionLag, P
 from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.values import Document, JsonObject
 from onceward.sources.kafka.driver.arguments import SourceArguments
-from onceward.sources.kafka.executor.follower import KafkaFollowing
+from onceward.sources.kafka.driver.limits import share
+from onceward.sources.kafka.executor.following import KafkaFollowing
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
 
-__all__ = ["assign", "follower", "reached", "suspects"]
+__all__ = ["Shares", "assign", "follower", "reached", "shares", "suspects"]
+
+_RESERVE = 10
+"""Idle partitions get one record each of a limit that is this many times as large, and nothing of a smaller one while
+others lag behind."""
 
 
 def follower(arguments: SourceArguments, reader: KafkaSplitReader) -> KafkaFollowing:
     """Return the reader of staying tasks. Raises ConfigurationError for options that need tasks per checkpoint."""
-    refused = [
-        name
-        for name, given in (
-            ("min_partitions", arguments.min_partitions),
-            ("max_offsets_per_checkpoint", arguments.max_offsets_per_checkpoint),
-            ("max_rate_per_partition", arguments.max_rate_per_partition),
-        )
-        if given is not None
-    ]
-    if refused:
+    if arguments.min_partitions is not None:
         raise ConfigurationError(
-            f"Tasks that stay do not know {', '.join(refused)}; nothing was started. Leave it out, or leave out "
-            'Pipeline(tasks="staying").'
+            "min_partitions cuts the ranges of a checkpoint, and tasks that stay read whole partitions as they grow. "
+            'Nothing was started. Leave it out, or leave out Pipeline(tasks="staying").'
         )
-    return KafkaFollowing(reader=reader)
+    return KafkaFollowing(reader=reader, rate=arguments.max_rate_per_partition)
+
+
+def shares(lags: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
+    """Divide all of ``limit`` over partitions: by their lags, as a plan does (limits.py), then the rest evenly, for the
+    records that come until the next cut. ``rotation`` grows with each cut: what is too little for all goes around.
+    """
+    if limit >= _RESERVE * len(lags):  # the first record of an idle partition need not wait for a cut
+        lags = {partition: max(1, lag) for partition, lag in lags.items()}
+    given = share(lags, limit, rotation=rotation)
+    names = sorted(given)
+    even, over = divmod(limit - sum(given.values()), max(1, len(names)))
+    for number in range(len(names)):
+        given[names[(number + rotation) % len(names)]] += even + (number < over)
+    return given
+
+
+class Shares:
+    """What each staying task may read in a checkpoint, from what partitions lag behind."""
+
+    def __init__(self, limit: int, assignment: Assignment, lags: Mapping[Partition, int], *, most: int | None) -> None:
+        """``lags``: of the assigned partitions. ``most``: records of a partition that its rate permits in an interval;
+        None = any number."""
+        self._limit, self._most = limit, most
+        self._hands = [list(_splits([split])) for split in assignment.splits]
+        self._lags = {partition: lags.get(partition, 0) for hand in self._hands for partition in hand}
+        self._cuts = 0
+
+    def next(self) -> Sequence[Sequence[int]]:
+        """Return the records of the next checkpoint, for each slot's ranges."""
+        lags = {p: lag if self._most is None else min(lag, self._most) for p, lag in self._lags.items()}
+        given = shares(lags, self._limit, rotation=self._cuts)
+        self._cuts += 1
+        return [[given[partition] for partition in hand] for hand in self._hands]
+
+    def reached(self, reports: Sequence[JsonObject]) -> None:
+        """Note the lags that tasks report. An unknown one keeps its last value."""
+        found = zip(_splits(reports), (lag for report in reports for lag in report["lags"]), strict=True)
+        self._lags |= {partition: lag for partition, lag in found if lag is not None}
 
 
 def assign(positions: KafkaPositions, read: Collection[Partition], most: int) -> Assignment:

@@ -1,13 +1,10 @@
-"""How much of the backlog one checkpoint takes: shares of a total, and a rate per partition. Pure."""
+"""How much of the backlog one checkpoint takes: shares of a total. Pure."""
 
 from collections.abc import Mapping
 
 from onceward.sources.kafka.positions import Partition
 
-__all__ = ["RateLimit", "level", "share"]
-
-BURST_SECONDS = 60.0
-"""An idle partition may save up tokens for at least this long."""
+__all__ = ["level", "share"]
 
 
 def share(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) -> dict[Partition, int]:
@@ -50,25 +47,3 @@ def level(backlog: Mapping[Partition, int], limit: int, *, rotation: int = 0) ->
         taken[partition] = min(backlog[partition], limit // (len(waiting) - served))
         limit -= taken[partition]
     return taken
-
-
-class RateLimit:
-    """A token bucket per partition. The caller passes the time (monotonic seconds)."""
-
-    def __init__(self, offsets_per_second: float, *, interval: float = 0.0) -> None:
-        """``interval``: seconds between two checkpoints. An idle partition always saves up enough for two."""
-        self._rate = offsets_per_second
-        self._most = offsets_per_second * max(BURST_SECONDS, 2 * interval)
-        self._tokens: dict[Partition, tuple[float, float]] = {}
-
-    def allowed(self, partition: Partition, now: float) -> int:
-        """Return the offsets that may be taken now; a partition begins with one second's worth."""
-        tokens, since = self._tokens.get(partition, (self._rate, now))
-        tokens = min(tokens + (now - since) * self._rate, self._most)
-        self._tokens[partition] = (tokens, now)
-        return int(tokens)
-
-    def took(self, partition: Partition, offsets: int) -> None:
-        """Subtract the offsets taken after :meth:`allowed`."""
-        tokens, since = self._tokens[partition]
-        self._tokens[partition] = (tokens - offsets, since)

@@ -6,10 +6,11 @@ from types import MappingProxyType
 
 from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
 from onceward.coordinator.protocol.values import JsonObject
-from onceward.sources.kafka.driver.limits import RateLimit, level, share
+from onceward.sources.kafka.driver.limits import level, share
 from onceward.sources.kafka.driver.sizing import Sizing
 from onceward.sources.kafka.epochs import Lineage
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition
+from onceward.sources.kafka.rates import RateLimit
 
 __all__ = ["Limits", "gone_backwards", "plan_ranges", "ranges_between"]
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
@@ -121,6 +122,9 @@ class KafkaSource(Source):
         self.schema = ddl_of(self._columns)
         self.copied_columns = tuple(column for column in COPIED if column in self._columns)
         self._limits = Limits()
+        self._interval: timedelta | None = None
+        self._shares: following.Shares | None = None
+        """What staying tasks may read in a checkpoint; None = no such limit, or none stays."""
         self._subscription: Subscription | None = None
         self._group = group_id or ""
         self._ends: dict[Partition, int] | None = None
@@ -136,6 +140,7 @@ class KafkaSource(Source):
         """Open the source. It may be opened again after it was closed, and keeps no state from before."""
         self._ends = None
         self._new_run = False
+        self._shares, self._interval = None, context.checkpoint_interval
         self._limits = self._arguments.limits(
             interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
         )
@@ -183,12 +188,14 @@ class KafkaSource(Source):
         self._opened().check(stored, also_done=self._new_run and self._at_its_end(stored))
 
     def plan(self, base: Document) -> Plan:
-        positions = self._current(KafkaPositions.from_document(base))
-        subscription = self._opened()
-        read = {partition for partition, _ in positions if subscription.reads(partition)}
-        plan = subscription.plan(positions, subscription.available(positions, read), read=read, limits=self._limits)
+        plan = self._planned(self._current(KafkaPositions.from_document(base)), self._limits)
         least = self._arguments.min_partitions
         return replace(plan, splits=split_ranges(plan.splits, least), can_coalesce=least is None)
+
+    def _planned(self, positions: KafkaPositions, limits: Limits) -> Plan:
+        subscription = self._opened()
+        read = {partition for partition, _ in positions if subscription.reads(partition)}
+        return subscription.plan(positions, subscription.available(positions, read), read=read, limits=limits)
 
     def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
         return join_ranges(splits, most)
@@ -251,10 +258,20 @@ class KafkaSource(Source):
 
     def assign(self, base: Document, most: int) -> Assignment:
         """See :meth:`Source.assign`. Raises HaltedError if the log is not the one that was read up to ``base``."""
-        self.plan(base)  # looks at every log
         positions = self._current(KafkaPositions.from_document(base))
+        waiting = self._planned(positions, Limits())  # looks at every log
         read = {partition for partition, _ in positions if self._opened().reads(partition)}
-        return following.assign(positions, read, most)
+        assignment = following.assign(positions, read, most)
+        limit = self._arguments.max_offsets_per_checkpoint
+        if limit is None:
+            return assignment
+        lags = {Partition(s["topic"], s["partition"]): s["end"] - s["start"] for s in waiting.splits}
+        self._shares = following.Shares(limit, assignment, lags, most=self._arguments.most_per_interval(self._interval))
+        pairs = zip(assignment.splits, self._shares.next(), strict=True)
+        return replace(assignment, splits=tuple({**split, "allowed": allowed} for split, allowed in pairs))
+
+    def allowances(self) -> Sequence[Sequence[int]]:
+        return self._shares.next() if self._shares is not None else ()
 
     def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
         """See :meth:`Source.reached`. Raises HaltedError if a log was replaced since ``assigned``."""
@@ -262,6 +279,8 @@ class KafkaSource(Source):
         subscription = self._opened()
         read = {partition for partition, _ in positions if subscription.reads(partition)}
         refuse_differences(subscription.leaders.differences(following.suspects(positions, reports)))
+        if self._shares is not None:
+            self._shares.reached(reports)
         return following.reached(positions, read, reports)
 
     def outgrown(self, assigned: Document) -> bool:

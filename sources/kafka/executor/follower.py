@@ -8,59 +8,32 @@ A position stands right after the last record that was taken, whose leader epoch
 transactions behind it are left for the next cut: their epoch is not known here, and a position with a wrong one would
 look like a log that was replaced. A bounded range alone passes them, to reach its end.
 
-Memory is bounded as in reader.py: a slow transform or broker slows reading down.
+Memory is bounded as in reader.py: a slow transform or broker slows reading down. limited.py has the limits that a user
+sets.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, TopicPartition
 
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.printable import logger
-from onceward.sources.kafka.client import ArrowConsumer, Records
-from onceward.sources.kafka.executor.clients import LARGE
-from onceward.sources.kafka.executor.columns import bounded, schema_of
+from onceward.sources.kafka.client import ArrowConsumer, Event, Records
+from onceward.sources.kafka.executor.columns import bounded
 from onceward.sources.kafka.executor.ranges import Range, confused, noted, stalled
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
+from onceward.sources.kafka.positions import Partition
 
-__all__ = ["KafkaFollowing"]
-
-_KAFKA_LOG = logger("onceward.kafka")
+__all__ = ["Followed", "KafkaFollower"]
 
 _FIRST_WAIT_S = 1.0
 _WAIT_S = 0.05
-_FETCH_WAITS = 2
-"""Fetches that may wait in one interval: each waits for half of it, or for enough records."""
-_FETCH_WAIT_MS = (2, 100)
-_FETCH_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class KafkaFollowing:
-    """A :data:`SplitFollower`; pickled to executors, where secrets are resolved."""
-
-    reader: KafkaSplitReader
-
-    def __call__(
-        self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[[], None]
-    ) -> "KafkaFollower":
-        """See :data:`SplitFollower`."""
-        wait = int(1000 * pace["interval"] / _FETCH_WAITS)
-        low, high = _FETCH_WAIT_MS
-        tuned = {"fetch.wait.max.ms": str(max(low, min(high, wait))), "fetch.min.bytes": str(_FETCH_BYTES)}
-        consumer = ArrowConsumer(self.reader.settings(LARGE, tuned), logger=_KAFKA_LOG)
-        schema = schema_of(self.reader.names)
-        ranges = [_Followed(Range.of(each, schema, columns)) for each in ranges_of(split)]
-        return KafkaFollower(consumer, ranges, self.reader, hold=pace["hold"], news=news)
-
-
-class _Followed:
+class Followed:
     """A range while it grows."""
 
     def __init__(self, of: Range) -> None:
@@ -71,6 +44,10 @@ class _Followed:
         """The client has reported the partition's end, and no record since."""
         self.left = False
         """The client does not read it any more."""
+
+    @property
+    def place(self) -> Partition:
+        return Partition(self.range.topic, self.range.partition)
 
     @property
     def position(self) -> int:
@@ -115,14 +92,14 @@ class KafkaFollower:
     def __init__(
         self,
         consumer: ArrowConsumer,
-        ranges: list[_Followed],
+        ranges: list[Followed],
         limits: KafkaSplitReader,
         *,
         hold: float,
         news: Callable[[], None],
     ) -> None:
         self._consumer = consumer
-        self._ranges = {(each.range.topic, each.range.partition): each for each in ranges}
+        self._ranges = {each.place: each for each in ranges}
         self._first = ranges[0].range
         self._limits, self._hold, self._news = limits, hold, news
         self._rows = limits.max_rows
@@ -133,11 +110,12 @@ class KafkaFollower:
         self._said = "nothing"
         self._finished = False
 
-    def cut(self) -> None:
+    def cut(self, allowed: Sequence[int] = ()) -> None:
+        """See :meth:`Follower.cut`. ``allowed``: for each range, the records until the next cut; only with limits."""
         self._cut.set()
         with self._closing:
             if not self._closed:
-                self._consumer.wake()
+                self._wake()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """See :meth:`Follower.batches`. Raises CheckpointFailedError and KafkaException."""
@@ -168,6 +146,12 @@ class KafkaFollower:
     def close(self) -> None:
         with self._closing:
             self._closed = True
+        self._release()
+
+    def _wake(self) -> None:
+        self._consumer.wake()
+
+    def _release(self) -> None:
         self._consumer.close()
 
     def _all_done(self) -> bool:
@@ -175,11 +159,9 @@ class KafkaFollower:
 
     def _some(self, most: int, wait: float, heard: float) -> tuple[list[pa.RecordBatch], float]:
         """Return the batches of one call of the client, and when something came last."""
-        with self._consumer.fetched(most, wait) as got:
-            made = [batch for records in got.records if (batch := self._taken(records)) is not None]
-            events = got.events
+        made, events, came = self._fetch(most, wait)
         for event in events:
-            of = self._ranges.get((event.topic or "", event.partition))
+            of = self._ranges.get(Partition(event.topic or "", event.partition))
             if event.error.code() != KafkaError._PARTITION_EOF:
                 said = noted(event, None if of is None else of.range, self._consumer, self._first)
                 self._said = said or self._said
@@ -187,14 +169,21 @@ class KafkaFollower:
                 of.ended(event.offset)
         for batch in made:
             self._rows = self._limits.rows_like(batch)
-        if got.records or events:
+        if came or events:
             self._leave_done()
             return made, time.monotonic()
         self._refuse_stall(time.monotonic() - heard)
         return made, heard
 
+    def _fetch(self, most: int, wait: float) -> tuple[list[pa.RecordBatch], Sequence[Event], bool]:
+        """Return batches of at most ``most`` records, events, and whether records have come. Waits for ``wait`` seconds
+        at most."""
+        with self._consumer.fetched(most, wait) as got:
+            made = [batch for records in got.records if (batch := self._taken(records)) is not None]
+            return made, got.events, bool(got.records)
+
     def _taken(self, records: Records) -> pa.RecordBatch | None:
-        each = self._ranges.get((records.topic, records.partition))
+        each = self._ranges.get(Partition(records.topic, records.partition))
         if each is None:
             raise confused(self._first, records)
         return each.taken(records)

@@ -1,8 +1,9 @@
-"""How many tasks read the ranges of a checkpoint."""
+"""How many tasks read the ranges of a checkpoint, and the port of those that stay."""
 
 import pytest
 
-from onceward.coordinator.pipeline.spark_job import _RECORDS_PER_TASK, _RECORDS_PER_TASK_ELASTIC, _tasks
+from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.pipeline.spark_job import _RECORDS_PER_TASK, _RECORDS_PER_TASK_ELASTIC, _tasks, tasks_port
 
 TASK_COSTS = 20_000
 """Records; measured (benchmarks/RESULTS.md)."""
@@ -28,3 +29,10 @@ def test_one_task_reads_before_spark_has_a_core() -> None:
 def test_where_spark_can_add_executors_there_are_tasks_for_them() -> None:
     assert _tasks(1_300_000, 2, _RECORDS_PER_TASK_ELASTIC) > 64
     assert _tasks(10_000, 2, _RECORDS_PER_TASK_ELASTIC) == 2
+
+
+def test_the_port_of_staying_tasks_is_a_number_of_a_port() -> None:
+    assert [tasks_port(given) for given in ("0", "7080", "65535")] == [0, 7080, 65535]
+    for given in ("65536", "-1", "", "seven", "7080.0"):
+        with pytest.raises(ConfigurationError, match=r"spark\.onceward\.tasks\.port"):
+            tasks_port(given)

@@ -1,10 +1,12 @@
 """A group of staying tasks as its driver sees it: the tasks are threads that speak over real connections."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.staying import group as groups
 from onceward.coordinator.pipeline.staying.group import TaskGroup
 from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, connect, new_secret
@@ -49,11 +51,11 @@ def cluster() -> Iterator[Cluster]:
         link.close()
 
 
-def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda: None) -> TaskGroup:
+def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda: None, *, port: int = 0) -> TaskGroup:
     return TaskGroup(
         slots,
         cluster.secret,
-        bind="127.0.0.1",
+        bind=("127.0.0.1", port),
         host="127.0.0.1",
         begin={"task": "copy"},
         job=cluster.job,
@@ -153,3 +155,36 @@ def test_a_job_that_ends_by_itself_breaks_the_group(cluster: Cluster) -> None:
     cluster.over.set()
     wait_until(lambda: group.broken, "the end is noticed")
     assert woken.wait(60), "the driver's main thread is woken"
+
+
+def test_a_cut_gives_each_slot_its_own_allowance(cluster: Cluster) -> None:
+    group = group_of(cluster, 2)
+    links = [cluster.task(slot) for slot in range(2)]
+    wait_until(lambda: group.ready, "both tasks have begun")
+    group.cut(7, {}, [[3, 4], [5]])
+    assert [link.receive()["allowed"] for link in links] == [[3, 4], [5]]
+    group.cut(8, {})
+    assert not any("allowed" in link.receive() for link in links)
+
+
+def test_the_next_group_listens_on_the_same_port_at_once() -> None:
+    """The driver closes the connections, so its side of them keeps the port."""
+    port = 0
+    for _ in range(3):
+        cluster = Cluster()
+        group = group_of(cluster, 1, port=port)
+        cluster.task(0)
+        wait_until(lambda group=group: group.ready, "the task has begun")  # type: ignore[misc]
+        assert port in (0, cluster.address[1])
+        port = cluster.address[1]
+        cluster.links[0].send({"ended": True})
+        cluster.over.set()
+        assert group.end()
+        cluster.links[0].close()
+
+
+def test_a_port_that_another_process_has_is_named_with_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1 port {port} .*spark\.onceward\.tasks\.port"):
+            group_of(Cluster(), 1, port=port)

@@ -12,7 +12,6 @@ from onceward import KafkaCluster, KafkaSource
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
 from onceward.coordinator.protocol.values import Role
 from onceward.sources.kafka.driver.arguments import SourceArguments
-from onceward.sources.kafka.driver.limits import BURST_SECONDS
 from onceward.sources.kafka.driver.offsets import Limits
 from onceward.sources.kafka.driver.resolution import milliseconds
 from onceward.sources.kafka.driver.sizing import first_sizing
@@ -21,6 +20,7 @@ from onceward.sources.kafka.driver.starts import bound_text
 from onceward.sources.kafka.executor.columns import COLUMNS
 from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone, offset_gone_in
 from onceward.sources.kafka.positions import Partition
+from onceward.sources.kafka.rates import BURST_SECONDS
 
 
 def test_a_source_needs_only_a_cluster_and_topics() -> None:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onceward import KafkaSource
 from onceward.coordinator.errors import ConfigurationError
-from onceward.sources.kafka.driver.following import assign, reached, suspects
+from onceward.sources.kafka.driver.following import Shares, assign, reached, shares, suspects
+from onceward.sources.kafka.executor.following import KafkaFollowing
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 ORDERS = [Partition("orders", number) for number in range(5)]
@@ -83,7 +86,58 @@ def test_only_logs_with_a_new_leader_are_suspected() -> None:
     assert suspects(before, reports) == {ORDERS[1]: Cursor(next=5, epoch=1)}
 
 
-def test_limits_that_need_a_plan_per_checkpoint_are_refused() -> None:
+def test_min_partitions_is_refused_because_no_task_reads_a_part_of_a_partition() -> None:
     source = KafkaSource("localhost:9092", topics=["orders"], max_rate_per_partition=5, min_partitions=3)
-    with pytest.raises(ConfigurationError, match="min_partitions, max_rate_per_partition"):
+    with pytest.raises(ConfigurationError, match="min_partitions cuts the ranges"):
         source.follow()
+
+
+def test_the_rate_travels_to_the_tasks() -> None:
+    following = KafkaSource("localhost:9092", topics=["orders"], max_rate_per_partition=5).follow()
+    assert isinstance(following, KafkaFollowing)
+    assert following.rate == 5
+
+
+@given(
+    lags=st.dictionaries(st.sampled_from(ORDERS), st.integers(0, 10**9), min_size=1),
+    limit=st.integers(1, 10**6),
+    rotation=st.integers(0, 10**6),
+)
+def test_shares_are_all_of_the_limit_and_follow_the_lags(lags: dict[Partition, int], limit: int, rotation: int) -> None:
+    given_ = shares(lags, limit, rotation=rotation)
+    assert given_.keys() == lags.keys()
+    assert min(given_.values()) >= 0
+    assert sum(given_.values()) == limit
+    if sum(lags.values()) <= limit // 2:
+        assert all(given_[partition] >= lag for partition, lag in lags.items())
+
+
+def test_a_long_lag_leaves_the_others_what_they_need_for_their_next_record() -> None:
+    assert shares({ORDERS[0]: 10**9, ORDERS[1]: 0}, 100) == {ORDERS[0]: 99, ORDERS[1]: 1}
+    assert shares({ORDERS[0]: 10**9, ORDERS[1]: 0}, 10) == {ORDERS[0]: 10, ORDERS[1]: 0}
+    assert shares({ORDERS[0]: 30, ORDERS[1]: 0}, 100) == {ORDERS[0]: 65, ORDERS[1]: 35}
+
+
+@pytest.mark.parametrize("lags", [[0] * 5, [7] * 5, [0, 9, 0, 0, 9]])
+def test_partitions_take_turns_if_there_is_less_than_one_for_each(lags: list[int]) -> None:
+    turns = [shares(dict(zip(ORDERS, lags, strict=True)), 1, rotation=cut) for cut in range(5)]
+    served = {partition for turn in turns for partition, count in turn.items() if count}
+    assert served == {partition for partition, lag in zip(ORDERS, lags, strict=True) if lag or not any(lags)}
+
+
+def test_each_cut_gives_the_slots_what_their_ranges_may_read_by_the_last_reports() -> None:
+    assignment = assign(positions({n: Cursor(next=10) for n in range(3)}), ORDERS, 2)
+    divided = Shares(40, assignment, {ORDERS[0]: 10**6, ORDERS[2]: 10**6}, most=None)
+    assert divided.next() == [[20, 19], [1]]
+    reports = [
+        {"ranges": [split(0, 10, 30), split(2, 10, 29)], "lags": [0, None]},
+        {"ranges": [split(1, 10, 11)], "lags": [0]},
+    ]
+    divided.reached(reports)
+    assert divided.next() == [[1, 38], [1]]
+
+
+def test_a_rate_keeps_a_partition_from_taking_the_share_of_others() -> None:
+    assignment = assign(positions({n: Cursor(next=0) for n in range(2)}), ORDERS, 1)
+    divided = Shares(100, assignment, {ORDERS[0]: 10**9, ORDERS[1]: 90}, most=10)
+    assert divided.next() == [[50, 50]]

@@ -11,10 +11,11 @@ from onceward.coordinator.errors import CheckpointFailedError
 from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
 from onceward.sources.kafka.control import metadata
 from onceward.sources.kafka.control.metadata import insist
-from onceward.sources.kafka.driver.limits import BURST_SECONDS, RateLimit, level, share
+from onceward.sources.kafka.driver.limits import level, share
 from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
 from onceward.sources.kafka.epochs import Lineage
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.rates import BURST_SECONDS, RateLimit
 from tests.support.manual_time import ManualTime
 
 P = [Partition("t", n) for n in range(6)]
@@ -212,6 +213,14 @@ def test_an_idle_partition_saves_up_only_so_much() -> None:
     limit = RateLimit(10.0)
     limit.allowed(P[0], 0.0)
     assert limit.allowed(P[0], 10_000.0) == 10 * BURST_SECONDS
+
+
+def test_a_partition_with_a_rate_of_a_record_in_hours_gets_it() -> None:
+    limit = RateLimit(0.001)
+    assert limit.allowed(P[0], 0.0) == 0
+    assert limit.wait(P[0]) == pytest.approx(999)
+    assert limit.allowed(P[0], 1_000.0) == 1
+    assert limit.wait(P[0]) == 0
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan
 from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import LogEnd
-from onceward.sources.kafka.driver.limits import RateLimit
 from onceward.sources.kafka.driver.offsets import Limits, plan_ranges
 from onceward.sources.kafka.driver.sizing import (
     AIM_BACK_TO_BACK,
@@ -32,6 +31,7 @@ from onceward.sources.kafka.driver.sizing import (
 from onceward.sources.kafka.driver.source import KafkaSource
 from onceward.sources.kafka.driver.subscription import Subscription
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from onceward.sources.kafka.rates import RateLimit
 from tests.conftest import examples
 
 TIMEOUT = 120.0
