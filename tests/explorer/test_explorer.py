@@ -23,11 +23,13 @@ from tests.support.oracle import Invariant
 pytestmark = pytest.mark.long
 
 SMALLER = WORLDS | {
-    "checkpoints": replace(WORLDS["checkpoints"], checkpoints=3),
-    "requests": replace(WORLDS["requests"], messages=0),
-    "leaders": replace(WORLDS["leaders"], messages=0),
+    "checkpoints": replace(WORLDS["checkpoints"], checkpoints=3, crashes=1, messages=1, store=0),
+    "orphans": replace(WORLDS["orphans"], crashes=1),
+    "requests": replace(WORLDS["requests"], checkpoints=2, messages=0, declines=0, timeouts=0),
+    "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
+    "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
 }
-"""A third of the states that `make explore` visits."""
+"""The worlds of `make explore` with fewer faults: they have a small part of its states."""
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
 
 

@@ -26,6 +26,12 @@ AFTER_A_COMMIT = (
     KillPoint.DRIVER_AFTER_END_TXN,
     KillPoint.DRIVER_AFTER_SETTLE,
 )
+# Each copy and each death once; `make crash` also has the other pairs.
+COPIED_AND_DEAD = [
+    pytest.param(copied, dies, marks=[] if at == then else pytest.mark.crash)
+    for at, copied in enumerate(UNDECIDED)
+    for then, dies in enumerate(AFTER_A_COMMIT)
+]
 
 
 @pytest.fixture
@@ -89,8 +95,7 @@ def copied_during(
     return driver, copy
 
 
-@pytest.mark.parametrize("dies", AFTER_A_COMMIT, ids=str)
-@pytest.mark.parametrize("copied", UNDECIDED, ids=str)
+@pytest.mark.parametrize(("copied", "dies"), COPIED_AND_DEAD, ids=str)
 def test_a_copy_from_before_a_decision_is_refused_once_a_commit_may_have_begun(
     here: JobProcesses, topics: Topics, copied: KillPoint, dies: KillPoint
 ) -> None:

@@ -45,6 +45,12 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield made
 
 
+# With passwords here; `make crash` also has certificates.
+mostly_sasl = pytest.mark.parametrize(
+    "guarded", ["SASL_SSL", pytest.param("SSL", marks=pytest.mark.crash)], indirect=True
+)
+
+
 class GuardedJob:
     """A job with ten checkpoints of bounded input; each role has the rights that it needs, and no other."""
 
@@ -87,6 +93,7 @@ def test_a_job_that_was_killed_amid_its_commits_recovers_with_the_least_rights(
     assert_nowhere(tmp_path, [])
 
 
+@mostly_sasl
 def test_an_idle_job_ends_what_a_late_task_left_open_with_the_least_rights(
     guarded: Guarded, job: str, tmp_path: Path
 ) -> None:
@@ -106,6 +113,7 @@ def test_an_idle_job_ends_what_a_late_task_left_open_with_the_least_rights(
         del late
 
 
+@mostly_sasl
 def test_a_coordinator_settles_for_a_dead_driver_with_the_least_rights(
     guarded: Guarded, job: str, tmp_path: Path
 ) -> None:
@@ -162,6 +170,7 @@ def test_a_driver_that_lacks_a_right_is_refused_before_anything_is_written(
     here.is_complete()
 
 
+@mostly_sasl
 def test_executors_with_a_user_of_their_own_need_no_more_and_each_right_that_they_lack_is_named(
     guarded: Guarded, job: str, tmp_path: Path
 ) -> None:

@@ -35,8 +35,7 @@ LINK = (
 """The links that `tests.network.faults.chosen` knows, by name or group."""
 NEEDS_POSTGRES = pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
 SLICE = [
-    pytest.param("e02-answer-of-end-txn-lost", [Phase.DECIDED, Phase.RECOVERY], id="e02-answer-of-end-txn-lost"),
-    pytest.param("e11-transaction-coordinator-cut", [Phase.SETTLING], id="e11-transaction-coordinator-cut"),
+    pytest.param("e02-answer-of-end-txn-lost", [Phase.DECIDED], id="e02-answer-of-end-txn-lost"),
     pytest.param("e12-coordinator-cut", [Phase.PREPARED], id="e12-coordinator-cut"),
     pytest.param("leader-database-black-holed", [Phase.PREPARED], id="leader-black-holed", marks=NEEDS_POSTGRES),
 ]

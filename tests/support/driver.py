@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline, StreamingPipeline, register
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.pipeline import checkpoint_writer
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from onceward import StreamingPipeline
 
 __all__ = ["main"]
 
@@ -47,7 +49,9 @@ def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     )
 
 
-def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> StreamingPipeline:
+def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipeline":
+    from onceward import StreamingPipeline, register  # they load PySpark, which takes a third of a driver's start
+
     def distinct(spark: "SparkSession") -> "DataFrame":
         register(spark)
         spark.conf.set("spark.sql.shuffle.partitions", 2)

@@ -327,13 +327,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert reported == chronicle.reported
 
 
-# Thousands of reads, each of which waits for a server: slow, and beyond the hang guard of other tests.
+# Thousands of reads. On a server each waits for an answer: slow, and beyond the hang guard of other tests. A quarter of
+# the lives there runs every statement; what decides above the statements is the same for both.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_every_read_returns_what_was_decided_whatever_fails(place: Place) -> None:
     run_state_machine_as_test(
         lambda: StoreMachine(place.fresh()),  # type: ignore[arg-type]  # a factory will do
-        settings=settings(max_examples=examples(20), stateful_step_count=20, deadline=None),
+        settings=settings(max_examples=examples(5 if place.is_postgres else 20), stateful_step_count=20, deadline=None),
     )
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from sqlalchemy import String, event
 
 from onceward.coordinator.protocol.answers import Note, Verdict
@@ -56,10 +56,16 @@ LATE = Note(
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort at (7, 3)")
 
 
-@given(moves)
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_restart_reads_every_decision_of_the_core(place: Place, history: list[Move]) -> None:
-    place = place.fresh()
+def test_a_restart_reads_every_decision_of_the_core(place: Place) -> None:
+    @given(moves)
+    @settings(max_examples=examples(10 if place.is_postgres else 40), deadline=None)  # a server takes longer
+    def reads_it(history: list[Move]) -> None:
+        _reads_every_decision(place.fresh(), history)
+
+    reads_it()
+
+
+def _reads_every_decision(place: Place, history: list[Move]) -> None:
     now, known = 50.0, False
     with closing(place.open()) as store:
         state = JobState(durable=Durable(job=JOB, store_id=store.store_id))
