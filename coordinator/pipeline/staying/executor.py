@@ -69,6 +69,8 @@ class _Stay:
         self._changed = threading.Condition()
         self._cut: Message | None = None
         self._cut_at = 0.0
+        self._voted = self._flushed = 0
+        """The last checkpoint that this task has voted for, and that all tasks have."""
         self._over: BaseException | None = None
 
     def run(self) -> None:
@@ -116,6 +118,7 @@ class _Stay:
         }
         # the next checkpoint begins here, before the driver knows of this vote
         following = replace(task, checkpoint=0, sink_options=cut["options"])
+        self._voted = task.checkpoint
         self._link.send(report)
         kill_point(KillPoint.TASK_AFTER_VOTE)
         return following
@@ -123,7 +126,7 @@ class _Stay:
     def _until_cut(self, task: CheckpointTask, follower: Any) -> Batches:
         """Yield batches until the driver cuts; from then on the task knows its checkpoint."""
         for batch in follower.batches():
-            self._raise_end()
+            self._await_flushed()
             yield batch
         with self._changed:
             self._changed.wait_for(lambda: self._cut is not None or self._over is not None)
@@ -131,6 +134,15 @@ class _Stay:
             assert self._cut is not None
             task.checkpoint = int(self._cut["cut"])
         kill_point(KillPoint.TASK_AFTER_CUT)
+
+    def _await_flushed(self) -> None:
+        """Wait until every task has flushed the last checkpoint: an output partition must not hold records of this one
+        before any of that one. The client fetches meanwhile."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._flushed >= self._voted or self._cut is not None or self._over is not None
+            )
+            self._raise_end()
 
     def _raise_end(self) -> None:
         if self._over is not None:
@@ -141,6 +153,11 @@ class _Stay:
         over: BaseException = _OrderedToEnd()
         try:
             while "end" not in (message := self._link.receive()):
+                if "flushed" in message:
+                    with self._changed:
+                        self._flushed = int(message["flushed"])
+                        self._changed.notify_all()
+                    continue
                 with self._changed:
                     self._cut = {**message, "heard": time.time()}
                     self._cut_at = time.perf_counter()

@@ -242,6 +242,7 @@ class TaskGroup:
             self._changed()
 
     def _heard(self, seat: _Seat, message: Message) -> None:
+        flushed: int | None = None
         with self._lock:
             if "mark" in message:
                 seat.mark = str(message["mark"])
@@ -249,13 +250,20 @@ class TaskGroup:
                 seat.news = True
             elif "vote" in message:
                 report = Report(vote=str(message["vote"]), reached=message["reached"])
-                seat.reports[int(message["checkpoint"])] = report
+                checkpoint = int(message["checkpoint"])
+                seat.reports[checkpoint] = report
+                flushed = checkpoint if self.reports(checkpoint) is not None else None
             elif "failed" in message:
                 seat.over = True
                 self._failure = self._failure or TaskFailedError(str(message["failed"]))
             elif "ended" in message:
                 seat.over = True
             self._lock.notify_all()
+            seats = list(self._seats.values())
+        if flushed is not None:
+            for each in seats:
+                with contextlib.suppress(LinkLostError):  # its listener notices
+                    each.link.send({"flushed": flushed})
         self._changed()
 
 

@@ -72,7 +72,8 @@ def votes(link: Link, checkpoint: int) -> None:
 
 def ends(cluster: Cluster) -> None:
     for link in cluster.links.values():
-        assert "end" in link.receive()
+        while "end" not in (order := link.receive()):
+            assert "flushed" in order
         link.send({"ended": True})
     cluster.over.set()
 
@@ -93,6 +94,17 @@ def test_a_checkpoint_is_cut_when_every_slot_has_voted(cluster: Cluster) -> None
     threading.Thread(target=ends, args=(cluster,)).start()
     assert group.end()
     assert not cluster.cancelled
+
+
+def test_every_task_hears_when_all_have_flushed(cluster: Cluster) -> None:
+    group = group_of(cluster, 2)
+    links = [cluster.task(0), cluster.task(1)]
+    wait_until(lambda: group.ready, "both tasks have begun")
+    for checkpoint in (7, 8):
+        group.cut(checkpoint, {})
+        for link in links:
+            votes(link, checkpoint)
+        assert [link.receive() for link in links] == [{"flushed": checkpoint}] * 2
 
 
 def test_news_of_the_next_checkpoint_survive_until_its_cut(cluster: Cluster) -> None:

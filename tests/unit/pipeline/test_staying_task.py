@@ -1,0 +1,109 @@
+"""A staying task in a thread, with a driver that speaks over a real connection."""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from onceward.coordinator.pipeline.staying.executor import _Stay
+from onceward.coordinator.pipeline.staying.link import Link, new_secret
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.coordinator.protocol.values import Generation, JobName, ParticipantName
+from tests.unit.pipeline.test_staying_link import linked
+
+_QUIET_S = 0.2
+"""How long a test watches for what must not happen."""
+
+
+class Input:
+    """A follower: each record is a batch."""
+
+    def __init__(self) -> None:
+        self._records: queue.Queue[str | None] = queue.Queue()
+        self.taken = threading.Semaphore(0)
+        """Released for each batch that the task has asked for and got."""
+
+    def add(self, *records: str) -> None:
+        for record in records:
+            self._records.put(record)
+
+    def batches(self) -> Iterator[str]:
+        while (record := self._records.get()) is not None:
+            self.taken.release()
+            yield record
+
+    def cut(self, _allowed: Sequence[int] = ()) -> None:
+        self._records.put(None)
+
+    def reached(self) -> dict[str, Any]:
+        return {"ranges": [], "lags": []}
+
+    def close(self) -> None: ...
+
+
+class Output:
+    """A sink's writer."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.wrote = threading.Semaphore(0)
+
+    def mark(self, _task: CheckpointTask) -> str:
+        return "worker"
+
+    def __call__(self, _task: CheckpointTask, slot: int, attempt: int, batches: Iterator[str]) -> Vote:
+        before = len(self.written)
+        for batch in batches:
+            self.written.append(batch)
+            self.wrote.release()
+        return Vote(slot=slot, attempt=attempt, records=len(self.written) - before, bytes=0)
+
+
+def cut(driver: Link, checkpoint: int) -> None:
+    """Order the cut and receive the vote."""
+    driver.send({"cut": checkpoint, "options": {}, "at": 0.0})
+    assert driver.receive()["checkpoint"] == checkpoint
+
+
+def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last() -> None:
+    given, output, secret = Input(), Output(), new_secret()
+    task = CheckpointTask(
+        job=JobName("orders"),
+        generation=Generation(1),
+        checkpoint=0,
+        splits=({"ranges": []},),
+        columns=(),
+        sink=ParticipantName("sink"),
+        sink_options={},
+    )
+    with linked(secret, secret) as ((driver,), _, link):
+        stay = _Stay(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+        running = threading.Thread(target=stay.run)
+        running.start()
+        assert driver.receive() == {"hello": 0, "attempt": 0}
+        driver.send({"task": task.to_json(), "pace": {}})
+        assert driver.receive() == {"mark": "worker"}
+        given.add("a")
+        output.wrote.acquire()
+        cut(driver, 1)
+        given.add("b", "c")
+        given.taken.acquire()  # a
+        given.taken.acquire()  # b
+        assert not output.wrote.acquire(timeout=_QUIET_S), "another task has not flushed checkpoint 1"
+        driver.send({"flushed": 1})
+        output.wrote.acquire()
+        output.wrote.acquire()
+        cut(driver, 2)
+        given.add("d")
+        given.taken.acquire()  # c
+        given.taken.acquire()  # d
+        cut(driver, 3)  # ordered when all have voted for checkpoint 2, so before or after that word
+        driver.send({"flushed": 2})
+        driver.send({"flushed": 3})
+        given.add("e")
+        output.wrote.acquire()
+        output.wrote.acquire()
+        driver.send({"end": True})
+        assert driver.receive() == {"ended": True}
+        running.join()
+    assert output.written == ["a", "b", "c", "d", "e"]
