@@ -179,7 +179,7 @@ DRIVER = (
         hurts="the next sweep aborts its transactions, which may still be open",
         breaks=wrapped(Settler.complete, _settled_at_once),
         hunt=ANY,
-        caught_by=(Invariant.I1, Invariant.I8),
+        caught_by=(Invariant.I1, Invariant.I8, Invariant.I13),
     ),
     Mutant(
         name="the coordinator treats a failed write of the store as a success",

@@ -15,6 +15,7 @@ _FRESH_S = 1.0
 
 
 _PLACES_S = 5.0
+"""Coordinators move when brokers fail, which is rare, and a refused request finds the new one."""
 
 
 class KnownPlaces:

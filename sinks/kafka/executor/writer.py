@@ -151,7 +151,7 @@ class _Receipt:
         self._producer, self._id = producer, identifier
         self._receipt = TopicPartition(_RECEIPT_TOPIC, 0, checkpoint, metadata=token)
         self._written = False
-        self._error: KafkaException | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="onceward-receipt", daemon=True)
 
     def __enter__(self) -> Self:
@@ -162,7 +162,7 @@ class _Receipt:
         self._thread.join()
 
     def require_written(self) -> None:
-        """Raises KafkaException."""
+        """Raises what the thread raised, KafkaException for one."""
         if self._error is not None:
             raise self._error
         assert self._written, "the thread has ended"
@@ -172,7 +172,7 @@ class _Receipt:
         try:
             self._producer.send_offsets_to_transaction(str(self._id), [self._receipt], _CALL_LIMIT_S)
             self._written = True
-        except KafkaException as error:
+        except Exception as error:  # noqa: BLE001 - raised by the slot's own thread
             self._error = error
 
 
