@@ -32,8 +32,12 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow"):
         assert counts[what] > 100, what
-    for what in ("store_failures", "resumed", "stops", "replays", "orphans", "returns", "elections"):
-        assert counts[what] > 5, what
+    for what in ("resumed", "stops", "orphans"):
+        assert counts[what] > 25, what
+    for what in ("store_failures", "returns"):
+        assert counts[what] > 15, what
+    assert counts["elections"] > 10
+    assert counts["replays"] > 5
     assert endings["finished"] > 450
 
 
