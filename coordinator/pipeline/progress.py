@@ -94,6 +94,8 @@ class Progress:
         self._running: tuple[int, float] | None = None
         """The checkpoint that reads, transforms and writes, and since when."""
         self._shown = -_LOG_EVERY
+        self._outdated = False
+        """Something was not drawn because the line had been drawn a moment before."""
         self._drawn: tuple[str, ...] | None = None
         """The broken links in the line on the terminal; None = no line is drawn."""
         self._links.follow(self.show)
@@ -124,8 +126,8 @@ class Progress:
             self._completed = max(self._completed, checkpoint)
 
     def look(self) -> None:
-        """Show how the job does, whatever it waits for. On a terminal the line of an idle job stays."""
-        if self._started is not None and (self._open or not self._live):
+        """Show how the job does, whatever it waits for. On a terminal an up-to-date line of an idle job stays."""
+        if self._started is not None and (self._open or self._outdated or not self._live):
             self.show()
 
     def began(self, checkpoint: int) -> None:
@@ -206,8 +208,9 @@ class Progress:
         with self._lock:
             changed = self._live and broken != (self._drawn or ())
             if now - self._shown < (0.2 if self._live else _LOG_EVERY) and not changed:
+                self._outdated = True
                 return
-            self._shown, self._drawn = now, broken
+            self._shown, self._drawn, self._outdated = now, broken, False
         if self._live:
             text = printable(f"{self._job}: {self.snapshot().text()}")
             # A line that wraps could not be overwritten.

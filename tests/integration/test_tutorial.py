@@ -4,6 +4,7 @@ A block belongs to the terminal that the text before it names last. Two things d
 is a free one, and the home directory is the test's.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -142,9 +143,8 @@ class Reader:
 
     def _compare(self, name: str, shown: str) -> None:
         terminal, began = self._terminals[name], self._began[name]
-        wait_until(
-            lambda: shows(terminal.output(began), shown) or terminal.exit_code is not None, f"it shows {shown}", LIMIT_S
-        )
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: shows(terminal.output(began), shown) or terminal.exit_code is not None, shown, LIMIT_S)
         assert shows(terminal.output(began), shown), f"The page shows:\n{shown}\nIt is:\n{terminal.output(began)}"
 
     def _wait_for_the_moment(self, command: str) -> None:

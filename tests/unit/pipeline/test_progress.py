@@ -159,6 +159,24 @@ def test_a_terminal_keeps_the_age_of_a_long_checkpoint_up_to_date_and_the_line_o
     assert here.stream.getvalue().endswith("oldest open transaction 10.0 s")
 
 
+def test_a_terminal_shows_the_end_of_a_checkpoint_that_came_right_after_a_drawing() -> None:
+    """A job that has caught up and gets no data: no later checkpoint would correct its line."""
+    here = Plain(Terminal())
+    here.progress.opened(1, "a1b2")
+    here.progress.began(7)
+    here.now += 3.0
+    here.progress.look()
+    here.now += 0.1
+    here.progress.read(1000, 0)
+    here.progress.ended(7)
+    assert "lag unknown" in here.stream.getvalue().split("\r")[-1], "drawn a moment ago"
+    follow_time(here.progress, looked_at(here, 10))
+    drawn = here.stream.getvalue()
+    assert drawn.endswith("lag 0 · oldest open transaction 0.0 s")
+    follow_time(here.progress, looked_at(here, 10))
+    assert here.stream.getvalue() == drawn, "the line of an idle job stays"
+
+
 def test_the_lines_are_shown_when_logging_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     here = Plain()
