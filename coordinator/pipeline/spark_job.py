@@ -25,6 +25,7 @@ from onceward.coordinator.pipeline.executor import (
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
 from onceward.coordinator.pipeline.spark import is_on
 from onceward.coordinator.pipeline.staying.executor import staying
+from onceward.coordinator.pipeline.staying.link import TaskCredentials
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
@@ -204,13 +205,18 @@ class CheckpointJob:
         return (str(conf.get("spark.driver.bindAddress", host)), port), host
 
     def stay(
-        self, slots: int, follow: SplitFollower, write: StayingWriter, driver: tuple[str, int], secret: bytes
+        self,
+        slots: int,
+        follow: SplitFollower,
+        write: StayingWriter,
+        driver: tuple[str, int],
+        credentials: TaskCredentials,
     ) -> None:
         """Run one staying task per slot, which connect to ``driver``, until all have ended. Raises errors of Spark."""
         built = self._built
         assert built is not None
         assert built.worker is not None, "required before"
-        task = staying(follow, write, built.worker, built.facts.columns, driver, secret)
+        task = staying(follow, write, built.worker, built.facts.columns, driver, credentials)
         context = self._spark.sparkContext
         context.setJobGroup(self._staying, f"{self._job} staying tasks ({built.path})", interruptOnCancel=True)
         context.parallelize(range(slots), slots).mapPartitions(task).collect()

@@ -14,7 +14,7 @@ from typing import Any
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.executor import Batches, BatchesTransform, FusedTask, applied, unusable
-from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Message, connect
+from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Message, TaskCredentials, connect
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.pipeline.timings import Timed
 
@@ -22,12 +22,17 @@ __all__ = ["staying"]
 
 
 def staying(
-    follow: Any, write: Any, transform: BatchesTransform, columns: Iterable[str], driver: tuple[str, int], secret: bytes
+    follow: Any,
+    write: Any,
+    transform: BatchesTransform,
+    columns: Iterable[str],
+    driver: tuple[str, int],
+    credentials: TaskCredentials,
 ) -> FusedTask:
     """Return the task of each slot. It maps slot numbers to nothing: its votes go through its connection.
 
-    ``follow`` is a :data:`SplitFollower`, ``write`` a :class:`StayingWriter`. ``secret`` travels in the task's closure:
-    a property of the Spark job would appear in Spark's listings.
+    ``follow`` is a :data:`SplitFollower`, ``write`` a :class:`StayingWriter`. ``credentials`` travel in the task's
+    closure: a property of the Spark job would appear in Spark's listings.
     """
     used = frozenset(columns)
 
@@ -37,7 +42,7 @@ def staying(
         context = TaskContext.get()
         assert context is not None, "runs in a task"
         for slot in list(numbers):  # take all first: Spark reuses a worker process only if its task has drained them
-            link = connect(driver, secret)
+            link = connect(driver, credentials)
             try:
                 _Stay(link, slot, context.taskAttemptId(), follow, write, transform, used).run()
             finally:

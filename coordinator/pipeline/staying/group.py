@@ -6,6 +6,7 @@ Threads: one accepts connections, one per task listens, one waits for the Spark 
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,7 @@ class TaskGroup:
     def __init__(
         self,
         slots: int,
+        context: ssl.SSLContext,
         secret: bytes,
         *,
         bind: tuple[str, int],
@@ -69,10 +71,12 @@ class TaskGroup:
         """Listen on ``bind``, which executors reach as ``host``, and start the job. Port 0 = a free one. Raises
         ConfigurationError if it cannot listen there.
 
-        ``begin``: the first message to each task. ``job``: runs the Spark job of ``slots`` tasks that connect to an
-        address; returns when they have ended. ``cancel``: kills it. ``changed``: called whenever something happened.
+        ``context`` and ``secret``: for :func:`accept`. ``begin``: the first message to each task. ``job``: runs the
+        Spark job of ``slots`` tasks that connect to an address; returns when they have ended. ``cancel``: kills it.
+        ``changed``: called whenever something happened.
         """
-        self._slots, self._secret, self._begin = slots, secret, begin
+        self._slots, self._begin = slots, begin
+        self._context, self._secret = context, secret
         self._cancel, self._changed = cancel, changed
         self._lock = threading.Condition()
         self._seats: dict[int, _Seat] = {}
@@ -207,7 +211,7 @@ class TaskGroup:
 
     def _serve(self, peer: socket.socket) -> None:
         try:
-            link = accept(peer, self._secret)
+            link = accept(peer, self._context, self._secret)
             hello = link.receive()
         except LinkLostError as error:
             _log.warning("a connection to the staying tasks' port was refused: %s", error)

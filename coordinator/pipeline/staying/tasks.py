@@ -7,8 +7,8 @@ from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.spark_job import CheckpointJob
+from onceward.coordinator.pipeline.staying.credentials import new_credentials
 from onceward.coordinator.pipeline.staying.group import TaskGroup
-from onceward.coordinator.pipeline.staying.link import new_secret
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, JsonObject
@@ -142,18 +142,20 @@ class StayingTasks:
             sink=self._sink.participant.name,
             sink_options=self._sink.writer_options(),
         )
-        job, secret = self._checkpoint_job(), new_secret()
+        job = self._checkpoint_job()
+        context, credentials = new_credentials()
         follow, write = self._source.follow(), self._sink.stay()
         bind, host = job.reach()
         self._slots = len(splits)
         self._open_since = self._runtime.monotonic()
         self._group = group = TaskGroup(
             self._slots,
-            secret,
+            context,
+            credentials.secret,
             bind=bind,
             host=host,
             begin={"task": task.to_json(), "pace": self._pace},
-            job=lambda driver: job.stay(len(splits), follow, write, driver, secret),
+            job=lambda driver: job.stay(len(splits), follow, write, driver, credentials),
             cancel=job.cancel_staying,
             changed=mailbox.wake,
         )

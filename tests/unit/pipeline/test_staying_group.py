@@ -8,8 +8,9 @@ import pytest
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.staying import group as groups
+from onceward.coordinator.pipeline.staying.credentials import new_credentials
 from onceward.coordinator.pipeline.staying.group import TaskGroup
-from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, connect, new_secret
+from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, connect
 from tests.support.waiting import wait_until
 
 
@@ -17,7 +18,7 @@ class Cluster:
     """Instead of Spark: runs each task in a thread until all have ended, or they are killed."""
 
     def __init__(self) -> None:
-        self.secret = new_secret()
+        self.context, self.credentials = new_credentials()
         self.address = ("", 0)
         self.started, self.over = threading.Event(), threading.Event()
         self.cancelled = False
@@ -35,7 +36,7 @@ class Cluster:
     def task(self, slot: int, *, mark: str | None = None) -> Link:
         """Let the task of a slot come, and begin."""
         self.started.wait()
-        link = self.links[slot] = connect(self.address, self.secret)
+        link = self.links[slot] = connect(self.address, self.credentials)
         link.send({"hello": slot, "attempt": slot})
         assert link.receive() == {"task": "copy"}
         link.send({"mark": mark or f"worker-{slot}"})
@@ -54,7 +55,8 @@ def cluster() -> Iterator[Cluster]:
 def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda: None, *, port: int = 0) -> TaskGroup:
     return TaskGroup(
         slots,
-        cluster.secret,
+        cluster.context,
+        cluster.credentials.secret,
         bind=("127.0.0.1", port),
         host="127.0.0.1",
         begin={"task": "copy"},
@@ -140,7 +142,7 @@ def test_a_lost_task_breaks_the_group_out_of_order(cluster: Cluster) -> None:
 def test_a_task_that_spark_starts_again_breaks_the_group_and_is_turned_away(cluster: Cluster) -> None:
     group = group_of(cluster, 1)
     first = cluster.task(0)
-    again = connect(cluster.address, cluster.secret)
+    again = connect(cluster.address, cluster.credentials)
     again.send({"hello": 0, "attempt": 1})
     with pytest.raises(LinkLostError):
         again.receive()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onceward.coordinator.pipeline.staying.executor import _Stay
-from onceward.coordinator.pipeline.staying.link import Link, new_secret
+from onceward.coordinator.pipeline.staying.link import Link
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Generation, JobName, ParticipantName
 from tests.unit.pipeline.test_staying_link import linked
@@ -66,7 +66,7 @@ def cut(driver: Link, checkpoint: int) -> None:
 
 
 def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last() -> None:
-    given, output, secret = Input(), Output(), new_secret()
+    given, output = Input(), Output()
     task = CheckpointTask(
         job=JobName("orders"),
         generation=Generation(1),
@@ -76,7 +76,7 @@ def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last(
         sink=ParticipantName("sink"),
         sink_options={},
     )
-    with linked(secret, secret) as ((driver,), _, link):
+    with linked() as (driver, link):
         stay = _Stay(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
         running = threading.Thread(target=stay.run)
         running.start()
