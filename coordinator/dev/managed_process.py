@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 import onceward
 from onceward.coordinator.dev import supervisor
 from onceward.coordinator.errors import ExitCode, OncewardError
 
-__all__ = ["OURS", "ManagedProcess", "NotStartedError"]
+__all__ = ["OURS", "ManagedProcess", "NotStartedError", "Supervisor"]
 
 OURS = str(Path(str(onceward.__file__)).parents[1])
 """Parent directory of our packages, as ``PYTHONPATH`` for processes that run in another directory."""
@@ -25,6 +26,23 @@ class NotStartedError(OncewardError):
     """A process could not be started. No user data is affected, only what a test or the demo was about to create."""
 
     exit_code = ExitCode.PREFLIGHT
+
+
+class Supervisor(Protocol):
+    """The part of ``subprocess.Popen`` that is used here."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
 
 
 class ManagedProcess:
@@ -51,14 +69,8 @@ class ManagedProcess:
         Raises `NotStartedError`; the reason is then on standard error.
         """
         self.name, self.log = name, log
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, str(log), str(remove or ""), user, *command],
-            cwd=directory,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=inherits,
+        self._supervisor = self._start(
+            [str(log), str(remove or ""), user, *command], directory, {**os.environ, **(environment or {})}, inherits
         )
         assert self._supervisor.stdout is not None
         with self._supervisor.stdout as answer:
@@ -68,6 +80,20 @@ class ManagedProcess:
             raise NotStartedError(f"The process of {name} could not be started, so nothing of it runs; see {log}.")
         self.pid = int(said)
         """Process id of the command itself, whose parent is the supervisor."""
+
+    def _start(
+        self, arguments: list[str], directory: Path | None, environment: Mapping[str, str], inherits: Sequence[int]
+    ) -> Supervisor:
+        """Start the supervisor with its arguments."""
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, *arguments],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=inherits,
+        )
 
     @property
     def exit_code(self) -> int | None:

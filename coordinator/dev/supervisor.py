@@ -26,10 +26,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
+
+
+class Child(Protocol):
+    """The part of ``subprocess.Popen`` that a supervisor needs of the process that it has started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def send_signal(self, sig: int) -> None: ...
 
 
 def die_with_parent(parent: int) -> Callable[[], None] | None:
@@ -71,8 +86,27 @@ def _remove(node: Path) -> None:
             shutil.rmtree(node.parent)
 
 
+def supervise(child: Child, owner: int) -> int | None:
+    """Report the child's process id, and wait for its end or the owner's. Return the exit code; None after the owner's
+    end."""
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        child.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, f"{child.pid}\n".encode())
+    os.close(1)
+    while (code := child.poll()) is None:
+        if _owner_is_gone(owner):
+            child.kill()
+            child.wait()
+            return None
+    return code if code >= 0 else 128 - code
+
+
 def main(arguments: list[str]) -> int:
-    """Start the command, report its process id, and wait for its end or the owner's."""
+    """Start the command and supervise it."""
     owner = os.getppid()
     output, remove, user, *command = arguments
     with Path(output).open("ab") as log:
@@ -85,23 +119,10 @@ def main(arguments: list[str]) -> int:
             preexec_fn=die_with_parent(os.getpid()),
             **as_user(user),
         )
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    with contextlib.suppress(BrokenPipeError):
-        os.write(1, f"{child.pid}\n".encode())
-    os.close(1)
-    while child.poll() is None:
-        if _owner_is_gone(owner):
-            child.kill()
-            child.wait()
-            if remove:
-                _remove(Path(remove))
-            return 0
-    code = child.returncode
-    return code if code >= 0 else 128 - code
+    code = supervise(child, owner)
+    if code is None and remove:
+        _remove(Path(remove))
+    return code or 0
 
 
 if __name__ == "__main__":

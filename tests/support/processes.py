@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 
 from onceward.coordinator.dev.demo.events import Event, EventReader
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
+from onceward.coordinator.dev.managed_process import OURS, ManagedProcess, Supervisor
 from onceward.coordinator.jvm.spark import start_from_archive
 from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.protocol.values import JsonObject
 from tests.support.waiting import wait_until
+from tests.support.warm_start import WarmSupervisor, can_start
 
 CLUSTER = "main"
 """The name of the cluster in jobs and in the coordinator's file."""
@@ -35,7 +36,16 @@ class Process(ManagedProcess):
         self, command: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None
     ) -> None:
         """``directory``: where the command runs; None for ours."""
+        self._warm = can_start(command, environment)
         super().__init__(log.stem, command, log, {"PYTHONUNBUFFERED": "1", **environment}, directory=directory)
+
+    def _start(
+        self, arguments: list[str], directory: Path | None, environment: Mapping[str, str], inherits: Sequence[int]
+    ) -> Supervisor:
+        if not self._warm:
+            return super()._start(arguments, directory, environment, inherits)
+        log, _remove, _user, *command = arguments
+        return WarmSupervisor(command, log, str(directory or Path.cwd()), environment)
 
     @property
     def running(self) -> bool:
