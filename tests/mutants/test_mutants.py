@@ -1,4 +1,4 @@
-"""Every deliberate bug is caught by the invariant that it breaks; the same hunts find nothing in the product."""
+"""Every deliberate bug is caught by the invariant that it breaks, and hunts find nothing in the product itself."""
 
 import multiprocessing
 import os
@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.mutants.hunts import Exploration
 from tests.mutants.runner import HUNTS, MUTANTS, Report, hunt_clean, hunt_mutant
+from tests.mutants.seed_hunts import SeedHunt
 
 pytestmark = pytest.mark.long
+
+IN_NO_OTHER_TEST = [name for name, hunt in HUNTS.items() if not isinstance(hunt, SeedHunt | Exploration)]
+"""Other tests simulate and explore the product with what the other hunts look at; `make mutants` runs all on it."""
 
 Waiting = Callable[[str, str], Report]
 """Returns the report of one hunt, by kind and name."""
@@ -45,7 +50,7 @@ def test_a_broken_product_is_found_out_by_name(mutant: str, reports: Waiting) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hunt", HUNTS)
+@pytest.mark.parametrize("hunt", IN_NO_OTHER_TEST)
 def test_the_same_hunt_finds_nothing_in_the_product(hunt: str, reports: Waiting) -> None:
     report = reports("hunt", hunt)
     assert report.problem is None, report.problem
