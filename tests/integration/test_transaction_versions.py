@@ -25,7 +25,7 @@ from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer, Waves
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
@@ -345,16 +345,16 @@ def test_a_claim_outlives_the_last_epoch_of_its_producer_though_an_answer_is_los
     def give_up() -> bool:
         return time.monotonic() > limit
 
-    def ask(holder: ClaimHolder, kind: CoordinatorKind, request: Any) -> Any:
-        answer = whole(holder, kind, request)
+    def ask(holder: ClaimHolder, kind: CoordinatorKind, request: Any) -> Waves[Any]:
+        answer = yield from whole(holder, kind, request)
         if getattr(request, "producer_epoch", None) != LAST_EPOCH - 1 or not isinstance(request, InitProducerIdRequest):
             return answer
         if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
             asked.append(answer.error_code)
         return NoAnswer(why="lost") if asked == [ErrorCode.NONE] else answer
 
-    whole = ClaimHolder._ask
-    monkeypatch.setattr(ClaimHolder, "_ask", ask)
+    whole = ClaimHolder._asking
+    monkeypatch.setattr(ClaimHolder, "_asking", ask)
     sink.sink.take_claim(claim, None)
     for completed in range(1, 5):
         claim = replace(claim, completed=CheckpointId(completed))

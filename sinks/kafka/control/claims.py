@@ -10,7 +10,7 @@ own transaction commits or aborts.
 
 import json
 from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -28,7 +28,7 @@ from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedEr
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
@@ -37,6 +37,8 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
 __all__ = ["ClaimHolder", "read_claim"]
+
+_T = TypeVar("_T")
 
 _VERSION = 2
 _TIMEOUT_MS = 10_000
@@ -111,15 +113,23 @@ class ClaimHolder:
         if self._stage(claim) == ErrorCode.NONE:
             self._prepared = claim
 
-    def renew(self, claim: Claim, give_up: Callable[[], bool] = lambda: False) -> bool:
+    def renew(
+        self,
+        claim: Claim,
+        give_up: Callable[[], bool] = lambda: False,
+        *,
+        run: Callable[[Waves[Code]], Code] | None = None,
+    ) -> bool:
         """Replace the claim written last by ``claim``, without a time limit; return False once ``give_up()`` is true.
+
+        ``run``: sends the request that commits a prepared claim; it may send others at the same time.
 
         Raises FencedError if the present claim is another one, ControlPlaneError if the brokers refuse, HaltedError.
         """
         held = self._held
         assert held is not None, "taken before it is renewed"
         backoff = broker_backoff()
-        while classify(code := self._write(claim)) is EndAnswer.AGAIN and self._producer is not None:
+        while classify(code := self._write(claim, run)) is EndAnswer.AGAIN and self._producer is not None:
             if give_up():
                 return False
             self._clock.wait(backoff.next())  # markers of the last write are pending, or a coordinator moves
@@ -184,7 +194,7 @@ class ClaimHolder:
             producer_epoch=expected[1],
             max_version=5,
         )
-        answer: InitProducerIdResponse | NoAnswer = self._ask(CoordinatorKind.TRANSACTION, request)
+        answer: InitProducerIdResponse | NoAnswer = self._run(self._asking(CoordinatorKind.TRANSACTION, request))
         code = _code(answer)
         if code == ErrorCode.NONE and not isinstance(answer, NoAnswer):
             self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
@@ -194,12 +204,13 @@ class ClaimHolder:
             self._producer = None
         return code
 
-    def _write(self, claim: Claim) -> Code:
-        """Make one attempt under the present epoch."""
+    def _write(self, claim: Claim, run: Callable[[Waves[Code]], Code] | None = None) -> Code:
+        """Make one attempt under the present epoch. ``run``: sends its last request."""
         if self._prepared != claim and (code := self._stage(claim)) != ErrorCode.NONE:
             return code
         self._prepared = None
-        return self._send(CoordinatorKind.TRANSACTION, EndTxnRequest, committed=True, min_version=3, max_version=4)
+        kind = CoordinatorKind.TRANSACTION
+        return (run or self._run)(self._sending(kind, EndTxnRequest, committed=True, min_version=3, max_version=4))
 
     def _stage(self, claim: Claim) -> Code:
         """Do all but the commit. Discards a write that was staged before and not committed."""
@@ -214,22 +225,27 @@ class ClaimHolder:
             return code
         return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
 
+    def _run(self, operation: Waves[_T]) -> _T:
+        return self._control.run(operation)[0]
+
     def _send(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Code:
+        return self._run(self._sending(kind, request, **fields))
+
+    def _sending(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Waves[Code]:
         if self._producer is None:
             return NoAnswer(why="an earlier request was not answered")
         producer_id, epoch = self._producer
         sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
-        code = _code(self._ask(kind, sent))
+        code = _code((yield from self._asking(kind, sent)))
         if isinstance(code, NoAnswer) or code in _UNKNOWN:
             # It may still be carried out, whatever is sent after it: only a new epoch prevents that.
             self._producer = None
         return code
 
-    def _ask(self, kind: CoordinatorKind, request: Request) -> Any:
+    def _asking(self, kind: CoordinatorKind, request: Request) -> Waves[Any]:
         if kind not in self._places:
-            self._places[kind] = self._control.locate(kind, [self._name])[self._name]
-        places = {self._name: self._places[kind]}
-        answer: _Answer = self._control.send_located(kind, {self._name: request}, located=places)[self._name]
+            self._places[kind] = (yield from self._control.locating(kind, [self._name]))[self._name]
+        answer: _Answer = yield from self._control.asking_located(self._places[kind], request)
         if _code(answer) != ErrorCode.NONE:
             del self._places[kind]  # the coordinator may have moved
         return answer

@@ -159,6 +159,13 @@ class ControlPlane(BrokerRequests):
         }
         return {key: found.get(key, Located(code=ErrorCode.UNKNOWN_SERVER_ERROR)) for key in unique}
 
+    def asking_located(self, place: Located, request: Request) -> Waves[Any]:
+        """Ask one coordinator; :class:`NoAnswer` if it is unlocated."""
+        if place.code != ErrorCode.NONE:
+            return _nowhere(place)
+        (answer,) = yield [(place.node, request)]
+        return answer
+
     def send_located(
         self, kind: CoordinatorKind, keyed: Mapping[str, Request], *, located: Mapping[str, Located] | None = None
     ) -> dict[str, Any]:
@@ -169,9 +176,10 @@ class ControlPlane(BrokerRequests):
         places = self.locate(kind, keyed.keys()) if located is None else located
         sendable = [key for key in keyed if places[key].code == ErrorCode.NONE]
         answers = self.send_all([(places[key].node, keyed[key]) for key in sendable])
-        result: dict[str, Any] = {
-            key: NoAnswer(why=f"its coordinator is not known (error {places[key].code})", code=places[key].code)
-            for key in keyed
-        }
+        result: dict[str, Any] = {key: _nowhere(places[key]) for key in keyed}
         result.update(zip(sendable, answers, strict=True))
         return result
+
+
+def _nowhere(place: Located) -> NoAnswer:
+    return NoAnswer(why=f"its coordinator is not known (error {place.code})", code=place.code)

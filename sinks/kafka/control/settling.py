@@ -112,10 +112,11 @@ class Settling:
         """Ask only what recent answers do not hold; None if they are too old or incomplete."""
         recent, self._recent = self._recent, None
         handles = list(self._pending.values())
-        if recent is None or not recent.cover(handles, self._clock.monotonic()):
+        now = self._clock.monotonic()
+        if recent is None or not recent.cover(handles, now):
             return None
         control = recent.control
-        parts, highest = control.run(
+        parts, highest = recent.looked_ahead(handles, now) or control.run(
             reading_parts(control, handles, recent.topics),
             Transactions(control).finding_highest_end_txn(handle.transaction for handle in handles),
         )

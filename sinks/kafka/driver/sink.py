@@ -27,11 +27,11 @@ from onceward.sinks.kafka.control.brokers import batch_limit, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.control.recent import KnownPlaces, RecentAnswers
-from onceward.sinks.kafka.control.transactions import end_txn_version
+from onceward.sinks.kafka.control.transactions import Code, end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, replays
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
@@ -235,9 +235,11 @@ class KafkaSink(Sink):
         owner = self._granted()
         asked = self._clock.monotonic()
         first = ask_brokers(control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked)
-        self._recent = RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics)
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair
+        )
+        self._recent = RecentAnswers(
+            control=control, asked=asked, located=first.located, topics=first.topics, handles=handles
         )
         keep = {handle.transaction.id for handle in handles}
         keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
@@ -305,7 +307,17 @@ class KafkaSink(Sink):
         """See :meth:`Sink.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
         if self._claim is None:
             raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
-        return self._claim.renew(claim, give_up)
+        recent = self._recent
+        if recent is None or not recent.of(claim.completed):
+            return self._claim.renew(claim, give_up)
+
+        def run(commit: Waves[Code]) -> Code:
+            asked = self._clock.monotonic()
+            code, parts, highest = recent.control.run(commit, *recent.looking_ahead())
+            self._recent = recent.with_parts(parts, highest, asked)
+            return code
+
+        return self._claim.renew(claim, give_up, run=run)
 
     def close(self) -> None:
         if self._control is not None:

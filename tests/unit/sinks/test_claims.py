@@ -201,6 +201,23 @@ def test_rights_that_are_missing_are_named_at_once_and_not_waited_for(bench: Ben
 # -- renewing
 
 
+def test_the_request_that_commits_a_prepared_claim_goes_out_with_those_of_others(bench: Bench) -> None:
+    ours, waves = held(bench), []
+    ours.prepare(through(2))
+    sent_by = bench.control.send_all
+
+    def count(requests: Any) -> Any:
+        waves.append(len(requests))
+        return sent_by(requests)
+
+    bench.control.send_all = count  # type: ignore[method-assign]
+    assert ours.renew(
+        through(2), run=lambda commit: bench.control.run(commit, bench.control.reading_transaction_version())[0]
+    )
+    assert waves == [2]
+    assert claim_at(bench) == through(2)
+
+
 def test_a_renewal_that_was_prepared_needs_one_request(bench: Bench) -> None:
     ours = held(bench)
     ours.prepare(through(2))

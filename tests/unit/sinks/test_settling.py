@@ -1,6 +1,7 @@
 """Committing many transactions at modelled brokers: which cluster gets the requests, and when they stop."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -76,7 +77,13 @@ def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) ->
     """Answers of a pre-commit at ``asked``, on the clock of :func:`at`."""
     located = Transactions(bench.control).locate([handle.transaction.id for handle in handles])
     topics = topic_facts(bench.control, ["out"])
-    return RecentAnswers(control=bench.control, asked=asked, located=located, topics=topics)
+    return RecentAnswers(control=bench.control, asked=asked, located=located, topics=topics, handles=handles)
+
+
+def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) -> RecentAnswers:
+    """The same, with what was asked beside the claim."""
+    answers = recent(bench, handles)
+    return answers.with_parts(*bench.control.run(*answers.looking_ahead()), asked)
 
 
 def at(bench: Bench, now: float, answers: RecentAnswers) -> KafkaCommitter:
@@ -103,6 +110,35 @@ def test_answers_that_have_grown_old_are_asked_for_again(bench: Bench) -> None:
     assert settlement.outcome is Outcome.COMMITTED
     sent = {type(call.request).__name__ for call in bench.transport.sent[before:]}
     assert {"FindCoordinatorRequest", "MetadataRequest"} <= sent
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (0.5, {"EndTxnRequest": 2}),
+        (1.1, {"DescribeProducersRequest": 1, "ApiVersionsRequest": 1, "EndTxnRequest": 2}),
+    ],
+    ids=["at once", "later"],
+)
+def test_a_commit_right_after_the_claim_does_not_ask_again_what_was_asked_beside_it(
+    bench: Bench, now: float, expected: dict[str, int]
+) -> None:
+    handles = pending(bench, 2)
+    made = at(bench, now, replace(looked_ahead(bench, handles, 0.0), asked=now))
+    before = len(bench.transport.sent)
+    settled = made.commit(author(), [handle.to_committable() for handle in handles])
+    assert {each.outcome for each in settled} == {Outcome.COMMITTED}
+    assert Counter(type(call.request).__name__ for call in bench.transport.sent[before:]) == expected
+
+
+def test_a_part_that_was_missing_beside_the_claim_is_not_committed(bench: Bench) -> None:
+    (handle,) = pending(bench, 1)
+    transaction = handle.transaction
+    log = bench.cluster.log(("out", 0))
+    log.mark(transaction.producer_id, transaction.epoch, commit=False, now=bench.transport.now())
+    made = at(bench, 0.0, looked_ahead(bench, [handle], 0.0))
+    (settlement,) = made.commit(author(), [handle.to_committable()])
+    assert settlement.outcome is Outcome.LOST
 
 
 def test_answers_about_other_transactions_are_not_used(bench: Bench) -> None:
