@@ -107,11 +107,12 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
 
 def _staying(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.directory / "staying") as harness:
-        for nth in (1, 4):
+        for nth in (1, 2, 4):
             yield kill_staying_tasks(harness, f"staying-copy-{nth}", nth)
-        yield kill_staying_tasks(harness, "staying-batches", 2, batches=True)
-        yield kill_driver_of_staying(harness, "staying-drivers", seed=plan.seed, times=2)
-        yield kill_in_spark(harness, "staying-cluster", seed=plan.seed, times=2, staying=True)
+        for nth in (2, 3):
+            yield kill_staying_tasks(harness, f"staying-batches-{nth}", nth, batches=True)
+        yield kill_driver_of_staying(harness, "staying-drivers", seed=plan.seed, times=6)
+        yield kill_in_spark(harness, "staying-cluster", seed=plan.seed, times=3, staying=True)
 
 
 def _streams(plan: Plan) -> Iterator[Schedule]:

@@ -93,6 +93,8 @@ def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phas
         with contextlib.ExitStack() as stack:
             if setup.spark == STANDALONE:
                 setup.spark = stack.enter_context(two_workers(world))
+            elif setup.staying:
+                setup.spark = f"{setup.spark} {world.for_staying}"
             if scenario.coordinators == 2:
                 stack.enter_context(two_coordinators(world))
             bypasses = stack.enter_context(world.watched())

@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
-from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.errors import ExitCode
 from tests.network.report import passed
@@ -28,16 +27,14 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.long
 
 LINK = (
-    r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator"
+    r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator|driver-tasks"
     r"|driver-(source-broker|sink-broker|transaction-coordinator|leader)"
     r"|(leader|standby)-database|databases"
 )
 """The links that `tests.network.faults.chosen` knows, by name or group."""
-NEEDS_POSTGRES = pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
 SLICE = [
     pytest.param("e02-answer-of-end-txn-lost", [Phase.DECIDED], id="e02-answer-of-end-txn-lost"),
     pytest.param("e12-coordinator-cut", [Phase.PREPARED], id="e12-coordinator-cut"),
-    pytest.param("leader-database-black-holed", [Phase.PREPARED], id="leader-black-holed", marks=NEEDS_POSTGRES),
 ]
 
 

@@ -23,10 +23,12 @@ BROKERS = (1, 2, 3)
 _DRIVERS, _COORDINATOR, _EXECUTORS = "DRIVERS", "COORDINATOR", "EXECUTORS"
 SECOND_HOST = "127.0.0.9"
 """The address of ``localhost`` for the second executor; its links to the brokers listen here."""
+_TASKS_HOST = "127.0.0.8"
+"""The driver's address for tasks that stay; their link to it listens here."""
 
 
 class LinkedHarness(LeadingHarness):
-    """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``.
+    """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``, ``driver-tasks``.
 
     Within `two_coordinators`, they use ``driver-coordinator-N`` and ``coordinator-database-N``.
 
@@ -63,8 +65,16 @@ class LinkedHarness(LeadingHarness):
         self.address_for_drivers = to_coordinator.address
         self._own_ports = {_port(self.address)}
         """Of coordinators and their database."""
-        self.database_port = free_ports(1, None)[0].client
+        self.database_port, tasks_port = (ports.client for ports in free_ports(2, None))
         self._own_ports.add(self.database_port)
+        self.links["driver-tasks"] = proxies.link(
+            "driver-tasks", f"127.0.0.1:{tasks_port}", f"{_TASKS_HOST}:{tasks_port}"
+        )
+        self.for_staying = (
+            f"--conf spark.driver.bindAddress=127.0.0.1 --conf spark.driver.host={_TASKS_HOST} "
+            f"--conf spark.onceward.tasks.port={tasks_port}"
+        )
+        """Arguments of spark-submit with which tasks that stay reach their driver through their link."""
         self.linked_seats = [self._linked_seat(number) for number in (1, 2)]
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
         self.driver: Callable[[], Process | None] = lambda: None
