@@ -20,6 +20,7 @@ _FIGURES = {
     "peak_pss_mb": "peak memory, MB",
     "p50_ms": "end to end p50, ms",
     "p99_ms": "end to end p99, ms",
+    "p99_9_ms": "end to end p99.9, ms",
     "caught_up_s": "seconds until nothing waits",
     "cycle_ms": "ms per checkpoint",
     "mb_per_s": "MB per second",
@@ -40,6 +41,7 @@ def main() -> None:
             _steps(axes[workload], results["steps"].get(workload, {}), directory / f"steps-{workload}.png")
         else:
             _bars(workload, systems, results, directory / f"{workload}.png")
+    _latency({run["system"]: run for run in results["runs"] if run.get("figures", {}).get("over_time")}, directory)
     # one plot per system and workload, of the last round
     for name, run in {f"timeline-{run['workload']}-{run['system']}": run for run in results["runs"]}.items():
         if run.get("figures", {}).get("timeline", {}).get("spans"):
@@ -125,6 +127,31 @@ def _save(picture: Any, what: str, results: dict[str, Any], file: Path) -> None:
     picture.suptitle(f"{what}: {machine['cores']} cores, {results['rounds']} rounds, {machine['at']}", fontsize=11)
     picture.tight_layout()
     picture.savefig(file, dpi=110)
+    plt.close(picture)
+
+
+def _latency(runs: dict[str, Any], directory: Path) -> None:
+    """Draw the latency of each second, a panel per system: the median, and the range up to p99 and to the worst."""
+    if not runs:
+        return
+    picture, panels = plt.subplots(len(runs), 1, figsize=(9, 1.2 + 1.5 * len(runs)), sharex=True, squeeze=False)
+    for panel, (name, run) in zip(panels[:, 0], runs.items(), strict=True):
+        seconds = [row["second"] for row in run["figures"]["over_time"]]
+        p50, p99, worst = (
+            [row[figure] for row in run["figures"]["over_time"]] for figure in ("p50_ms", "p99_ms", "worst_ms")
+        )
+        colour = _OURS if name.startswith("ours") else "#777777"
+        panel.fill_between(seconds, p50, worst, color=colour, alpha=0.15, step="mid", label="to the worst")
+        panel.fill_between(seconds, p50, p99, color=colour, alpha=0.35, step="mid", label="to p99")
+        panel.step(seconds, p50, where="mid", color=colour, label="p50")
+        panel.set_yscale("log")
+        panel.set_ylabel("ms")
+        panel.set_title(name, fontsize=10, loc="left")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0, 0].legend(loc="upper right", fontsize=8, frameon=False)
+    panels[-1, 0].set_xlabel("second in which a record was sent (last round)")
+    picture.tight_layout()
+    picture.savefig(directory / "latency-over-time.png", dpi=110)
     plt.close(picture)
 
 

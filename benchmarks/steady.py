@@ -2,15 +2,18 @@
 
 Sends records at a constant rate and reads the output like a read_committed reader, in one process, so that one clock
 measures both ends of a latency. Sending begins at once; the measurement begins `warm_s` after the first output record.
-Writes one JSON object: counts, and percentiles in milliseconds over the records sent in the measured time.
+Writes one JSON object: counts, percentiles in milliseconds over the records sent in the measured time, and some of them
+for each second.
 """
 
 import json
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import TopicPartition
 
@@ -18,8 +21,10 @@ from benchmarks.percentiles import percentile
 from benchmarks.topics import Topics
 from benchmarks.workloads import KEY_BYTES, stamp, stamped
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "figures"]
 
+_SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p99_9_ms": 0.999, "worst_ms": 1.0}
+_SHARES_OF_A_SECOND = {"p50_ms": 0.5, "p99_ms": 0.99, "worst_ms": 1.0}
 _DRAIN_S = 60.0
 """The output is complete if no more arrives for this long."""
 
@@ -34,7 +39,8 @@ class Reader(threading.Thread):
     twice: int = 0
     since: float = float("inf")
     until: float = float("inf")
-    latencies: list[float] = field(default_factory=list)
+    latencies: dict[int, list[float]] = field(default_factory=dict)
+    """Of the records sent in each second since `since`."""
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -70,7 +76,24 @@ class Reader(threading.Thread):
             self._had[number] = 1
             self.seen += 1
         if self.since <= at < self.until:
-            self.latencies.append(now - at)
+            self.latencies.setdefault(int(at - self.since), []).append(now - at)
+
+
+def figures(latencies: Mapping[int, Sequence[float]]) -> dict[str, Any]:
+    """Return percentiles over all seconds, and, in ``over_time``, for each second."""
+    everything = sorted(latency for of in latencies.values() for latency in of)
+    return {
+        **_percentiles(everything, _SHARES),
+        "measured": len(everything),
+        "over_time": [
+            {"second": second, **_percentiles(sorted(latencies[second]), _SHARES_OF_A_SECOND)}
+            for second in sorted(latencies)
+        ],
+    }
+
+
+def _percentiles(latencies: Sequence[float], shares: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(percentile(latencies, share) * 1000, 1) for name, share in shares.items()}
 
 
 def main() -> None:
@@ -103,11 +126,9 @@ def main() -> None:
             seen, changed = reader.seen, time.monotonic()
         time.sleep(0.05)
     reader.stop()
-    result: dict[str, float] = {"sent": sent, "not_sent": lost, "seen": reader.seen, "twice": reader.twice}
-    if latencies := sorted(reader.latencies):
-        shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "worst_ms": 1.0}
-        result |= {name: round(percentile(latencies, share) * 1000, 1) for name, share in shares.items()}
-        result["measured"] = len(latencies)
+    result: dict[str, Any] = {"sent": sent, "not_sent": lost, "seen": reader.seen, "twice": reader.twice}
+    if reader.latencies:
+        result |= figures(reader.latencies)
     Path(options["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
