@@ -153,8 +153,10 @@ def _supervised(order: dict[str, object], stdin: int, stdout: int, ended: int) -
     """Supervise the program. Returns in its process only."""
     owner, ourselves = os.getppid(), os.getpid()
     os.setsid()
+    log = os.open(str(order["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     program = os.fork()
     if program:
+        os.close(log)
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.close(stdin)
@@ -164,7 +166,6 @@ def _supervised(order: dict[str, object], stdin: int, stdout: int, ended: int) -
         os._exit(0)
     if ends := die_with_parent(ourselves):
         ends()
-    log = os.open(str(order["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     for descriptor in (log, stdin, stdout, ended):
