@@ -129,7 +129,15 @@ def test_a_store_copy_from_before_an_unexecuted_decision_continues(
     assert_exactly_once(topics, here.spec["source"], here.spec["sink"])
 
 
-@pytest.mark.parametrize("wakes", [*BEFORE_A_COMMIT, *AFTER_A_COMMIT], ids=str)
+@pytest.mark.parametrize(
+    "wakes",
+    [
+        *BEFORE_A_COMMIT,
+        *(pytest.param(each, marks=pytest.mark.crash) for each in AFTER_A_COMMIT[:-1]),
+        AFTER_A_COMMIT[-1],
+    ],
+    ids=str,
+)
 def test_a_live_driver_refuses_a_coordinator_with_an_older_state(
     here: JobProcesses, topics: Topics, wakes: KillPoint
 ) -> None:

@@ -47,7 +47,11 @@ dies at every point."""
 
 
 @pytest.mark.parametrize(
-    ("spark", "points"), [(False, DRIVER_POINTS), (True, SPARK_POINTS)], ids=["everywhere", "with_spark"]
+    ("spark", "points"),
+    [
+        pytest.param(False, DRIVER_POINTS, id="everywhere"),
+        pytest.param(True, SPARK_POINTS, id="with_spark", marks=pytest.mark.crash),
+    ],
 )
 def test_the_driver_dies_at_every_kill_point(
     topics: Topics, job_processes: Starter, spark: bool, points: list[KillPoint]
@@ -131,7 +135,7 @@ def test_the_driver_dies_while_it_aborts(topics: Topics, rejected: JobProcesses)
 
 @pytest.mark.parametrize(
     "path",
-    ["copy", "dataframe", pytest.param("batches", marks=pytest.mark.crash), "split"],  # "split" is a case of "batches"
+    ["copy", *(pytest.param(path, marks=pytest.mark.crash) for path in ("dataframe", "batches", "split"))],
 )
 def test_a_worker_dies_at_every_kill_point_of_a_task(topics: Topics, job_processes: Starter, path: str) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)

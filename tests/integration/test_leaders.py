@@ -57,9 +57,16 @@ class Leaders:
         return after
 
 
-@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.crash), "stopped"])
+@pytest.mark.parametrize(
+    ("how", "points"),
+    [
+        pytest.param("killed", POINTS, id="killed", marks=pytest.mark.crash),
+        pytest.param("stopped", POINTS, id="stopped", marks=pytest.mark.crash),
+        pytest.param("stopped", POINTS[1::2], id="stopped-at-some"),
+    ],
+)
 def test_a_running_job_survives_the_end_of_its_leader_at_every_kill_point(
-    topics: Topics, job_processes: Starter, postgres: "LocalPostgres", how: str
+    topics: Topics, job_processes: Starter, postgres: "LocalPostgres", how: str, points: list[KillPoint]
 ) -> None:
     source, sink = topics.create("in", 3), topics.create("out", 3)
     fill(topics, source, 5000)
@@ -74,7 +81,7 @@ def test_a_running_job_survives_the_end_of_its_leader_at_every_kill_point(
         leaders = Leaders(here, postgres_place(postgres).url, addresses)
         driver = here.driver()
         here.wait_for_event("settled", driver)
-        for point in POINTS:
+        for point in points:
             entry = f"{point.value}:1"
             armed = armed_with([entry if how == "killed" else f"{entry}:stop"], here.directory / "kills")
             first = leaders.next(armed)

@@ -239,13 +239,19 @@ def test_many_partitions_share_a_few_transactions_which_are_written_again_when_t
     assert counting.written() == expected(files)
 
 
-@pytest.mark.parametrize("name", stream_queries.QUERIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("window-count", "outer-join", "processor") else pytest.mark.crash)
+        for name in stream_queries.QUERIES
+    ],
+)
 def test_every_kind_of_state_stays_exact_when_partitions_share_transactions(counting: Counting, name: str) -> None:
     counting.query = stream_queries.QUERIES[name]
     for setting, value in {**counting.query.settings, "spark.sql.shuffle.partitions": "12"}.items():
         counting.spark.conf.set(setting, value)
-    files = records(10)
-    for part in (files[:7], files[7:]):
+    files = records(6)
+    for part in (files[:4], files[4:]):
         counting.feed(part)
         assert counting.run() is CloseReason.FINISHED
     wanted = counting.query.oracle(files)

@@ -91,7 +91,7 @@ def test_ids_stay_few_when_each_task_has_a_new_worker_process(
 ) -> None:
     """As where checkpoints are more than a minute apart: Spark has ended the workers of the previous one."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.worker.reuse=false pyspark-shell")
-    source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 8
+    source, sink, checkpoints = topics.create("in", 2), topics.create("out", 2), 5
     options = {"source_options": {"start": "earliest"}, "settings": {"interval": None}, "spark": True}
     with job_processes(source, sink, **options) as here:
         driver = here.driver()
