@@ -12,6 +12,7 @@ import matplotlib as mpl  # type: ignore[import-not-found]
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt  # type: ignore[import-not-found]
+from matplotlib.ticker import LogLocator, MaxNLocator  # type: ignore[import-not-found]
 
 _FIGURES = {
     "records_per_s": "records per second",
@@ -145,6 +146,10 @@ def _latency(runs: dict[str, Any], directory: Path) -> None:
         panel.fill_between(seconds, p50, p99, color=colour, alpha=0.35, step="mid", label="to p99")
         panel.step(seconds, p50, where="mid", color=colour, label="p50")
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter("{x:,.0f}")
+        panel.yaxis.set_minor_formatter("")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.set_ylabel("ms")
         panel.set_title(name, fontsize=10, loc="left")
         panel.spines[["top", "right"]].set_visible(False)

@@ -19,7 +19,7 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

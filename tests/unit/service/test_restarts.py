@@ -33,7 +33,7 @@ from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # On PostgreSQL, points around the writes; the part `leaders` of `make crash` kills coordinators there at every point.
 POINTS = [

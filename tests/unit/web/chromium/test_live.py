@@ -26,7 +26,7 @@ from tests.unit.web.chromium.prepared import NOW, prepared
 from tests.unit.web.chromium.tabs import Tab
 from tests.unit.web.chromium.test_views import violations
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SCRIPTED = ("eventsource", "fetch")
 """What the script asks for, as Chromium calls it."""

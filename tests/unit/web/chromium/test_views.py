@@ -15,7 +15,7 @@ from tests.unit.web.chromium.prepared import NOW, prepared, with_every_text
 from tests.unit.web.chromium.tabs import Tab
 from tests.unit.web.chromium.views import SHAPES, VIEWS, Shape, View
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 NARROW = SHAPES[2]
 MARKUP = "<script>ran=1</script><img src=x onerror=ran=1>\"'</td></main><b id=broke>&lt;\u202e\x1b[2J"
