@@ -282,7 +282,13 @@ def names_it(said: str, right: Right) -> bool:
 
 
 @pytest.mark.parametrize("guarded", ["SASL_SSL"], indirect=True)
-@pytest.mark.parametrize("point", [KillPoint.DRIVER_AFTER_DECISION, KillPoint.DRIVER_AFTER_CLAIM_RENEWAL])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(KillPoint.DRIVER_AFTER_DECISION, marks=pytest.mark.crash),
+        KillPoint.DRIVER_AFTER_CLAIM_RENEWAL,
+    ],
+)
 def test_a_decided_transaction_that_may_not_be_ended_any_more_waits_and_is_never_taken_for_lost(
     guarded: Guarded, job: str, tmp_path: Path, point: KillPoint
 ) -> None:

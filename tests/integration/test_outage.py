@@ -18,7 +18,7 @@ from tests.support.processes import JobProcesses, Process
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
 OUTAGE_S = 31.0
 """Longer than aborts, fences, sweeps and claims are retried."""

@@ -242,7 +242,7 @@ def test_many_partitions_share_a_few_transactions_which_are_written_again_when_t
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("window-count", "outer-join", "processor") else pytest.mark.crash)
+        pytest.param(name, marks=() if name in ("outer-join", "processor") else pytest.mark.crash)
         for name in stream_queries.QUERIES
     ],
 )

@@ -84,7 +84,7 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
         )
 
 
-@pytest.mark.long
+@pytest.mark.crash
 @pytest.mark.timeout(300)
 def test_ids_stay_few_when_each_task_has_a_new_worker_process(
     kafka: LocalKafka, job: str, topics: Topics, job_processes: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

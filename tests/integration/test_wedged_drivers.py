@@ -38,7 +38,10 @@ def wake(here: JobProcesses) -> None:
     here.wake(f"{POINT}:3")
 
 
-@pytest.mark.parametrize("tolerated", [0, 1000], ids=["ordered to fail", "ordered to abort"])
+@pytest.mark.parametrize(
+    "tolerated",
+    [pytest.param(0, id="ordered to fail"), pytest.param(1000, id="ordered to abort", marks=pytest.mark.crash)],
+)
 def test_a_driver_with_a_stalled_main_thread_loses_the_job_and_rejoins_when_it_wakes(
     topics: Topics, here: JobProcesses, tolerated: int
 ) -> None:
