@@ -25,20 +25,20 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     """The first of those that `make simulate` runs."""
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
-    for result in run_range(1, 500):
+    for result in run_range(1, 300):
         assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
     # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow"):
-        assert counts[what] > 100, what
+        assert counts[what] > 60, what
     for what in ("resumed", "stops", "orphans"):
-        assert counts[what] > 25, what
-    for what in ("store_failures", "returns"):
         assert counts[what] > 15, what
-    assert counts["elections"] > 10
-    assert counts["replays"] > 5
-    assert endings["finished"] > 450
+    for what in ("store_failures", "returns"):
+        assert counts[what] > 8, what
+    assert counts["elections"] > 5
+    assert counts["replays"] > 2
+    assert endings["finished"] > 270
 
 
 def test_a_finished_world_is_freed() -> None:
