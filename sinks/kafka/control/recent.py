@@ -11,7 +11,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Wa
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
-__all__ = ["KnownPlaces", "LookedAhead", "RecentAnswers"]
+__all__ = ["KnownPlaces", "RecentAnswers"]
 
 _FRESH_S = 1.0
 """A decision takes milliseconds. After a longer wait, brokers may have failed over."""
@@ -85,15 +85,15 @@ class RecentAnswers:
         """Whether they are of this checkpoint's pre-commit."""
         return any(handle.checkpoint == checkpoint for handle in self.handles)
 
-    def looking_ahead(self) -> tuple[Waves[dict[int, Parts]], Waves[Code]]:
-        """What a commit would ask, as operations; they do not fail."""
+    def looking_ahead(self, handles: Sequence[KafkaCommittable]) -> tuple[Waves[dict[int, Parts]], Waves[Code]]:
+        """What a commit of ``handles`` must ask besides, as operations; they do not fail."""
         return (
-            reading_parts(self.control, self.handles, self.topics),
-            Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in self.handles),
+            reading_parts(self.control, handles, self.topics),
+            Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in handles),
         )
 
     def with_parts(self, parts: Mapping[int, Parts], highest: Code, asked: float) -> "RecentAnswers":
-        """Return these answers with those to :meth:`looking_ahead`."""
+        """Return these answers with those to :meth:`looking_ahead` about its own handles."""
         named = {handle.transaction.id: parts[handle.slot] for handle in self.handles}
         return replace(self, ahead=LookedAhead(asked=asked, parts=named, highest=highest))
 

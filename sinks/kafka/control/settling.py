@@ -116,10 +116,7 @@ class Settling:
         if recent is None or not recent.cover(handles, now):
             return None
         control = recent.control
-        parts, highest = recent.looked_ahead(handles, now) or control.run(
-            reading_parts(control, handles, recent.topics),
-            Transactions(control).finding_highest_end_txn(handle.transaction for handle in handles),
-        )
+        parts, highest = recent.looked_ahead(handles, now) or control.run(*recent.looking_ahead(handles))
         return [_Asked(control=control, handles=handles, parts=parts, located=recent.located, highest=highest)]
 
     def _torn(self, asked: _Asked) -> set[int]:

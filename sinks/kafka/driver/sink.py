@@ -313,7 +313,7 @@ class KafkaSink(Sink):
 
         def run(commit: Waves[Code]) -> Code:
             asked = self._clock.monotonic()
-            code, parts, highest = recent.control.run(commit, *recent.looking_ahead())
+            code, parts, highest = recent.control.run(commit, *recent.looking_ahead(recent.handles))
             self._recent = recent.with_parts(parts, highest, asked)
             return code
 

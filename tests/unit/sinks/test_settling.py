@@ -83,7 +83,7 @@ def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) ->
 def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) -> RecentAnswers:
     """The same, with what was asked beside the claim."""
     answers = recent(bench, handles)
-    return answers.with_parts(*bench.control.run(*answers.looking_ahead()), asked)
+    return answers.with_parts(*bench.control.run(*answers.looking_ahead(handles)), asked)
 
 
 def at(bench: Bench, now: float, answers: RecentAnswers) -> KafkaCommitter:
