@@ -1,6 +1,5 @@
 """A PostgreSQL of our own: usable when it starts, gone when its owner is gone, its data kept where it was asked for."""
 
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 from onceward.coordinator.dev.errors import LocalServerError
 from onceward.coordinator.dev.postgres.server import LocalPostgres
+from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 OWNER = """
@@ -25,22 +25,14 @@ with LocalPostgres() as postgres:
 """
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_a_postgres_whose_owner_is_killed_ends_and_leaves_nothing() -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout is not None
         pid, directory = owner.stdout.readline().split()
-        assert alive(int(pid))
+        assert exists(int(pid))
         owner.send_signal(signal.SIGKILL)
-        wait_until(lambda: not alive(int(pid)), "the server is gone")
+        wait_until(lambda: not exists(int(pid)), "the server is gone")
         wait_until(lambda: not Path(directory).exists(), "its directory is gone")
     finally:
         owner.kill()

@@ -1,6 +1,7 @@
 """Drivers and coordinators in their own processes: armed with kill points, watched, and ended with the test run."""
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,6 +245,15 @@ def listens(address: str) -> bool:
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
         return True
     return False
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process; one that has ended remains until it is reaped."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def stands_still(pid: int) -> bool:

@@ -1,7 +1,6 @@
 """A program that is forked from a process with its imports behaves as one that Python starts."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.processes import Process, descendants
+from tests.support.processes import Process, descendants, exists
 from tests.support.waiting import wait_until
 from tests.support.warm_start import WarmSupervisor, can_start
 
@@ -39,14 +38,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return process
 
         yield started
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_program_has_its_own_arguments_variables_directory_and_nothing_of_the_process_that_forks(
@@ -109,10 +100,10 @@ def test_its_end_ends_its_children(start: Start) -> None:
     process = start("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)\nimport time; time.sleep(600)")
     wait_until(lambda: process.tail().isdigit(), "its child runs")
     child = int(process.tail())
-    assert alive(child)
+    assert exists(child)
     process.end()
     assert not process.running
-    wait_until(lambda: not alive(child), "the child is gone")
+    wait_until(lambda: not exists(child), "the child is gone")
 
 
 def test_it_ends_with_the_test_even_if_that_is_killed(tmp_path: Path) -> None:
@@ -139,7 +130,7 @@ def test_it_ends_with_the_test_even_if_that_is_killed(tmp_path: Path) -> None:
         wait_until(all_seen, "what forks, the supervisor and the program run")
         test.send_signal(signal.SIGKILL)
         test.wait()
-        wait_until(lambda: not any(map(alive, started)), "all are gone")
+        wait_until(lambda: not any(map(exists, started)), "all are gone")
     finally:
         test.kill()
         test.wait()

@@ -101,6 +101,19 @@ def relayed() -> Iterator[tuple[_Relay, Link, Link, TaskCredentials]]:
         task.close()
 
 
+def listener(link: Link) -> tuple[threading.Thread, list[LinkLostError]]:
+    """A thread that receives one message, and the error that it gets instead."""
+    lost: list[LinkLostError] = []
+
+    def listen() -> None:
+        try:
+            link.receive()
+        except LinkLostError as error:
+            lost.append(error)
+
+    return threading.Thread(target=listen), lost
+
+
 def test_messages_pass_in_both_directions_in_order() -> None:
     with linked() as (driver, task):
         for number in range(3):
@@ -175,15 +188,7 @@ def test_a_silent_peer_is_lost_and_one_that_pings_is_not(monkeypatch: pytest.Mon
     monkeypatch.setattr(links, "_PING_S", 0.05)
     monkeypatch.setattr(links, "LOST_S", 0.5)
     with linked() as (driver, task):
-        lost: list[LinkLostError] = []
-
-        def listen() -> None:
-            try:
-                task.receive()
-            except LinkLostError as error:
-                lost.append(error)
-
-        listening = threading.Thread(target=listen)
+        listening, lost = listener(task)
         monkeypatch.setattr(driver, "send", lambda _message: None)
         listening.start()  # it pings while it waits; the driver does not answer
         listening.join()
@@ -195,15 +200,7 @@ def test_a_silent_peer_is_lost_and_one_that_pings_is_not(monkeypatch: pytest.Mon
 
 def test_a_closed_link_wakes_the_thread_that_receives() -> None:
     with linked() as (driver, task):
-        lost: list[LinkLostError] = []
-
-        def listen() -> None:
-            try:
-                task.receive()
-            except LinkLostError as error:
-                lost.append(error)
-
-        listening = threading.Thread(target=listen)
+        listening, lost = listener(task)
         listening.start()
         driver.send({})
         task.close()
