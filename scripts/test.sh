@@ -1,6 +1,6 @@
 #!/bin/sh
 # All tests, in two runs: those without a broker, then those with one. Both have two workers more than there are cores,
-# because tests wait for leases and timeouts; on brokers each worker has its own broker and Spark. One worker runs all
+# because tests wait for leases and timeouts; on brokers all share one broker, and each has its own Spark. One worker runs all
 # tests of a file, and slow files begin first (tests/conftest.py). Both runs pass the arguments to pytest, so a test of
 # either run can be named. With -n0 there are no workers.
 set -eu

@@ -1,11 +1,13 @@
 """Shared fixtures: names that no two tests share, and a real broker."""
 
+import gc
 import itertools
 import os
 import re
 import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,11 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.kafka import LocalKafka
     from onceward.coordinator.dev.postgres.server import LocalPostgres
     from tests.support.collector import Collector
     from tests.support.places import Place
     from tests.support.processes import Starter
+    from tests.support.shared_kafka import SharedKafka
     from tests.support.topics import Topics
 
 # A test that fails because the machine was slow says nothing about the product.
@@ -29,6 +31,9 @@ settings.load_profile("onceward")
 
 # The JVMs of tests live for seconds: in that time, compiling for a long run costs more than it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Each worker collects all tests, and none of what it collects is garbage: looking for some takes a third of that time.
+gc.disable()
 
 # A store refuses a directory in which others may write, and some systems let a group write by default.
 os.umask(0o022)
@@ -56,13 +61,15 @@ def job(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator["LocalKafka"]:
-    """One broker for the whole session, at transaction.version 2; it looks for timed-out transactions every 200 ms."""
-    from onceward.coordinator.dev.jars import fetch_progress
-    from onceward.coordinator.dev.kafka import LocalKafka
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "SharedKafka":
+    """One broker for the whole run, also of parallel workers (`shared_kafka`)."""
+    from tests.support.shared_kafka import shared_kafka
 
-    with LocalKafka(transaction_timeout_scan_ms=200, progress=fetch_progress("the broker's")) as local:
-        yield local
+    own = tmp_path_factory.getbasetemp()
+    shared = ExitStack()
+    # not at the end of the last test, which would have to wait for other workers' tests within its own time limit
+    request.config.add_cleanup(shared.close)
+    return shared.enter_context(shared_kafka(own.parent if hasattr(request.config, "workerinput") else own))
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +99,7 @@ def place(request: pytest.FixtureRequest) -> Iterator["Place"]:
 
 
 @pytest.fixture
-def topics(kafka: "LocalKafka", request: pytest.FixtureRequest) -> "Topics":
+def topics(kafka: "SharedKafka", request: pytest.FixtureRequest) -> "Topics":
     """Topics of this test on the session's broker."""
     from tests.support.topics import Topics
 
@@ -126,6 +133,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and "postgres" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again from here on, but leave out what has been collected and imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import Grade, Property, judge
 from onceward.coordinator.ops.verify.cluster import Raw, Reader
@@ -17,6 +16,7 @@ from tests.checker.test_verify import RECORDS, Copied
 from tests.support.history_files import read_history
 from tests.support.processes import QUICK, JobProcesses, Process, Starter, bounded, free_address
 from tests.support.recorder import Recorder
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics, fill, wait_for
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def test_a_run_with_kills_is_recorded_and_passes(
 
 
 @pytest.fixture(scope="module")
-def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+def copied(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
     """A job that has ended."""
     name = f"recorded-{os.urandom(3).hex()}"
     return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("recorded"))

@@ -13,12 +13,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
 from tests.support.processes import Starter, free_address
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait_for
@@ -78,7 +78,7 @@ def grades(said: dict[str, Any], grade: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def copied(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+def copied(kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory) -> Copied:
     """A finished job, for tests that change nothing."""
     name = f"verify-{os.urandom(3).hex()}"
     return Copied(Topics(kafka.bootstrap_servers, name), name, tmp_path_factory.mktemp("verify"))

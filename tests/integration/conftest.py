@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka, places
+from onceward.coordinator.dev.kafka import places
 from onceward.coordinator.pipeline.spark import make_session
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
 
@@ -28,7 +29,7 @@ def out(topics: Topics) -> str:
 
 
 @pytest.fixture
-def sink(kafka: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
+def sink(kafka: SharedKafka, job: str, out: str) -> Iterator[SinkJob]:
     """A sink of this test's job, at its first generation, that writes to `out`."""
     with SinkJob(kafka.bootstrap_servers, job, topic=out) as opened:
         yield opened

@@ -33,6 +33,7 @@ from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ContradictionError
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import QUICK, SinkJob
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -64,7 +65,7 @@ def test_all_slots_of_a_checkpoint_are_committed_and_only_then_visible(sink: Sin
     assert sorted(topics.values(out), key=str) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: LocalKafka) -> None:
+def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: SharedKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     program = (
         "import json, sys\n"
@@ -90,7 +91,7 @@ def test_commit_is_idempotent_even_after_a_lost_answer(sink: SinkJob) -> None:
         assert {each.outcome for each in settlements} == {Outcome.COMMITTED}
 
 
-def test_lost_to_the_timeout_is_proved_and_not_guessed(kafka: LocalKafka, job: str, out: str) -> None:
+def test_lost_to_the_timeout_is_proved_and_not_guessed(kafka: SharedKafka, job: str, out: str) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         (committable,) = sink.prepared(1, [b"a"])
         wait_until(lambda: sink.view(committable).state is State.COMPLETE_ABORT, "the broker aborted it")
@@ -188,7 +189,7 @@ def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink:
         hijacker.commit_transaction(10)
 
 
-def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink: SinkJob, kafka: LocalKafka) -> None:
+def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink: SinkJob, kafka: SharedKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     asked = itertools.count()
     unreachable = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
@@ -262,7 +263,7 @@ def test_a_sweep_aborts_leftovers_and_keeps_unsettled_transactions(sink: SinkJob
 
 
 def test_a_sweep_leaves_other_jobs_alone_even_when_their_names_begin_alike(
-    kafka: LocalKafka, job: str, out: str
+    kafka: SharedKafka, job: str, out: str
 ) -> None:
     others = [SinkJob(kafka.bootstrap_servers, name, topic=out) for name in (f"{job}-b", f"{job}b")]
     theirs = [other.prepared(1, [b"theirs"]) for other in others]
@@ -274,7 +275,7 @@ def test_a_sweep_leaves_other_jobs_alone_even_when_their_names_begin_alike(
         other.close()
 
 
-def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: LocalKafka, job: str, out: str) -> None:
+def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: SharedKafka, job: str, out: str) -> None:
     with (
         SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1) as paused,
         SinkJob(kafka.bootstrap_servers, job, topic=out, generation=2) as successor,
@@ -299,7 +300,7 @@ def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
 
 
 @pytest.mark.kill
-def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJob, kafka: LocalKafka) -> None:
+def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJob, kafka: SharedKafka) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"], [b"c"])
     program = (
         "import json, sys\n"

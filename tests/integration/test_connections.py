@@ -18,6 +18,7 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics, wait_for
 
 PASSWORD = "c4n4ry-0f-the-mine"
@@ -52,13 +53,13 @@ def password(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_reachable_cluster_returns_its_id(kafka: LocalKafka) -> None:
+def test_a_reachable_cluster_returns_its_id(kafka: SharedKafka) -> None:
     began = time.monotonic()
     assert reach(KafkaCluster(kafka.bootstrap_servers)) == kafka.cluster_id
     assert time.monotonic() - began < 2
 
 
-def test_one_living_server_of_several_is_enough(kafka: LocalKafka) -> None:
+def test_one_living_server_of_several_is_enough(kafka: SharedKafka) -> None:
     assert reach(KafkaCluster(f"127.0.0.1:{_closed_port()},{kafka.bootstrap_servers}")) == kafka.cluster_id
 
 
@@ -144,7 +145,7 @@ def test_wrong_credentials_are_reported_at_once_and_never_shown(
     assert PASSWORD not in str(caught.value) + caplog.text
 
 
-def test_a_wrong_security_protocol_is_reported_as_such(guarded: LocalKafka, kafka: LocalKafka) -> None:
+def test_a_wrong_security_protocol_is_reported_as_such(guarded: LocalKafka, kafka: SharedKafka) -> None:
     with pytest.raises(PreflightError, match=r"security\.protocol"):
         reach(KafkaCluster(guarded.bootstrap_servers), timeout=3)
     with pytest.raises(PreflightError, match="TLS"):

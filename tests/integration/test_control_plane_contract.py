@@ -26,17 +26,18 @@ from onceward.sinks.kafka.control import brokers
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
+from tests.support.shared_kafka import SharedKafka
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def control(kafka: LocalKafka) -> Iterator[ControlPlane]:
+def control(kafka: SharedKafka) -> Iterator[ControlPlane]:
     opened = ControlPlane(KafkaCluster(kafka.bootstrap_servers))
     yield opened
     opened.close()
 
 
-def test_the_loop_runs_coroutines_from_other_threads_and_stops(kafka: LocalKafka) -> None:
+def test_the_loop_runs_coroutines_from_other_threads_and_stops(kafka: SharedKafka) -> None:
     net = NetworkSelector()
     net.start()
     manager = KafkaConnectionManager(net, bootstrap_servers=kafka.bootstrap_servers.split(","))
@@ -114,7 +115,7 @@ def test_every_request_has_the_fields_that_are_used() -> None:
     ).encode(version=4)
 
 
-def test_the_cluster_returns_its_id_version_and_nodes(control: ControlPlane, kafka: LocalKafka) -> None:
+def test_the_cluster_returns_its_id_version_and_nodes(control: ControlPlane, kafka: SharedKafka) -> None:
     assert control.cluster_id() == kafka.cluster_id
     assert control.transaction_version() == highest_transaction_version()
     assert end_txn_version(control) == (5 if highest_transaction_version() == 2 else 4)
@@ -169,7 +170,7 @@ def test_a_broker_that_is_gone_is_no_answer_and_is_found_again(job: str) -> None
         control.close()
 
 
-def test_a_closed_control_plane_refuses_requests(kafka: LocalKafka) -> None:
+def test_a_closed_control_plane_refuses_requests(kafka: SharedKafka) -> None:
     control = ControlPlane(KafkaCluster(kafka.bootstrap_servers))
     control.cluster_id()
     control.close()

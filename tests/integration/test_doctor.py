@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.ops.cli import app
 from tests.support.processes import ONCEWARD
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics
 
 RECEIPTS = "onceward"
@@ -57,7 +58,7 @@ def test_doctor_asks_a_new_cluster_and_leaves_it_without_receipts(fresh: LocalKa
         assert lines["rights on transactional ids and groups"][0]["level"] == "unknown"
 
 
-def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka: LocalKafka, tmp_path: Path) -> None:
+def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka: SharedKafka, tmp_path: Path) -> None:
     file = tmp_path / "clusters.toml"
     file.write_text(
         '[clusters.gone]\nbootstrap_servers = "127.0.0.1:1"\n'

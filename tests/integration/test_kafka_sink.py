@@ -25,6 +25,7 @@ from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
 from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import QUICK, SinkJob, batch
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -102,7 +103,7 @@ def test_order_is_kept_in_every_partition_and_for_every_key(sink: SinkJob, topic
         last[key] = value
 
 
-def test_order_is_kept_whatever_the_keys_are(kafka: LocalKafka, job: str, topics: Topics) -> None:
+def test_order_is_kept_whatever_the_keys_are(kafka: SharedKafka, job: str, topics: Topics) -> None:
     """In one partition, records without a key and with a very long one keep their place."""
     single = topics.create("single")
     keys = [b"a", None, b"b", bytes(LONGEST_KEY + 1), b"c"]
@@ -113,7 +114,7 @@ def test_order_is_kept_whatever_the_keys_are(kafka: LocalKafka, job: str, topics
 
 
 def test_order_is_kept_where_a_partition_column_sets_some_partitions(
-    kafka: LocalKafka, job: str, topics: Topics
+    kafka: SharedKafka, job: str, topics: Topics
 ) -> None:
     single = topics.create("single")
     keys = [b"a", None, bytes(LONGEST_KEY + 1), None, b"b"]
@@ -197,7 +198,9 @@ def test_an_impossible_partition_fails_the_slot(sink: SinkJob, partition: int) -
     assert sink.committer().leftovers(sink.job) == []
 
 
-def test_records_are_routed_by_the_topic_column_in_one_transaction(kafka: LocalKafka, job: str, topics: Topics) -> None:
+def test_records_are_routed_by_the_topic_column_in_one_transaction(
+    kafka: SharedKafka, job: str, topics: Topics
+) -> None:
     good, bad = topics.create("good"), topics.create("bad")
     with SinkJob(kafka.bootstrap_servers, job, topics=[good, bad]) as sink:
         vote = sink.write(1, routed([good, bad, good], [b"1", b"2", b"3"]), routed([good], [b"4"]))
@@ -215,7 +218,7 @@ def test_records_are_routed_by_the_topic_column_in_one_transaction(kafka: LocalK
 
 @pytest.mark.parametrize("foreign", ["elsewhere", None])
 def test_a_topic_that_was_not_declared_fails_the_slot_and_is_named(
-    kafka: LocalKafka, job: str, topics: Topics, foreign: str | None
+    kafka: SharedKafka, job: str, topics: Topics, foreign: str | None
 ) -> None:
     declared = topics.create("declared")
     with SinkJob(kafka.bootstrap_servers, job, topics=[declared]) as sink:
@@ -239,7 +242,7 @@ def test_a_slot_without_a_record_votes_without_a_transaction(sink: SinkJob) -> N
 
 
 def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
-    topics: Topics, kafka: LocalKafka, job: str
+    topics: Topics, kafka: SharedKafka, job: str
 ) -> None:
     small = topics.create("small", config={"max.message.bytes": "1000"})
     with SinkJob(kafka.bootstrap_servers, job, topic=small) as sink:
@@ -253,7 +256,7 @@ def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_small_records_fit_a_topic_that_accepts_only_small_batches(
-    topics: Topics, kafka: LocalKafka, job: str, delivery: str
+    topics: Topics, kafka: SharedKafka, job: str, delivery: str
 ) -> None:
     """The topic's limit is for a whole batch, and the client's default batches are larger."""
     small = topics.create("small", config={"max.message.bytes": "10000"})
@@ -351,7 +354,7 @@ def test_a_failed_attempt_retires_its_id(sink: SinkJob) -> None:
     assert used[0] not in {vote.body["id"] for vote in votes}
 
 
-def test_ids_of_another_generation_are_not_used_again(kafka: LocalKafka, job: str, out: str) -> None:
+def test_ids_of_another_generation_are_not_used_again(kafka: SharedKafka, job: str, out: str) -> None:
     seen = set()
     for generation in (1, 2):
         with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=generation) as sink:
@@ -405,7 +408,7 @@ def test_large_input_is_written_with_bounded_queues(
     assert_values(topics, out, list(values))
 
 
-def test_a_full_client_queue_loses_and_reorders_nothing(kafka: LocalKafka, job: str, topics: Topics) -> None:
+def test_a_full_client_queue_loses_and_reorders_nothing(kafka: SharedKafka, job: str, topics: Topics) -> None:
     single = topics.create("single")
     cluster = KafkaCluster(kafka.bootstrap_servers, config={"queue.buffering.max.messages": 500, "linger.ms": 0})
     values = [b"%06d" % number for number in range(20_000)]
@@ -461,7 +464,7 @@ def test_pre_commit_aborts_the_losing_attempts_and_keeps_the_rest(sink: SinkJob,
     del producer
 
 
-def test_pre_commit_refuses_a_vote_for_an_ended_transaction(kafka: LocalKafka, job: str, out: str) -> None:
+def test_pre_commit_refuses_a_vote_for_an_ended_transaction(kafka: SharedKafka, job: str, out: str) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, transaction_timeout="1s") as sink:
         vote = sink.write(1, batch(b"1"))
         name = vote.body["id"]
@@ -472,7 +475,7 @@ def test_pre_commit_refuses_a_vote_for_an_ended_transaction(kafka: LocalKafka, j
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_pre_commit_halts_when_a_topic_was_recreated_and_names_both_ids(
-    kafka: LocalKafka, job: str, out: str, topics: Topics, delivery: str
+    kafka: SharedKafka, job: str, out: str, topics: Topics, delivery: str
 ) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, delivery=delivery) as sink:
         known = topic_facts(sink.control, [out])[out].id
@@ -517,7 +520,7 @@ def test_pre_commit_refuses_two_votes_for_one_transaction(sink: SinkJob) -> None
         sink.pre_commit(1, [vote, replace(vote, slot=1)])
 
 
-def test_a_committable_describes_its_content(sink: SinkJob, kafka: LocalKafka, out: str) -> None:
+def test_a_committable_describes_its_content(sink: SinkJob, kafka: SharedKafka, out: str) -> None:
     (committable,) = sink.prepared(7, [b"abc", b"de"])
     handle = KafkaCommittable.of(committable)
     assert (handle.records, handle.bytes, handle.checkpoint) == (2, 5, 7)
@@ -545,7 +548,7 @@ def examined(servers: str, job: str, *, timeout: timedelta = timedelta(minutes=2
         opened.close()
 
 
-def test_a_safe_sink_has_only_warnings_about_a_single_broker(kafka: LocalKafka, job: str, out: str) -> None:
+def test_a_safe_sink_has_only_warnings_about_a_single_broker(kafka: SharedKafka, job: str, out: str) -> None:
     findings = examined(kafka.bootstrap_servers, job, topic=out)
     assert errors(findings) == []
     warned = " ".join(f"{finding.subject} {finding.message}" for finding in findings)
@@ -553,7 +556,7 @@ def test_a_safe_sink_has_only_warnings_about_a_single_broker(kafka: LocalKafka, 
         assert said in warned
 
 
-def test_all_problems_are_found_together(kafka: LocalKafka, job: str, topics: Topics) -> None:
+def test_all_problems_are_found_together(kafka: SharedKafka, job: str, topics: Topics) -> None:
     unclean = topics.create("unclean", config={"unclean.leader.election.enable": "true"})
     cluster = KafkaCluster(
         kafka.bootstrap_servers, config={"acks": "1", "enable.idempotence": "false", "compression.type": "lz4"}
@@ -572,7 +575,7 @@ def test_all_problems_are_found_together(kafka: LocalKafka, job: str, topics: To
 
 
 def test_a_topic_with_a_smaller_batch_limit_than_the_client_is_reported(
-    kafka: LocalKafka, job: str, topics: Topics
+    kafka: SharedKafka, job: str, topics: Topics
 ) -> None:
     small = topics.create("small", config={"max.message.bytes": "10000"})
     enough = topics.create("enough", config={"max.message.bytes": "1000000"})
@@ -589,7 +592,7 @@ def test_a_topic_with_a_smaller_batch_limit_than_the_client_is_reported(
 
 
 def test_a_transaction_timeout_below_checkpoint_plus_restart_is_refused_with_both_numbers(
-    kafka: LocalKafka, job: str, out: str
+    kafka: SharedKafka, job: str, out: str
 ) -> None:
     (said,) = errors(examined(kafka.bootstrap_servers, job, topic=out, transaction_timeout="5min"))
     assert "0:05:00" in said

@@ -27,6 +27,7 @@ from onceward.sources.kafka.driver import discovery, subscription
 from onceward.sources.kafka.executor import clients
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
 from tests.support.manual_time import ManualTime
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics, transaction, values, wait_for
 from tests.support.waiting import wait_until
 
@@ -691,7 +692,7 @@ def test_a_topic_that_is_no_longer_read_keeps_its_position(topics: Topics, opene
 
 
 def test_positions_of_another_cluster_are_refused_with_both_ids(
-    topics: Topics, opened: Opener, kafka: LocalKafka
+    topics: Topics, opened: Opener, kafka: SharedKafka
 ) -> None:
     source = opened([topics.create("in")], start="earliest")
     document = source.resolve()
@@ -863,7 +864,7 @@ def test_settled_positions_are_mirrored_to_the_group_unless_switched_off(topics:
 
 
 def test_a_topic_is_input_and_output_only_on_the_same_cluster(
-    topics: Topics, opened: Opener, kafka: LocalKafka, job: str
+    topics: Topics, opened: Opener, kafka: SharedKafka, job: str
 ) -> None:
     topic = topics.create("in")
     with closing(KafkaSink(topics.servers, topic)) as sink:

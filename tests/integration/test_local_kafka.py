@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.kafka.settings import NodePorts
 from onceward.coordinator.dev.kafka.topics import make_topics
 from tests.support.brokers import needs_transaction_version
+from tests.support.shared_kafka import shared_kafka
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -278,3 +281,18 @@ def test_the_command_makes_topics_prints_bootstrap_servers_and_stops_cleanly_on_
             assert "Traceback" not in said
         finally:
             process.kill()
+
+
+def test_a_shared_broker_runs_until_its_last_user_has_ended(tmp_path: Path) -> None:
+    first = ExitStack()
+    with ThreadPoolExecutor(1) as pool:
+        shared = first.enter_context(shared_kafka(tmp_path))
+        with shared_kafka(tmp_path) as same:
+            assert same == shared
+            ending = pool.submit(first.close)
+            admin = AdminClient({"bootstrap.servers": shared.bootstrap_servers, "log_level": 0})
+            assert admin.list_topics(timeout=30).brokers
+            assert not ending.done()
+        ending.result(60)
+    with shared_kafka(tmp_path) as next_one:
+        assert next_one.cluster_id != shared.cluster_id

@@ -11,7 +11,6 @@ from confluent_kafka import TopicPartition
 from typer.testing import CliRunner, Result
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ExitCode, HaltedError, RefusedError
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.restarts import NO_RESTART
@@ -21,6 +20,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transactions
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, open_transactions_hold_back, wait_for
 from tests.support.waiting import wait_until
@@ -168,7 +168,7 @@ def test_a_transaction_aborted_behind_the_jobs_back_follows_the_operators_ruling
 
 @pytest.mark.parametrize(("ruling", "expected"), [("--commit", of(0, 1)), ("--give-up", of(1))])
 def test_a_slot_in_doubt_follows_the_operators_ruling(
-    bench: Bench, kafka: LocalKafka, ruling: str, expected: list[bytes]
+    bench: Bench, kafka: SharedKafka, ruling: str, expected: list[bytes]
 ) -> None:
     with pytest.raises(HaltedError, match=DOUBT):
         bench.run(in_doubt)

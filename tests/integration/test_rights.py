@@ -7,7 +7,6 @@ import pytest
 
 from onceward import KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.token import make_token
 from onceward.coordinator.protocol.events import CloseReason
@@ -15,6 +14,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from tests.support.peers import PeerFiles
 from tests.support.scripted import CoordinatorProcess
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics, assert_exactly_once
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ drive = ["{job}"]
 
 
 def test_a_job_runs_with_its_token_which_is_found_nowhere(
-    kafka: LocalKafka,
+    kafka: SharedKafka,
     topics: Topics,
     job: str,
     spark: "SparkSession",

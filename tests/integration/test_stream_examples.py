@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka
 from tests.support import stream_oracles
 from tests.support.processes import Process, spark_variables
+from tests.support.shared_kafka import SharedKafka
 from tests.support.stream_oracles import Row
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -99,7 +99,7 @@ RUN_ONCE = ("word_count.py", "page_views.py", "paid_orders.py", "silent_sensors.
 
 
 @pytest.fixture(scope="module")
-def programs(kafka: LocalKafka, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+def programs(kafka: SharedKafka, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """All programs, after they have read their input."""
     settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
     provider = "spark.sql.streaming.stateStore.providerClass"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -15,13 +14,14 @@ from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.executor import producers
 from tests.support.processes import Process, Starter, descendants
+from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
 
 def test_open_transactions_are_listed_with_owner_age_time_left_and_receipt(
-    sink: SinkJob, kafka: LocalKafka, out: str
+    sink: SinkJob, kafka: SharedKafka, out: str
 ) -> None:
     handle = KafkaCommittable.of(sink.prepared(1, [b"pre-committed"])[0])
     loser, producer = sink.open_transaction(out, timeout_ms=40_000)
@@ -51,7 +51,7 @@ def groups_of(sink: SinkJob, topics: Topics) -> set[str]:
 
 
 def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_a_checkpoint(
-    kafka: LocalKafka, job: str, out: str, topics: Topics
+    kafka: SharedKafka, job: str, out: str, topics: Topics
 ) -> None:
     settled: list[str] = []
     for generation, name in ((1, "former-name"), (2, "sink"), (3, "sink")):
@@ -68,7 +68,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
 
 
 def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
-    kafka: LocalKafka, job: str, out: str, topics: Topics
+    kafka: SharedKafka, job: str, out: str, topics: Topics
 ) -> None:
     """Spark ends workers that idle for a minute, so checkpoints that are further apart always get new ones."""
     with SinkJob(kafka.bootstrap_servers, job, topic=out) as sink:
@@ -87,7 +87,12 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 def test_ids_stay_few_when_each_task_has_a_new_worker_process(
-    kafka: LocalKafka, job: str, topics: Topics, job_processes: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: SharedKafka,
+    job: str,
+    topics: Topics,
+    job_processes: Starter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where checkpoints are more than a minute apart: Spark has ended the workers of the previous one."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.worker.reuse=false pyspark-shell")
@@ -129,7 +134,7 @@ def test_a_worker_process_of_one_transaction_leaves_one_id(sink: SinkJob) -> Non
 
 
 def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted(
-    kafka: LocalKafka, job: str, out: str, topics: Topics
+    kafka: SharedKafka, job: str, out: str, topics: Topics
 ) -> None:
     others = [SinkJob(kafka.bootstrap_servers, name, topic=out) for name in (f"{job}-b", f"{job}b")]
     kept = [KafkaCommittable.of(other.prepared(1, [b"theirs"])[0]) for other in others]
@@ -154,7 +159,7 @@ def present(sink: SinkJob, handle: KafkaCommittable) -> bool:
 
 
 def test_leftovers_of_a_sink_that_was_called_otherwise_and_of_slots_that_vanished_are_swept(
-    kafka: LocalKafka, job: str, out: str
+    kafka: SharedKafka, job: str, out: str
 ) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1, name="former-name") as former:
         former.prepared(1, *[[b"slot"] for _ in range(5)])

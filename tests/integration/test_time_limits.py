@@ -33,6 +33,7 @@ from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess
+from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -240,7 +241,7 @@ def test_a_connection_may_take_seconds_to_be_made(proxies: LocalToxiproxy, tmp_p
 
 
 def test_a_broker_that_goes_silent_is_noticed_reported_and_used_again(
-    proxies: LocalToxiproxy, kafka: LocalKafka
+    proxies: LocalToxiproxy, kafka: SharedKafka
 ) -> None:
     """Through a link to the broker: requests end, the control plane reports the link, and it works after the heal."""
     link = proxies.link("broker", kafka.bootstrap_servers)
