@@ -1,14 +1,15 @@
 """The staying tasks of a job, on the driver: which group runs, and where in the input it stands."""
 
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
+from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
-from onceward.coordinator.pipeline.spark_job import CheckpointJob
 from onceward.coordinator.pipeline.staying.credentials import new_credentials
 from onceward.coordinator.pipeline.staying.group import TaskGroup
+from onceward.coordinator.pipeline.staying.link import TaskCredentials
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
 from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName, JsonObject
@@ -32,6 +33,33 @@ def require_short_interval(settings: CheckpointSettings) -> None:
         )
 
 
+class StayingJob(Protocol):
+    """What starts staying tasks in Spark: :class:`CheckpointJob`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the source that the tasks read."""
+
+    def room(self) -> int:
+        """Return how many tasks can run at a time."""
+
+    def reach(self) -> tuple[tuple[str, int], str]:
+        """Return the address and port that the driver binds, and the address under which executors reach it."""
+
+    def stay(
+        self,
+        slots: int,
+        follow: SplitFollower,
+        write: StayingWriter,
+        driver: tuple[str, int],
+        credentials: TaskCredentials,
+    ) -> None:
+        """Run one task per slot, which connect to ``driver``, until all have ended. Raises errors of Spark."""
+
+    def cancel_staying(self) -> None:
+        """Kill the tasks, from any thread."""
+
+
 class StayingTasks:
     """Starts and ends groups of tasks; cuts checkpoints. Used by the driver's main thread."""
 
@@ -42,7 +70,7 @@ class StayingTasks:
         source: Source,
         sink: Sink,
         settings: CheckpointSettings,
-        checkpoint_job: Callable[[], CheckpointJob],
+        checkpoint_job: Callable[[], StayingJob],
         runtime: Runtime = THREADS,
     ) -> None:
         """``checkpoint_job``: what starts tasks; asked when the first group begins."""
