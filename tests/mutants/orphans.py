@@ -31,7 +31,7 @@ ALONE = Exploration(
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "fault_time": 8.0, "interval": 0.0, "marker_delay": 0.0}
 GONE = SeedHunt(
     name="drivers never return",
-    seeds=12,
+    seeds=40,
     faults=clear(**_GONE, coordinator_kills=4, tasks=TaskFaults(slow=0.3)),
 )
 ROBBED = SeedHunt(

@@ -10,12 +10,13 @@ from tests.mutants.mutant import CLEAN, Finding, Hunt, Mutant
 from tests.mutants.operator_requests import OPERATOR_REQUESTS
 from tests.mutants.orphans import ORPHANS
 from tests.mutants.replays import REPLAYS
+from tests.mutants.staying import STAYING
 from tests.mutants.store import STORE
 
 __all__ = ["HUNTS", "MUTANTS", "Report", "hunt_clean", "hunt_mutant"]
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *DRIVER, *REPLAYS, *ORPHANS, *KAFKA)
+    mutant.name: mutant for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *DRIVER, *STAYING, *REPLAYS, *ORPHANS, *KAFKA)
 }
 
 HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}

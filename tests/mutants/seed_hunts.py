@@ -5,8 +5,7 @@ from typing import Any
 
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
-from tests.simulation.executors import TaskFaults
-from tests.simulation.network import LinkFaults
+from tests.simulation.fault_profile import alone
 from tests.simulation.run import run_seed
 
 __all__ = ["SeedHunt", "clear"]
@@ -31,29 +30,5 @@ class SeedHunt:
 
 
 def clear(**faults: Any) -> tuple[tuple[str, Any], ...]:
-    """The fault profile of a busy job without faults except the given ones, so that only these can cause a finding."""
-    fields: dict[str, Any] = {
-        "totals": (24, 24),
-        "limit": 2,
-        "fault_time": 6.0,
-        "interval": 0.1,
-        "timeout": 20.0,
-        "tolerable": 50,
-        "transaction_timeout": 120.0,
-        "receipts_kept_minutes": 7 * 24 * 60,
-        "rpc": LinkFaults(),
-        "kafka": LinkFaults(),
-        "tasks": TaskFaults(),
-        "store_failures": 0.0,
-        "kill_points": 0.0,
-        "skew": 0.0,
-        "lease": 3.0,
-        "orphan_grace": 30.0,
-        "absence": 0.0,
-        "gone": False,
-        "torn": 0.0,
-        "standby": False,
-    }
-    counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts moves"
-    fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)
-    return tuple((fields | faults).items())
+    """:func:`alone`, hashable."""
+    return tuple(alone(**faults).items())

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from itertools import chain
 
 from tests.simulation.fleet import run_range
 from tests.simulation.run import Result, digest, transcript
@@ -46,17 +47,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one, with a transcript")
     parser.add_argument("--requests", action="store_true", help="with --seed: also every request to the brokers")
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--staying", action="store_true", help="with --seed: the job's tasks stay")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many; a quarter again with staying tasks")
     parser.add_argument("--start", type=int, default=1, help="the first one")
     parser.add_argument("--jobs", type=int, default=None, help="processes; all cores by default")
     given = parser.parse_args()
     if given.seed is not None:
-        return _replay(given.seed, requests=given.requests)
+        return _replay(given.seed, requests=given.requests, staying=given.staying)
     return _many(given.start, given.seeds, given.jobs)
 
 
-def _replay(seed: int, *, requests: bool) -> int:
-    result, lines = transcript(seed, requests=requests)
+def _replay(seed: int, *, requests: bool, staying: bool) -> int:
+    result, lines = transcript(seed, requests=requests, staying=staying)
     sys.stdout.write(LEGEND + "\n" + "\n".join(lines) + "\n\n")
     sys.stdout.write(f"seed {seed}: {_verdict(result)}   transcript {digest(lines)[:16]}\n")
     return 0 if result.violation is None else 1
@@ -67,30 +69,35 @@ def _many(start: int, seeds: int, jobs: int | None) -> int:
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
     failed: list[Result] = []
-    done = 0
-    for result in run_range(start, seeds, jobs):
-        done += 1
+    again = -(-seeds // 4)
+    worlds = chain(run_range(start, seeds, jobs), run_range(start, again, jobs, staying=True))
+    for done, result in enumerate(worlds, start=1):
         counts.update(result.counts)
         endings[result.ending] += 1
         if result.violation is not None:
             failed.append(result)
             if len(failed) <= _SHOWN:
-                sys.stdout.write(f"seed {result.seed}: {_verdict(result)}\n")
+                sys.stdout.write(f"{_name(result)}: {_verdict(result)}\n")
         if time.monotonic() - reported >= 5.0:
             reported = time.monotonic()
-            sys.stderr.write(f"{done:,} of {seeds:,} seeds, {done / (reported - begun):,.0f} per second\n")
+            sys.stderr.write(f"{done:,} of {seeds + again:,} worlds, {done / (reported - begun):,.0f} per second\n")
     seconds = time.monotonic() - begun
-    sys.stdout.write(f"{done:,} seeds from {start} in {seconds:.0f} s\n")
+    sys.stdout.write(f"{seeds:,} seeds from {start}, {again:,} of them again with staying tasks, in {seconds:.0f} s\n")
     for key, name in SUMMARY:
         sys.stdout.write(f"  {counts[key]:>14,} {name}\n")
     for ending, count in sorted(endings.items()):
         sys.stdout.write(f"  {count:>14,} jobs ended: {ending or 'not at all'}\n")
     if failed:
-        numbers = " ".join(str(result.seed) for result in failed[:50])
-        sys.stdout.write(f"FAILED: {len(failed)} seeds: {numbers}\n  replay one: make simulate SEED={failed[0].seed}\n")
+        names = ", ".join(_name(result) for result in failed[:50])
+        sys.stdout.write(f"FAILED: {len(failed)} worlds: {names}\n  replay one: make simulate {_name(failed[0])}\n")
         return 1
     sys.stdout.write("passed\n")
     return 0
+
+
+def _name(result: Result) -> str:
+    """The world, as `make simulate` takes it."""
+    return f"SEED={result.seed}{' STAYING=1' if result.staying else ''}"
 
 
 def _verdict(result: Result) -> str:

@@ -163,10 +163,12 @@ class Brokers:
         """Transactions of slots. The claim's belongs to no checkpoint and holds no reader back."""
         return [entry for entry in self.cluster.entries() if TransactionalId.parse(entry.id) is not None]
 
-    def pre_commit_check(self, voted: Collection[str], held: Collection[str]) -> Callable[[], None]:
+    def pre_commit_check(
+        self, voted: Collection[str], held: Collection[str], staying: Collection[str]
+    ) -> Callable[[], None]:
         """A check for after a successful pre-commit that begins now. The transaction of every vote must still be open.
         No other transaction that was open before may still be open, except those ``held`` by checkpoints not known to
-        be settled.
+        be settled, and those of ``staying`` workers, which write the next one.
 
         Where a coordinator may be out of date, this cannot be promised and is not checked.
         """
@@ -181,6 +183,10 @@ class Brokers:
             for name in gone:
                 self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
             for entry in self._of_slots():
+                identifier = TransactionalId.parse(entry.id)
+                assert identifier is not None
+                if identifier.worker in staying:
+                    continue
                 if entry.state is State.ONGOING and entry.started < begun and entry.id not in (*voted, *held):
                     self.checker.left_open(entry.id, "a pre-commit")
 

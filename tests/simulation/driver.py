@@ -13,8 +13,10 @@ from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.progress import Progress
 from onceward.coordinator.pipeline.spark_tasks import Tasks
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.sinks.kafka.control.clock import Clock
+from tests.simulation.executors import WorkerTasks
 from tests.simulation.threads import VirtualRuntime, scheduler
 
 __all__ = ["SimulatedPipeline", "Surroundings", "TracingJournal"]
@@ -51,7 +53,7 @@ class Surroundings:
     channel: Any
     patience: float
     """Seconds for which an unreachable coordinator is retried."""
-    tasks: Tasks
+    tasks: WorkerTasks
     trace: Trace
     """Receives the journal: event and facts."""
 
@@ -72,6 +74,18 @@ class SimulatedPipeline(Pipeline):
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         return self._surroundings.tasks
+
+    def _staying(self, tasks: Tasks) -> StayingTasks | None:
+        if not self._stay:
+            return None
+        return StayingTasks(
+            job=self._job,
+            source=self._source,
+            sink=self._sink,
+            settings=self._settings,
+            checkpoint_job=lambda: self._surroundings.tasks,
+            runtime=VirtualRuntime(),
+        )
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         members = replace(

@@ -4,14 +4,18 @@ driver."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
+from onceward.coordinator.pipeline.interfaces import Plan, SplitFollower, StayingWriter
+from onceward.coordinator.pipeline.staying.executor import StayingTask
+from onceward.coordinator.pipeline.staying.link import Link, TaskCredentials
+from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes, ranges_of
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
 from tests.simulation.threads import Condition
@@ -89,22 +93,30 @@ class _Slot:
     number: int
     attempts: int = 0
     current: int = -1
-    """The attempt whose vote counts."""
-    vote: str | None = None
+    """The attempt whose result counts."""
+    result: str | None = None
+    """Its vote; of a staying task, any text once it has ended."""
 
 
 @dataclass(kw_only=True, eq=False)
 class _Job:
-    text: str
-    writer: SlotWriter
+    body: "_Body"
+    moments: tuple[float, ...]
+    """Within how many seconds of its start a fault hits an attempt: one of these at random."""
     slots: list[_Slot] = field(default_factory=list)
     changed: Condition = field(default_factory=Condition)
     failure: str | None = None
 
 
+_Body: TypeAlias = Callable[[int, int, bool, float], str]
+"""(slot, attempt, whether it fails, maximum seconds per batch) -> result."""
+
+
 class WorkerTasks:
-    """The driver's ``Tasks``: one task per split, up to four attempts each; votes of superseded attempts are
-    dropped."""
+    """The driver's ``Tasks``: one task per split, up to four attempts each; results of superseded attempts are dropped.
+    Also the ``StayingJob`` of staying tasks."""
+
+    columns = ("value",)
 
     def __init__(
         self,
@@ -117,8 +129,11 @@ class WorkerTasks:
         faults: Callable[[], TaskFaults],
         begun: Callable[[Process, str], None],
         before: Callable[[CheckpointId], None],
+        room: int,
     ) -> None:
-        """``before`` receives the checkpoint of every job, before its first task begins."""
+        """``before`` receives the checkpoint of every job, before its first task begins. ``room``: staying tasks that
+        can run at a time."""
+        self._room = room
         self._before = before
         self._executors = executors
         self._clock = executors.clock
@@ -130,6 +145,7 @@ class WorkerTasks:
         self._begun = begun
         self._attempts = 0
         self._running: _Job | None = None
+        self._staying: _Job | None = None
 
     def start(self) -> None:
         self._clock.sleep(0.05 + 0.2 * self._clock.random.random())
@@ -150,23 +166,77 @@ class WorkerTasks:
             generation=generation,
             checkpoint=checkpoint,
             splits=plan.splits,
-            columns=("value",),
+            columns=self.columns,
             sink=self._sink.participant.name,
             sink_options=self._sink.writer_options(),
         )
         self._before(checkpoint)
-        job = self._running = _Job(text=task.to_json(), writer=self._sink.write())
-        job.slots = [_Slot(number=number) for number in range(len(plan.splits))]
+        text, write = task.to_json(), self._sink.write()
+
+        def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
+            task = CheckpointTask.from_json(text)
+            return write(task, slot, attempt, self._batches(task, slot, fails, slow)).to_json()
+
+        job = self._running = _Job(body=body, moments=(0.01, 0.05, 0.2))
         try:
-            for slot in job.slots:
-                self._attempt(job, slot)
-            with job.changed:
-                job.changed.wait_for(lambda: job.failure is not None or all(slot.vote for slot in job.slots))
+            results = self._results(job, len(plan.splits))
         finally:
             self._running = None
+        return check_votes(results, len(plan.splits))
+
+    # -- staying tasks
+
+    def room(self) -> int:
+        return self._room
+
+    def reach(self) -> tuple[tuple[str, int], str]:
+        return ("driver", 0), "driver"
+
+    def stay(
+        self,
+        slots: int,
+        follow: SplitFollower,
+        write: StayingWriter,
+        driver: tuple[str, int],
+        credentials: TaskCredentials,
+    ) -> None:
+        def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
+            link = connect(driver, credentials)
+            transform = partial(self._troubled, fails=fails, slow=slow)
+            try:
+                StayingTask(cast(Link, link), slot, attempt, follow, write, transform, frozenset(self.columns)).run()
+            finally:
+                link.close()
+            return "ended"
+
+        job = self._staying = _Job(body=body, moments=(0.05, 0.5, 3.0))
+        self._results(job, slots)
+
+    def cancel_staying(self) -> None:
+        if self._staying is not None:
+            self._fail(self._staying, "cancelled")
+
+    def _troubled(self, batches: Iterator[pa.RecordBatch], *, fails: bool, slow: float) -> Iterator[pa.RecordBatch]:
+        clock = self._clock
+        for batch in batches:
+            if slow:
+                clock.sleep(clock.random.random() * slow)
+            if fails and clock.random.random() < 0.5:
+                raise ValueError("the transform raised")
+            yield batch
+
+    # -- attempts
+
+    def _results(self, job: _Job, slots: int) -> Sequence[str]:
+        """Run one task for each slot. Raises TaskLostError."""
+        job.slots = [_Slot(number=number) for number in range(slots)]
+        for slot in job.slots:
+            self._attempt(job, slot)
+        with job.changed:
+            job.changed.wait_for(lambda: job.failure is not None or all(slot.result for slot in job.slots))
         if job.failure is not None:
             raise TaskLostError(f"Job aborted due to stage failure: {job.failure}")
-        return check_votes((slot.vote or "" for slot in job.slots), len(plan.splits))
+        return [slot.result or "" for slot in job.slots]
 
     def _attempt(self, job: _Job, slot: _Slot) -> None:
         if slot.attempts == _ATTEMPTS:
@@ -181,25 +251,23 @@ class WorkerTasks:
         faults = self._faults()
         dice = clock.random.random()
         if dice < faults.killed:
-            clock.call(worker, self._moment(), lambda: self._kill(worker))
+            clock.call(worker, self._moment(job), lambda: self._kill(worker))
         elif dice < faults.killed + faults.stopped:
-            clock.call(worker, self._moment(), lambda: self._stop(worker))
+            clock.call(worker, self._moment(job), lambda: self._stop(worker))
         elif dice < faults.killed + faults.stopped + faults.declared_lost:
-            clock.call(self._driver, self._moment(), lambda: self._lost(job, slot, attempt, "declared lost"))
+            clock.call(self._driver, self._moment(job), lambda: self._lost(job, slot, attempt, "declared lost"))
         fails = clock.random.random() < faults.fails
 
         def body() -> None:
             try:
-                task = CheckpointTask.from_json(job.text)
-                vote = job.writer(task, slot.number, attempt, self._batches(task, slot.number, fails, faults.slow))
+                result = job.body(slot.number, attempt, fails, faults.slow)
             except GreenletExit:
                 raise
             except Exception as error:  # noqa: BLE001 - for Spark, any exception is a failed attempt
                 why = f"{type(error).__name__}: {error}"
                 clock.call(self._driver, 0.001, lambda: self._lost(job, slot, attempt, why))
             else:
-                text = vote.to_json()
-                clock.call(self._driver, 0.001, lambda: self._voted(job, slot, attempt, text))
+                clock.call(self._driver, 0.001, lambda: self._ended(job, slot, attempt, result))
                 if faults.idle and clock.random.random() < faults.idle:
                     clock.call(worker, 0.05, lambda: self._kill(worker))
             executors.busy.discard(worker.name)
@@ -208,8 +276,8 @@ class WorkerTasks:
         clock.spawn(worker, "task", body, 0.002 * clock.random.random())
         self._watch_over(worker, job, slot, attempt)
 
-    def _moment(self) -> float:
-        return self._clock.random.random() * self._clock.random.choice((0.01, 0.05, 0.2))
+    def _moment(self, job: _Job) -> float:
+        return self._clock.random.random() * self._clock.random.choice(job.moments)
 
     def _watch_over(self, worker: Process, job: _Job, slot: _Slot, attempt: int) -> None:
         """Let the driver notice early that a worker process has ended, and late that one does not respond."""
@@ -218,7 +286,7 @@ class WorkerTasks:
 
         def look() -> None:
             nonlocal heard
-            if slot.current != attempt or slot.vote is not None or job.failure is not None:
+            if slot.current != attempt or slot.result is not None or job.failure is not None:
                 return
             if worker.alive and not worker.paused:
                 heard = clock.now
@@ -239,32 +307,25 @@ class WorkerTasks:
         clock.call(clock.outside, later, lambda: clock.resume(worker))
 
     def _batches(self, task: CheckpointTask, slot: int, fails: bool, slow: float) -> Iterator[pa.RecordBatch]:
-        split = task.splits[slot]
-        partition, start, end = int(split["partition"]), int(split["start"]), int(split["end"])
-        clock, topic = self._clock, self._topic
-        cut = clock.random.randint(start, end)
-        for first, last in ((start, cut), (cut, end)):
-            if slow:
-                clock.sleep(clock.random.random() * slow)
-            if fails and first == cut:
-                raise ValueError("the transform raised")
-            if first < last:
-                offsets = range(first, last)
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([b"%d-%d" % (partition, offset) for offset in offsets], pa.binary()),
-                        pa.array([topic.route(partition, offset) for offset in offsets], pa.int32()),
-                    ],
-                    names=["value", "partition"],
-                )
+        clock = self._clock
+        for split in ranges_of(task.splits[slot]):
+            partition, start, end = int(split["partition"]), int(split["start"]), int(split["end"])
+            cut = clock.random.randint(start, end)
+            for first, last in ((start, cut), (cut, end)):
+                if slow:
+                    clock.sleep(clock.random.random() * slow)
+                if fails and first == cut:
+                    raise ValueError("the transform raised")
+                if first < last:
+                    yield self._topic.records(partition, range(first, last))
 
-    def _voted(self, job: _Job, slot: _Slot, attempt: int, text: str) -> None:
-        if slot.current == attempt and slot.vote is None:
-            slot.vote = text
+    def _ended(self, job: _Job, slot: _Slot, attempt: int, text: str) -> None:
+        if slot.current == attempt and slot.result is None:
+            slot.result = text
             job.changed.notify_all()
 
     def _lost(self, job: _Job, slot: _Slot, attempt: int, why: str) -> None:
-        if slot.current != attempt or slot.vote is not None or job.failure is not None:
+        if slot.current != attempt or slot.result is not None or job.failure is not None:
             return
         if slot.attempts == _ATTEMPTS:
             self._fail(job, f"task {slot.number} failed {_ATTEMPTS} times, last: {why}")

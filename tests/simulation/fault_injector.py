@@ -10,6 +10,7 @@ from onceward.coordinator.protocol.values import CheckpointKind, RequestId
 from onceward.coordinator.store.postgres import PAUSE_S
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
+from tests.simulation.links import network
 from tests.simulation.scheduler import Process
 from tests.simulation.streams import cut_streams
 
@@ -40,6 +41,7 @@ class FaultInjector:
             (faults.takeovers, self._take_over),
             (faults.cuts, self._cut),
             (faults.kafka_cuts, self._cut_kafka),
+            (faults.task_cuts if faults.staying else 0, self._cut_tasks),
             (faults.moves, self._move),
             (faults.broker_failures, self._fail_broker),
             (faults.hijacks, self._hijack),
@@ -130,6 +132,19 @@ class FaultInjector:
         self._world.note("network", "drivers and coordinator are connected")
         self._world.rpc.cut = False
 
+    def _cut_tasks(self) -> None:
+        if self.raging and not network().cut:
+            self._world.counts["cuts"] += 1
+            self._world.note("network", "drivers and tasks are cut off")
+            network().cut = True
+            self._world.later(
+                self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)), self._mend_tasks
+            )
+
+    def _mend_tasks(self) -> None:
+        self._world.note("network", "drivers and tasks are connected")
+        network().cut = False
+
     def _cut_kafka(self) -> None:
         if self.raging:
             self._world.counts["cuts"] += 1
@@ -201,6 +216,7 @@ class FaultInjector:
         self._world.note("world", "the faults are over")
         self._world.topic.there = list(self._world.topic.totals)
         self._world.rpc.heal()
+        network().cut = False
         self._world.brokers.heal()
         self._world.store.failing = 0.0
         for process in self._world.processes:

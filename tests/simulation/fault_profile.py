@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from onceward.coordinator.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 
-__all__ = ["FaultProfile", "draw"]
+__all__ = ["FaultProfile", "alone", "draw"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,10 @@ class FaultProfile:
     """The sink's policy."""
     worn: float = 0.0
     """The share of transactional ids that begin close to their producer's last epoch."""
+    staying: bool = False
+    """Whether the job's tasks stay."""
+    task_cuts: int = 0
+    """How often the link between drivers and staying tasks is cut."""
     skew: float = 0.0
     """Maximum seconds between a driver's wall clock and the brokers'."""
 
@@ -163,4 +168,34 @@ def draw(random: Random) -> FaultProfile:
         torn=sometimes(0.15, 0.2),
         worn=sometimes(0.15, 0.5),
         standby=limit % 2 == 0,
+        task_cuts=limit % 3,
     )
+
+
+def alone(**faults: Any) -> dict[str, Any]:
+    """The fault profile of a busy job without faults except the given ones, so that only these can cause a finding."""
+    fields: dict[str, Any] = {
+        "totals": (24, 24),
+        "limit": 2,
+        "fault_time": 6.0,
+        "interval": 0.1,
+        "timeout": 20.0,
+        "tolerable": 50,
+        "transaction_timeout": 120.0,
+        "receipts_kept_minutes": 7 * 24 * 60,
+        "rpc": LinkFaults(),
+        "kafka": LinkFaults(),
+        "tasks": TaskFaults(),
+        "store_failures": 0.0,
+        "kill_points": 0.0,
+        "skew": 0.0,
+        "lease": 3.0,
+        "orphan_grace": 30.0,
+        "absence": 0.0,
+        "gone": False,
+        "torn": 0.0,
+        "standby": False,
+    }
+    counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts task_cuts moves"
+    fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)
+    return fields | faults

@@ -23,6 +23,10 @@ import onceward.coordinator.pipeline.recovery
 import onceward.coordinator.pipeline.replaying
 import onceward.coordinator.pipeline.restarts
 import onceward.coordinator.pipeline.settler
+import onceward.coordinator.pipeline.staying.executor
+import onceward.coordinator.pipeline.staying.group
+import onceward.coordinator.pipeline.staying.tasks
+import onceward.coordinator.pipeline.timings
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
 import onceward.coordinator.service.orphan_clusters
@@ -33,6 +37,7 @@ import onceward.sinks.kafka.executor.delivery
 import onceward.sinks.kafka.executor.producers
 import onceward.sinks.kafka.executor.writer
 from onceward.coordinator.killpoints import KillPoint
+from tests.simulation import links
 from tests.simulation.seats import take_seat
 from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
 
@@ -71,15 +76,20 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
     for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.thread_lanes):
         yield module, "threading", THREADING
-    for module in (executor.producers, executor.writer):
+    staying = pipeline.staying
+    for module in (executor.producers, executor.writer, staying.executor, staying.group):
         yield module, "threading", THREADING
     timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
-    for module in (*timed, pipeline.progress):
+    for module in (*timed, pipeline.progress, pipeline.timings):
         yield module, "time", TIME
     for module in (service.orphan_clusters, executor.writer):
         yield module, "secrets", SECRETS
-    for module in (executor.delivery, executor.producers):
+    for module in (executor.delivery, executor.producers, staying.executor, staying.group):
         yield module, "time", TIME
+    yield staying.executor, "connect", links.connect
+    yield staying.group, "accept", links.accept
+    yield staying.group, "_listen_on", links.listen_on
+    yield staying.tasks, "new_credentials", links.new_credentials
     # The machine would seed the product's own generator; the world seeds this one.
     yield pipeline.restarts, "random", SimpleNamespace(Random=lambda: random)
     yield pipeline.pipeline, "exit_with_codes", lambda: None
@@ -90,6 +100,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         pipeline.checkpoint_runner,
         pipeline.checkpoint_writer,
         pipeline.settler,
+        staying.executor,
         service.engine,
         service.orphan,
         control.claims,

@@ -23,6 +23,8 @@ class Result:
     """The outcome of a seed's world."""
 
     seed: int
+    staying: bool
+    """Whether the job's tasks stay."""
     violation: Violation | None
     ending: str
     """How the job ended: finished, or why it halted."""
@@ -69,7 +71,7 @@ def run_seed(
         aborted=checker.aborted,
         visible=checker.visible,
     )
-    return Result(seed=seed, violation=checker.violation, ending=world.ending, counts=counts)
+    return Result(seed=seed, staying=faults.staying, violation=checker.violation, ending=world.ending, counts=counts)
 
 
 def transcript(seed: int, **arguments: Any) -> tuple[Result, list[str]]:

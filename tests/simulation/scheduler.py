@@ -43,7 +43,7 @@ class Process:
 class Task:
     """A thread of a process."""
 
-    __slots__ = ("due", "glet", "name", "process", "thread", "waiters")
+    __slots__ = ("due", "glet", "locks", "name", "process", "thread", "waiters")
 
     def __init__(self, process: Process, name: str, body: Callable[[], None], hub: greenlet) -> None:
         self.process = process
@@ -52,6 +52,8 @@ class Task:
         self.due = 0
         """The number of its only valid entry on the heap."""
         self.waiters: list[Task] = []
+        self.locks = 0
+        """How many it holds."""
         self.thread: object = self
         """What ``threading.current_thread()`` returns in it."""
 

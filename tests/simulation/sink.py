@@ -58,7 +58,7 @@ class SimulatedSink(KafkaSink):
         """Run the real pre-commit, and check what it promises."""
         voted = [str(vote.body["id"]) for vote in votes if vote.body]
         held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
-        check = self._brokers.pre_commit_check(voted, held)
+        check = self._brokers.pre_commit_check(voted, held, self._staying or ())
         committables = super().pre_commit(checkpoint, votes, origins, unsettled=unsettled)
         check()
         return committables

@@ -1,19 +1,28 @@
 """The input topic and its source: distinguishable records, and positions in the real source's format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from onceward.coordinator.pipeline.interfaces import (
+    Assignment,
     Finding,
     JobContext,
+    Pace,
     Plan,
     ReplayRefusedError,
     Resource,
     Source,
+    SplitFollower,
     SplitReader,
 )
+from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
-from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
+from onceward.sources.kafka.driver import following
+from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
+from tests.simulation.threads import Event, scheduler
 
 __all__ = ["CLUSTER_ID", "SOURCE", "InputTopic", "ModelSource", "positions_of"]
 
@@ -36,6 +45,16 @@ class InputTopic:
         """The output partition of a record: consecutive pairs of offsets take different outputs, so two outputs share
         every slot of three records or more."""
         return (partition + offset // 2) % self.outputs
+
+    def records(self, partition: int, offsets: range) -> pa.RecordBatch:
+        """The records of one partition, as tasks read them."""
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([b"%d-%d" % (partition, offset) for offset in offsets], pa.binary()),
+                pa.array([self.route(partition, offset) for offset in offsets], pa.int32()),
+            ],
+            names=["value", "partition"],
+        )
 
     @property
     def complete(self) -> bool:
@@ -99,12 +118,29 @@ class ModelSource(Source):
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         self._pause()
-        for split in splits:
+        for split in (split for joined in splits for split in ranges_of(joined)):
             if split["end"] > positions_of(positions)[split["partition"]]:
                 raise ReplayRefusedError(f"{split} is not what the checkpoint has read")
 
     def read(self) -> SplitReader:
         raise NotImplementedError("tasks read by themselves here")
+
+    # -- staying tasks
+
+    def follow(self) -> SplitFollower:
+        return partial(ModelFollower, self._topic)
+
+    def assign(self, base: Document, most: int) -> Assignment:
+        self._pause()
+        positions = KafkaPositions.from_document(base)
+        return following.assign(positions, self._all, most)
+
+    def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
+        return following.reached(KafkaPositions.from_document(assigned), self._all, reports)
+
+    @property
+    def _all(self) -> set[Partition]:
+        return {Partition(_TOPIC, number) for number in range(len(self._topic.totals))}
 
     def reads(self, resource: Resource) -> bool:
         return False
@@ -123,3 +159,68 @@ class ModelSource(Source):
             topics={_TOPIC: TopicPosition(id="in-1", partitions=cursors)},
             bound="latest",
         ).to_document()
+
+
+class ModelFollower:
+    """What :class:`KafkaFollower` does, on an `InputTopic`."""
+
+    def __init__(
+        self, topic: InputTopic, split: JsonObject, _columns: frozenset[str], pace: Pace, news: Callable[[], None]
+    ) -> None:
+        self._topic = topic
+        self._hold = float(pace["hold"])
+        self._news = news
+        self._ranges = [(int(each["partition"]), int(each["end"])) for each in ranges_of(split)]
+        self._starts = [int(each["start"]) for each in ranges_of(split)]
+        self._positions = list(self._starts)
+        self._cut = Event()
+        self._finished = False
+
+    def cut(self, allowed: Sequence[int] = ()) -> None:
+        self._cut.set()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        clock, since = scheduler(), None
+        while not self._cut.is_set():
+            if not self._finished and all(
+                at >= end for at, (_, end) in zip(self._positions, self._ranges, strict=True)
+            ):
+                self._finished = True
+                self._news()
+            if self._finished or (since is not None and clock.now - since >= self._hold):
+                self._cut.wait()
+                break
+            batch = self._some(1 if since is None else 3)
+            if batch is None:
+                self._cut.wait(0.05)
+                continue
+            if since is None:
+                since = clock.now
+                self._news()
+            yield batch
+        self._cut.clear()
+
+    def reached(self) -> JsonObject:
+        ranges = [
+            {"topic": _TOPIC, "partition": partition, "start": start, "end": at}
+            for (partition, _), start, at in zip(self._ranges, self._starts, self._positions, strict=True)
+        ]
+        self._starts = list(self._positions)
+        there = [self._topic.there[partition] for partition, _ in self._ranges]
+        return {"ranges": ranges, "lags": [end - at for end, at in zip(there, self._positions, strict=True)]}
+
+    def close(self) -> None:
+        pass
+
+    def _some(self, most: int) -> pa.RecordBatch | None:
+        """Take records of one partition, if any has some."""
+        random = scheduler().random
+        order = list(range(len(self._ranges)))
+        random.shuffle(order)
+        for index in order:
+            partition, at = self._ranges[index][0], self._positions[index]
+            left = min(most, self._topic.there[partition] - at)
+            if left > 0:
+                self._positions[index] = at + random.randint(1, left)
+                return self._topic.records(partition, range(at, self._positions[index]))
+        return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.fault_profile import alone
 from tests.simulation.fleet import run_range
 from tests.simulation.run import digest, run_seed, transcript
 from tests.simulation.scheduler import Scheduler
@@ -39,6 +40,28 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     assert counts["elections"] > 5
     assert counts["replays"] > 2
     assert endings["finished"] > 270
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_worlds_with_staying_tasks_keep_the_promise() -> None:
+    counts: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
+    for result in run_range(1, 150, staying=True):
+        assert result.violation is None, f"make simulate SEED={result.seed} STAYING=1: {result.violation}"
+        counts.update(result.counts)
+        endings[result.ending] += 1
+    for what, least in (("kills", 60), ("cuts", 60), ("aborted", 60), ("resumed", 10), ("replays", 1)):
+        assert counts[what] > least, what
+    assert endings["finished"] > 135
+
+
+def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:
+    for seed in range(1, 6):
+        result, lines = transcript(seed, **alone(staying=True, wishes=0, cancels=0, marker_delay=0.0))
+        aborted = [line for line in lines if "CheckpointAborted" in line and "the job was closed" not in line]
+        assert (result.counts["generations"], aborted) == (1, []), seed
+        assert result.counts["completed"] > 10, seed
 
 
 def test_a_finished_world_is_freed() -> None:

@@ -30,14 +30,18 @@ def scheduler() -> Scheduler:
 
 class Lock:
     """Exclusive without blocking, because no thread waits while holding it. Acquiring it may let other threads run
-    first."""
+    first, unless the thread holds another one: those would enter that."""
 
     def __init__(self) -> None:
         self._depth = 0
 
     def __enter__(self) -> bool:
-        if not self._depth:
-            scheduler().preempt()
+        clock = scheduler()
+        task = clock.task
+        if task is not None:
+            if not task.locks:
+                clock.preempt()
+            task.locks += 1
         self._depth += 1
         return True
 
@@ -45,6 +49,9 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._depth -= 1
+        task = scheduler().task
+        if task is not None:
+            task.locks -= 1
 
 
 class Condition(Lock):
@@ -62,11 +69,13 @@ class Condition(Lock):
             task = clock.task
             assert task is not None, "a callback may not wait"
             depth, self._depth = self._depth, 0
+            task.locks -= depth
             self._waiting.append(task)
             try:
                 clock.suspend(left)
             finally:
                 self._depth = depth
+                task.locks += depth
                 self._waiting.remove(task)
         return True
 
@@ -108,18 +117,42 @@ class Thread:
         self._task = clock.spawn(clock.running, self._name, self._body)
         self._task.thread = self
 
-    def join(self) -> None:
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.over
+
+    def join(self, timeout: float | None = None) -> None:
         clock = scheduler()
         assert clock.task is not None
         assert self._task is not None
-        while not self._task.over:
-            self._task.waiters.append(clock.task)
-            clock.suspend(None)
+        end = None if timeout is None else clock.now + timeout
+        waiters = self._task.waiters
+        while not self._task.over and (end is None or clock.now < end):
+            waiters.append(clock.task)
+            try:
+                clock.suspend(None if end is None else end - clock.now)
+            finally:
+                waiters.remove(clock.task)
+
+
+class BoundedSemaphore:
+    def __init__(self, value: int) -> None:
+        self._left = value
+
+    def acquire(self, *, blocking: bool) -> bool:
+        assert not blocking, "no thread waits for one here"
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def release(self) -> None:
+        self._left += 1
 
 
 class VirtualThreading:
     """The names of ``threading`` that the product uses."""
 
+    BoundedSemaphore = BoundedSemaphore
     Condition = Condition
     Event = Event
     Lock = Lock
@@ -139,6 +172,10 @@ class VirtualThreading:
 class VirtualTime:
     @staticmethod
     def monotonic() -> float:
+        return scheduler().now
+
+    @staticmethod
+    def perf_counter() -> float:
         return scheduler().now
 
     @staticmethod

@@ -25,6 +25,7 @@ from tests.simulation.driver import SimulatedPipeline, Surroundings
 from tests.simulation.executors import Executors, WorkerTasks
 from tests.simulation.fault_injector import FaultInjector
 from tests.simulation.fault_profile import FaultProfile
+from tests.simulation.links import break_links
 from tests.simulation.network import Link
 from tests.simulation.patches import Hooks
 from tests.simulation.rpc import Channel
@@ -235,6 +236,7 @@ class SimulatedWorld:
             faults=self.injector.task_faults,
             begun=lambda worker, what: self.note(worker.name, what),
             before=self._before_tasks,
+            room=1 if faults.limit == 1 else 2,
         )
         source = ModelSource(
             self.topic,
@@ -251,6 +253,7 @@ class SimulatedWorld:
             sink=sink,
             settings=self.settings,
             restart=Restart(initial="200ms", maximum="2s"),
+            tasks="staying" if faults.staying else "per_checkpoint",
         )
         try:
             reason = pipeline.run()
@@ -293,6 +296,7 @@ class SimulatedWorld:
         self.drivers.remove(process)
         process.local[Executors].leave()
         break_streams(process)
+        break_links(process)
         self.note(process.name, "dead")
         absence = self.random.random() * self.faults.absence if self.faults.absence else 0.0
         self.later(absence + self._pause_before_restart(), self._supervise)
@@ -329,6 +333,7 @@ class SimulatedWorld:
         self.later(5.0, self._look_after)
 
     def _worker_died(self, process: Process) -> None:
+        break_links(process)
         self.note(process.name, "dead")
 
     def _pause_before_restart(self) -> float:

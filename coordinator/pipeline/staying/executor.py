@@ -18,7 +18,7 @@ from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Mess
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.pipeline.timings import Timed
 
-__all__ = ["staying"]
+__all__ = ["StayingTask", "staying"]
 
 
 def staying(
@@ -44,7 +44,7 @@ def staying(
         for slot in list(numbers):  # take all first: Spark reuses a worker process only if its task has drained them
             link = connect(driver, credentials)
             try:
-                _Stay(link, slot, context.taskAttemptId(), follow, write, transform, used).run()
+                StayingTask(link, slot, context.taskAttemptId(), follow, write, transform, used).run()
             finally:
                 link.close()
         yield from ()
@@ -56,7 +56,7 @@ class _OrderedToEnd(BaseException):
     """The driver ends the group. Not an Exception: a transform that catches those must not swallow it."""
 
 
-class _Stay:
+class StayingTask:
     """One staying task."""
 
     def __init__(

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onceward.coordinator.pipeline.staying.executor import _Stay
+from onceward.coordinator.pipeline.staying.executor import StayingTask
 from onceward.coordinator.pipeline.staying.link import Link
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Generation, JobName, ParticipantName
@@ -77,7 +77,7 @@ def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last(
         sink_options={},
     )
     with linked() as (driver, link):
-        stay = _Stay(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
         running = threading.Thread(target=stay.run)
         running.start()
         assert driver.receive() == {"hello": 0, "attempt": 0}

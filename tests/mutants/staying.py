@@ -1,0 +1,55 @@
+"""Bugs of staying tasks and of the driver that cuts them."""
+
+from collections.abc import Callable
+
+from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
+from onceward.coordinator.pipeline.mailbox import Mailbox
+from onceward.coordinator.pipeline.staying.executor import StayingTask
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks
+from onceward.coordinator.protocol.values import Document, Generation
+from tests.mutants.breaking import always, both, within, wrapped
+from tests.mutants.mutant import Mutant
+from tests.mutants.seed_hunts import SeedHunt, clear
+from tests.simulation.checker import Invariant
+from tests.simulation.executors import TaskFaults
+
+__all__ = ["STAYING"]
+
+SLOW = SeedHunt(
+    name="staying tasks are slow", seeds=20, faults=clear(staying=True, interval=0.0, tasks=TaskFaults(slow=0.3))
+)
+ABORTS = SeedHunt(
+    name="checkpoints of staying tasks fail",
+    seeds=20,
+    faults=clear(staying=True, tasks=TaskFaults(slow=0.3), timeout=0.3),
+)
+
+
+def _goes_on(
+    go_on: Callable[[StayingTasks, Generation, Document, Mailbox], Document],
+    self: StayingTasks,
+    generation: Generation,
+    base: Document,
+    mailbox: Mailbox,
+) -> Document:
+    return go_on(self, generation, self._base if self.running and self._base is not None else base, mailbox)
+
+
+STAYING = (
+    Mutant(
+        name="a task writes the next checkpoint before all have flushed the last one",
+        hurts="an output partition shows records of a checkpoint after records of the next one",
+        breaks=within(StayingTask._until_cut, StayingTask._await_flushed, always(None)),
+        hunt=SLOW,
+        caught_by=(Invariant.I4,),
+    ),
+    Mutant(
+        name="staying tasks read on from a checkpoint that was aborted",
+        hurts="the records of that checkpoint are never written",
+        breaks=both(
+            within(CheckpointRunner._abandon, StayingTasks.end, always(None)), wrapped(StayingTasks.go_on, _goes_on)
+        ),
+        hunt=ABORTS,
+        caught_by=(Invariant.I1,),
+    ),
+)
