@@ -243,8 +243,8 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
             moves.append(_leave(d, kafka, "restarting"))
         case Phase.IDLE:
             if d.stopping and not d.work:
-                leaving = d._replace(phase=Phase.LEAVING, stream=Stream.NONE)
-                moves.append(Local("has stopped", leaving, kafka))
+                ended, left = _without_tasks(d, kafka)
+                moves.append(Local("has stopped", ended._replace(phase=Phase.LEAVING, stream=Stream.NONE), left))
             if d.abort:
                 label = f"takes the abort of checkpoint {d.abort}"
                 moves.append(_abandon(label, d._replace(abort=0), kafka, d.abort))
@@ -254,7 +254,7 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
             if d.trigger and not d.replay:
                 moves += _triggers(d, kafka)
             if not d.abort and not d.trigger and not d.replay:
-                swept = _sweep(d, kafka)
+                swept = _sweep(d, kafka, tasks_stay=True)
                 if swept.kafka != kafka or swept.driver != d:
                     moves.append(swept._replace(label="sweeps"))
         case _:
@@ -281,12 +281,26 @@ def _rested(move: Local) -> Local:
     return move if d.complete or d.abort or d.report else move._replace(driver=GONE)
 
 
-def _sweep(d: Driver, kafka: Kafka) -> Local:
+def _written_ahead(d: Driver) -> tuple[int, int, int, int]:
+    return (0, d.generation, d.ahead, 0)
+
+
+def _without_tasks(d: Driver, kafka: Kafka) -> tuple[Driver, Kafka]:
+    """End the staying tasks; each aborts what it has begun."""
+    return d._replace(ahead=0), kafka.without((_written_ahead(d),)) if d.ahead else kafka
+
+
+def _sweep(d: Driver, kafka: Kafka, *, tasks_stay: bool = False) -> Local:
     """Abort open transactions that are not to be kept. A transaction of a higher generation shows that this one is
-    over."""
+    over. ``tasks_stay``: they go on writing; else they end."""
+    if not tasks_stay:
+        d, kafka = _without_tasks(d, kafka)
     if any(one[1] > d.generation for one in kafka.open):
         return Local("finds a higher generation", d._replace(phase=Phase.FENCED), kafka)
-    gone = tuple(one for one in kafka.open if not (d.work >> one[0] & 1 and one[1::2] == _handle(d, one[0])))
+    kept = (_written_ahead(d),) if d.ahead else ()
+    gone = tuple(
+        one for one in kafka.open if one not in kept and not (d.work >> one[0] & 1 and one[1::2] == _handle(d, one[0]))
+    )
     return Local("sweeps", d, kafka.without(gone), aborted=gone)
 
 
@@ -381,9 +395,9 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
         label = f"runs checkpoint {checkpoint} {again}{doubled}".strip()
         moves.append(ran._replace(label=label, cost=price))
         if price is None and ran.driver.phase is Phase.ACKNOWLEDGING_SOURCE:
-            declining = ran.driver._replace(phase=Phase.DECLINING, answered=0, answer=0)
-            declining = declining._replace(work=declining.work & ~(1 << checkpoint))
-            moves.append(ran._replace(label=f"{label} and cannot do it", driver=declining, cost=Fault.DECLINE))
+            failed = _failed(ran.driver, ran.kafka, checkpoint)
+            failed = failed._replace(label=f"{label} and cannot do it", cost=Fault.DECLINE, aborted=ran.aborted)
+            moves.append(failed)
             if base:
                 idle = _run(kept, kafka, checkpoint, base, idle=True)
                 moves.append(idle._replace(label=f"{label}: there is nothing new", cost=Fault.IDLE))
@@ -412,9 +426,25 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
     )
     if first or idle:
         return Local("", d, kafka, aborted=aborted)
-    mine = (checkpoint, d.generation, d.at, 0)
-    swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, mine}))))
+    if d.ahead and _written_ahead(d) not in kafka.open:
+        return _failed(d, kafka, checkpoint)._replace(aborted=aborted)
+    violation, written = None, {(checkpoint, d.generation, d.at, 0)}
+    if d.ahead not in (0, d.at):
+        text = f"checkpoint {checkpoint} begins at record {d.at}, and its tasks have written from {d.ahead} on"
+        violation = Violation(Invariant.TILES, text)
+    if d.stays:  # a cut: what was written ahead is this checkpoint's, and the next transaction begins
+        kafka, d = kafka.without((_written_ahead(d),)), d._replace(ahead=d.at + 1)
+        written.add(_written_ahead(d))
+    swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, *written}))), tasks_stay=True)
+    swept = swept._replace(violation=violation)
     return swept._replace(aborted=aborted + swept.aborted)
+
+
+def _failed(d: Driver, kafka: Kafka, checkpoint: int) -> Local:
+    """The checkpoint cannot be written: decline it. Its tasks end."""
+    d, kafka = _without_tasks(d, kafka)
+    work = d.work & ~(1 << checkpoint)
+    return Local("", d._replace(phase=Phase.DECLINING, answered=0, answer=0, work=work), kafka)
 
 
 def _leave(d: Driver, kafka: Kafka, who: str) -> Local:

@@ -85,7 +85,7 @@ class Moves:
 
     def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
-        first, second = (self.drivers.number(Driver(token=token)) for token in (1, 2))
+        first, second = (self.drivers.number(Driver(token=token, stays=self.bounds.staying)) for token in (1, 2))
         strays, kafka = self.strays.number(()), self.kafkas.number(Kafka())
         return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0)
 
@@ -283,7 +283,8 @@ class Moves:
         moves: list[Move] = []
         for one in kafka.open:
             after = kafka.without((one,))._replace(lost=tuple(sorted({*kafka.lost, one})))
-            label: Label = ("kafka", f"aborts the transaction of checkpoint {one[0]} by itself")
+            which = f"the transaction of checkpoint {one[0]}" if one[0] else "what tasks have begun to write"
+            label: Label = ("kafka", f"aborts {which} by itself")
             moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
         return moves
 
@@ -386,7 +387,7 @@ class Moves:
         if self.bounds.alone and (abandoned := self._abandoned(world)) is not None:
             return abandoned
         slot, token = (1 if world.second == self._gone else 0), 10 + view.generation
-        number = self.drivers.number(Driver(phase=Phase.OPENING, token=token))
+        number = self.drivers.number(Driver(phase=Phase.OPENING, token=token, stays=self.bounds.staying))
         return Move(("start", slot, token), self._with(world, slot, number), 0, None)
 
     def _abandoned(self, world: SmallWorld) -> Move | None:
@@ -419,8 +420,11 @@ class Moves:
         kafka = self.kafkas.values[world.kafka]
         if not output.settled:
             return Violation(Invariant.SETTLED, f"checkpoint {output.last} is completed and never settled")
-        if kafka.open:
-            return Violation(Invariant.SETTLED, f"the transaction of checkpoint {kafka.open[0][0]} stays open for ever")
+        drivers = (self.drivers.values[number] for number in (world.first, world.second))
+        written_ahead = {(0, driver.generation, driver.ahead, 0) for driver in drivers if driver.ahead}
+        for one in kafka.open:
+            if one not in written_ahead:
+                return Violation(Invariant.SETTLED, f"the transaction of checkpoint {one[0]} stays open for ever")
         if kafka.committed.bit_count() != max(output.end, 0):
             text = f"{kafka.committed.bit_count()} records are visible, {output.end} are in completed checkpoints"
             return Violation(Invariant.TILES, text)

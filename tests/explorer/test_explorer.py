@@ -12,6 +12,7 @@ from onceward.coordinator.protocol.answers import Complete, Instruction
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import CheckpointRestored
 from onceward.coordinator.protocol.state import JobState
+from tests.explorer import drivers
 from tests.explorer.moves import Moves
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
@@ -26,6 +27,7 @@ SMALLER = WORLDS | {
     "checkpoints": replace(WORLDS["checkpoints"], checkpoints=3, crashes=1, messages=1, store=0),
     "orphans": replace(WORLDS["orphans"], crashes=1),
     "requests": replace(WORLDS["requests"], checkpoints=2, messages=0, declines=0, timeouts=0),
+    "staying": replace(WORLDS["staying"], checkpoints=3, messages=0),
     "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
 }
@@ -131,6 +133,15 @@ def test_a_broken_core_is_found_and_shown_as_a_scenario_that_plays(name: str, mo
     assert result.broken.violation.invariant is invariant
     text = scenario(result.broken)
     assert player.play(text) == text
+
+
+def test_staying_tasks_that_outlive_their_checkpoint_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here they read on from a checkpoint that was aborted."""
+    monkeypatch.setattr(drivers, "_without_tasks", lambda driver, kafka: (driver, kafka))
+    result = explore(SMALLER["staying"])
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.TILES
+    assert "its tasks have written from" in scenario(result.broken)
 
 
 @pytest.mark.parametrize("protection", ["fenced", "ignored"])

@@ -42,6 +42,8 @@ class Bounds:
     """Coordinators that stand still while another one takes the lead, and wake up afterwards."""
     alone: bool = False
     """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
+    staying: bool = False
+    """Whether the driver's tasks stay: they write the next checkpoint before the last one is decided."""
 
 
 WORLDS = {
@@ -49,6 +51,7 @@ WORLDS = {
     "orphans": Bounds(checkpoints=3, generations=3, crashes=2, messages=1, store=0, declines=0, timeouts=0, alone=True),
     "replays": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=2),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
+    "staying": Bounds(crashes=1, messages=1, store=0, timeouts=0, losses=1, staying=True),
     "leaders": Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0, takeovers=1),
     "leaders of orphans": Bounds(
         checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, takeovers=1, alone=True
@@ -57,8 +60,8 @@ WORLDS = {
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
-immediate end, or signals a driver to stop. Two while an outdated leader continues to answer drivers. One while it
-continues to end transactions in place of a driver."""
+immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
+continues to answer drivers. One while it continues to end transactions in place of a driver."""
 
 
 class Fault(IntEnum):
@@ -200,10 +203,17 @@ class Driver(NamedTuple):
     """The checkpoint that it is instructed to write again."""
     replay_of: int = 0
     """The amendment at that instruction."""
+    stays: bool = False
+    """Its tasks stay."""
+    ahead: int = 0
+    """The first record of the transaction that they have begun for the next checkpoint; 0 for none."""
 
 
 class Kafka(NamedTuple):
-    """The output: transactions as (checkpoint, generation, first record, amendment), and what is committed."""
+    """The output: transactions as (checkpoint, generation, first record, amendment), and what is committed.
+
+    Staying tasks do not know the checkpoint of the transaction that they write: it is 0 until the cut.
+    """
 
     open: tuple[tuple[int, int, int, int], ...] = ()
     committed: int = 0
