@@ -238,7 +238,7 @@ class Source(ABC):
         """Report that the Spark job over ``plan`` took ``seconds`` with its pre-commit, or until it failed. Sources may
         size their next plans by it. Replays after a loss are not reported: their size is fixed."""
 
-    def settled(self, positions: Document) -> None:  # noqa: B027 - optional
+    def on_settled(self, positions: Document) -> None:  # noqa: B027 - optional
         """Called when everything before ``positions`` is proved committed, in the order of the checkpoints and perhaps
         repeatedly. Must not wait: the next commit does."""
 

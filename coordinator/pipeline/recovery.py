@@ -77,7 +77,7 @@ class Recovery:
         for positions in self.positions.values():
             self._m.source.restore(positions)
             if not self._settler.unsettled():
-                self._m.source.settled(positions)
+                self._m.source.on_settled(positions)
 
     def _commit(self, completed: CompletedCheckpoint) -> None:
         """Commit before doing anything else. If slots are lost, the coordinator's first instruction concerns them."""

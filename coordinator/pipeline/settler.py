@@ -263,7 +263,7 @@ class Settler:
             self.settled = checkpoint
             decided = self._submitted.get((checkpoint, work.amendment), work.since)
         if work.positions is not None:
-            self._source.settled(work.positions)
+            self._source.on_settled(work.positions)
         committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
         self._sink.on_settled(checkpoint, [one for one in work.committables if one.slot in committed])
         self._on_settled(checkpoint, work.records)

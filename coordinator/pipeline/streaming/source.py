@@ -98,7 +98,7 @@ class BatchSource(Source):
     def snapshot(self, plan: Plan) -> Document:
         return with_digest(plan.positions, self._handover.digest)
 
-    def settled(self, positions: Document) -> None:
+    def on_settled(self, positions: Document) -> None:
         batch = self._read(positions)
         if batch is not None:
             self._handover.settled(batch, digest_of(positions))

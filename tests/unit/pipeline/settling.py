@@ -140,10 +140,10 @@ class Driver:
         self.evidence = [one.evidence for one in settlements]
         return Answer(verdict=self.verdict, detail="so it is")
 
-    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
-        self.shown.append((checkpoint, [one.slot for one in committables]))
-
-    def settled(self, positions: Document) -> None: ...
+    def on_settled(self, settled: CheckpointId | Document, committables: Sequence[Committable] = ()) -> None:
+        """The sink's, with a checkpoint and its committables, or the source's, with positions."""
+        if not isinstance(settled, Document):
+            self.shown.append((settled, [one.slot for one in committables]))
 
     def mirror(self, positions: Document) -> None:
         self.mirrored.append(positions)
