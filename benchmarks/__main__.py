@@ -1,6 +1,7 @@
 """``python -m benchmarks``: our job and its peers.
 
-``coordinator`` measures the coordinator alone, without a broker; ``settle`` measures how quickly many pending
+``coordinator`` measures the coordinator alone, without a broker; ``latency`` measures end-to-end latency over the
+interval, by rate and partitions; ``settle`` measures how quickly many pending
 transactions are committed; ``reading`` measures reading into Spark; ``queries`` measures Structured Streaming queries;
 ``scale`` measures our job with more partitions, executors and slots, and larger records.
 """
@@ -9,6 +10,7 @@ import signal
 import sys
 
 from benchmarks.coordinator.main import main as coordinator
+from benchmarks.latency import main as latency
 from benchmarks.main import main as systems
 from benchmarks.queries.main import main as queries
 from benchmarks.reading import main as reading
@@ -21,6 +23,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["coordinator", *arguments]:
             coordinator(arguments)
+        case ["latency", *arguments]:
+            latency(arguments)
         case ["queries", *arguments]:
             queries(arguments)
         case ["reading", *arguments]:

@@ -40,11 +40,14 @@ class Bench:
         """Topics to delete when the run ends, however it ends."""
         self._topics.warm_up()
 
-    def run(self, system: System, workload: Workload) -> Figures:
-        """Return the figures of one run. Raises BenchmarkError and NotOfferedError."""
+    def run(self, system: System, workload: Workload, *, interval_ms: int | None = None) -> Figures:
+        """Return the figures of one run. Raises BenchmarkError and NotOfferedError.
+
+        ``interval_ms``: of the steady workload; None for that at which the system is fastest.
+        """
         name = f"{system.name}-{workload}-{secrets.token_hex(3)}"
         try:
-            figures = self._figures(system, name, workload)
+            figures = self._figures(system, name, workload, interval_ms)
         finally:
             while self._of_run:
                 self._topics.delete(self._of_run.pop())
@@ -63,10 +66,10 @@ class Bench:
 
     # -- workloads
 
-    def _figures(self, system: System, name: str, workload: Workload) -> Figures:
+    def _figures(self, system: System, name: str, workload: Workload, interval_ms: int | None) -> Figures:
         match workload:
             case Workload.STEADY:
-                return self._steady(system, name)
+                return self._steady(system, name, system.steady_interval_ms if interval_ms is None else interval_ms)
             case Workload.BACKLOG:
                 return self._backlog(system, name)
             case Workload.CYCLE:
@@ -94,9 +97,9 @@ class Bench:
             running.finish()
         return self._checked(running, Workload.COPY, expected(Workload.COPY, records, sizes.record_bytes))
 
-    def _steady(self, system: System, name: str) -> Figures:
+    def _steady(self, system: System, name: str, interval_ms: int) -> Figures:
         source = self._own_input(name, Workload.STEADY, 0)
-        given = {"interval_ms": system.steady_interval_ms, "per_checkpoint": 0}
+        given = {"interval_ms": interval_ms, "per_checkpoint": 0}
         with self._started(system, Workload.STEADY, name, source, **given) as running:
             figures = self._loaded(running, source)
             running.finish()
@@ -105,7 +108,7 @@ class Bench:
         if figures["seen"] != figures["sent"] or figures["twice"] or figures["not_sent"]:
             raise BenchmarkError(f"{name}: the output is not what was sent, each once: {figures}.")
         per_million = {"cpu_s_per_million": round(running.usage.cpu_seconds / figures["sent"] * 1e6, 2)}
-        return {**figures, "interval_ms": system.steady_interval_ms, **per_million, **running.resources()}
+        return {**figures, "interval_ms": interval_ms, **per_million, **running.resources()}
 
     def _loaded(self, running: Running, source: str) -> Figures:
         """Return the figures that the load's process has measured."""

@@ -36,6 +36,9 @@ def main() -> None:
     results: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     directory = Path(sys.argv[2])
     axes = results.get("axes", {})
+    if "loads" in results:
+        _curves(results, directory / "latency.png")
+        return
     for workload, systems in results["summary"].items():
         if workload in axes:
             _lines(axes[workload], systems, results, directory / f"{workload}.png")
@@ -158,6 +161,47 @@ def _latency(runs: dict[str, Any], directory: Path) -> None:
     picture.tight_layout()
     picture.savefig(directory / "latency-over-time.png", dpi=110)
     plt.close(picture)
+
+
+def _curves(results: dict[str, Any], file: Path) -> None:
+    """Draw latency over the interval, a panel per load: p50 of each system, and p99 dashed (medians of the rounds)."""
+    found: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+    for run in results["runs"]:
+        row = results["summary"][run["workload"]][run["system"]]
+        if "p50_ms" in row:
+            points = found.setdefault(run["workload"], {}).setdefault(run["of"], {})
+            points[run["interval_ms"]] = {figure: row[figure]["median"] for figure in ("p50_ms", "p99_ms")}
+    if not found:
+        return
+    systems = list(dict.fromkeys(run["of"] for run in results["runs"]))
+    colours = dict(zip(systems, plt.get_cmap("tab10").colors, strict=False))
+    picture, panels = plt.subplots(1, len(found), figsize=(4.2 * len(found), 4), sharey=True, squeeze=False)
+    for panel, (load, of_load) in zip(panels[0], found.items(), strict=True):
+        for system, points in of_load.items():
+            intervals = sorted(points)
+            for figure, style in (("p50_ms", "-"), ("p99_ms", "--")):
+                panel.plot(
+                    intervals,
+                    [points[interval][figure] for interval in intervals],
+                    style,
+                    color=colours[system],
+                    marker="o",
+                    markersize=4,
+                    label=f"{system} {figure.removesuffix('_ms')}",
+                )
+        ticks = sorted({interval for points in of_load.values() for interval in points})
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        panel.minorticks_off()
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter("{x:,.0f}")
+        panel.set_xlabel("interval, ms")
+        panel.set_title(load, fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0, 0].set_ylabel("end to end, ms")
+    panels[0, -1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    _save(picture, "latency", results, file)
 
 
 def _timeline(run: dict[str, Any], file: Path) -> None:

@@ -11,72 +11,78 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from benchmarks.percentiles import percentile
 from benchmarks.topics import Topics
-from benchmarks.workloads import KEY_BYTES, stamp, stamped
+from benchmarks.workloads import KEY_BYTES, stamped, stamps
 
 __all__ = ["Reader", "figures"]
 
 _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p99_9_ms": 0.999, "worst_ms": 1.0}
 _SHARES_OF_A_SECOND = {"p50_ms": 0.5, "p99_ms": 0.99, "worst_ms": 1.0}
+_LINGER_MS = 5
+"""As producers of Kafka 4 have it by default (KIP-1030)."""
+_TICK_S = 0.002
+_MOST = 50_000
+_KEYS = 100_000
 _DRAIN_S = 60.0
 """The output is complete if no more arrives for this long."""
 
 
-@dataclass
 class Reader(threading.Thread):
-    """Reads the output until `stop`; counts how often each number arrived, and keeps latencies."""
+    """Reads the output until `stop`; counts how often each number arrived, and keeps latencies.
 
-    topics: Topics
-    topic: str
-    seen: int = 0
-    twice: int = 0
-    since: float = float("inf")
-    until: float = float("inf")
-    latencies: dict[int, list[float]] = field(default_factory=dict)
-    """Of the records sent in each second since `since`."""
+    It reads columns, so that at 100,000 records/s it takes a tenth of a core instead of a whole one.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, topics: Topics, topic: str) -> None:
         super().__init__(daemon=True)
+        self._topics, self._topic = topics, topic
         self._stop_reading = threading.Event()
-        self._had = bytearray()
-
-    def __hash__(self) -> int:
-        return id(self)
+        self._had = np.zeros(0, bool)
+        self.seen = self.twice = 0
+        self.since = self.until = float("inf")
+        self.latencies: dict[int, list[float]] = {}
+        """Of the records sent in each second since `since`."""
 
     def stop(self) -> None:
         self._stop_reading.set()
         self.join()
 
     def run(self) -> None:
-        consumer = self.topics.consumer(wait_ms=5)
-        consumer.assign([TopicPartition(self.topic, partition, 0) for partition in self.topics.all])
+        consumer = self._topics.columns(wait_ms=5)
+        consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._topics.all])
         try:
             while not self._stop_reading.is_set():
-                for message in consumer.consume(1_000, 0.01):
-                    if message.error() is None:
-                        self.take(message.value() or b"", time.time())
+                # one record ends the wait; what came with it is taken without one
+                for most, wait_s in ((1, 0.05), (_MOST, 0.0)):
+                    with consumer.fetched(most, wait_s) as got:
+                        now = time.time()
+                        for records in got.records:
+                            self.take(records.values(), now)
         finally:
             consumer.close()
 
-    def take(self, value: bytes, now: float) -> None:
-        """Count one record that was read at `now`."""
-        at, number = stamp(value)
-        if number >= len(self._had):
-            self._had.extend(bytes(max(number + 1 - len(self._had), 1 << 16)))
-        if self._had[number]:
-            self.twice += 1
-        else:
-            self._had[number] = 1
-            self.seen += 1
-        if self.since <= at < self.until:
-            self.latencies.setdefault(int(at - self.since), []).append(now - at)
+    def take(self, values: pa.Array, now: float) -> None:
+        """Count records that were read at `now`."""
+        at, numbers = stamps(values)
+        if int(numbers.max()) >= len(self._had):
+            self._had = np.concatenate((self._had, np.zeros(max(int(numbers.max()) + 1, 1 << 16), bool)))
+        known = np.unique(numbers)
+        fresh = int((~self._had[known]).sum())
+        self._had[known] = True
+        self.seen += fresh
+        self.twice += len(numbers) - fresh
+        measured = at[(at >= self.since) & (at < self.until)]
+        for second in np.unique((measured - self.since).astype(int)) if len(measured) else ():
+            of = measured[(measured - self.since).astype(int) == second]
+            self.latencies.setdefault(int(second), []).extend((now - of).tolist())
 
 
 def figures(latencies: Mapping[int, Sequence[float]]) -> dict[str, Any]:
@@ -101,24 +107,22 @@ def main() -> None:
     topics = Topics(options["servers"], options["partitions"])
     reader = Reader(topics, options["sink"])
     reader.start()
-    producer = topics.producer(linger_ms=1)
+    producer = topics.producer(linger_ms=_LINGER_MS)
     began = time.time()
-    sent = 0
+    sent, partitions = 0, options["partitions"]
     while time.time() < min(began + options["limit_s"], reader.until):
         if reader.seen and reader.since == float("inf"):
             reader.since = time.time() + options["warm_s"]
             reader.until = reader.since + options["seconds"]
         due = int((time.time() - began) * options["rate"])
-        while sent < due:
-            producer.produce(
-                options["source"],
-                stamped(sent, time.time()),
-                b"%0*d" % (KEY_BYTES, sent % 100_000),
-                partition=sent % options["partitions"],
-            )
-            sent += 1
+        now = time.time()
+        for first in range(sent, min(due, sent + partitions)):
+            numbers = range(first, due, partitions)
+            made = [{"key": b"%0*d" % (KEY_BYTES, n % _KEYS), "value": stamped(n, now)} for n in numbers]
+            producer.produce_batch(options["source"], made, first % partitions)
+        sent = max(sent, due)
         producer.poll(0)
-        time.sleep(0.002)
+        time.sleep(_TICK_S)
     lost = producer.flush(_DRAIN_S)
     seen, changed = reader.seen, time.monotonic()
     while reader.seen < sent and time.monotonic() < changed + _DRAIN_S:

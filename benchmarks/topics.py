@@ -2,19 +2,23 @@
 
 import contextlib
 import itertools
+import logging
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.workloads import RECORD_BYTES, Content, Workload, canonical
+from onceward.sources.kafka.client import ArrowConsumer
 
 __all__ = ["Ends", "Topics", "batches"]
 
+_LOGGER = logging.getLogger("benchmarks")
 _BATCH = 10_000
 _BATCH_BYTES = 8_000_000
 _QUEUED = 1_000_000
@@ -154,20 +158,25 @@ class Topics:
         finally:
             consumer.close()
 
-    def consumer(self, *, wait_ms: int = 20) -> Consumer:
+    def consumer(self) -> Consumer:
         """Return a consumer that reads committed records and reports the ends of partitions."""
-        return Consumer(
-            {
-                "bootstrap.servers": self._servers,
-                "group.id": "benchmark",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": wait_ms,
-                "fetch.queue.backoff.ms": 2,
-                "queued.min.messages": 100_000,
-            }
-        )
+        return Consumer(self._reading(wait_ms=20))
+
+    def columns(self, *, wait_ms: int) -> ArrowConsumer:
+        """Return one that reads columns."""
+        return ArrowConsumer(self._reading(wait_ms=wait_ms), logger=_LOGGER)
+
+    def _reading(self, *, wait_ms: int) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self._servers,
+            "group.id": "benchmark",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": wait_ms,
+            "fetch.queue.backoff.ms": 2,
+            "queued.min.messages": 100_000,
+        }
 
     @property
     def all(self) -> Sequence[int]:

@@ -14,13 +14,18 @@ from enum import StrEnum
 from typing import Self
 from zlib import crc32
 
-__all__ = ["KEY_BYTES", "RECORD_BYTES", "Content", "Workload", "canonical", "expected", "record", "stamp", "stamped"]
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["KEY_BYTES", "RECORD_BYTES", "Content", "Workload", "canonical", "expected", "record", "stamped", "stamps"]
 
 RECORD_BYTES = 100
 KEY_BYTES = 8
 _VALUE_BYTES = RECORD_BYTES - KEY_BYTES
 _KEYS = 100_000
 _STAMP = struct.Struct(">dq")
+_STAMPS = np.dtype([("at", ">f8"), ("number", ">i8")])
 _KEPT = 100
 """The filter keeps one in this many records: those whose key ends in 00."""
 
@@ -82,10 +87,12 @@ def _pad(size: int) -> bytes:
     return b"x" * size
 
 
-def stamp(value: bytes) -> tuple[float, int]:
-    """Return when the value was created, and its number."""
-    at, number = _STAMP.unpack_from(value)
-    return at, number
+def stamps(values: pa.Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return when values of the steady workload were created, and their numbers."""
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    first, last = values.offset * _VALUE_BYTES, (values.offset + len(values)) * _VALUE_BYTES
+    fields = data[first:last].reshape(-1, _VALUE_BYTES)[:, : _STAMP.size].copy().view(_STAMPS).reshape(-1)
+    return fields["at"].astype(np.float64), fields["number"].astype(np.int64)
 
 
 def canonical(workload: Workload) -> Callable[[bytes, bytes], bytes]:

@@ -16,7 +16,7 @@ from benchmarks.report import goals, ratios, steps, summary
 from benchmarks.rounds import Run, planned, run_rounds, set_up
 from benchmarks.systems import Command, Kind, System, Task
 from benchmarks.topics import Ends, batches
-from benchmarks.workloads import Content, Workload, canonical, expected, record, stamp, stamped
+from benchmarks.workloads import Content, Workload, canonical, expected, record, stamped, stamps
 
 
 class Named:
@@ -176,7 +176,11 @@ def test_json_counts_by_its_fields_however_it_is_written() -> None:
 
 
 def test_a_stamped_value_carries_its_time_and_number() -> None:
-    assert stamp(stamped(7, 1.25)) == (1.25, 7)
+    given = [(1.25, 7), (2.5, 8), (3.75, 2**40)]
+    values = pa.array([stamped(number, at) for at, number in given], pa.binary())
+    for start in range(len(given)):
+        at, numbers = stamps(values.slice(start))
+        assert list(zip(at.tolist(), numbers.tolist(), strict=True)) == given[start:]
     assert len(stamped(7, 1.25)) == len(record(Workload.COPY, 7)[1])
 
 
