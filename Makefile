@@ -26,7 +26,7 @@ versions: ## other versions, each beside the pinned rest (hours); KAFKA="3.9 4.0
 	@PYTHON= $(PY) -m tests.versions $(if $(KAFKA),--kafka $(KAFKA)) $(if $(PYTHON),--python $(PYTHON)) $(if $(PYSPARK),--pyspark $(PYSPARK)) \
 		$(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(GROUP),--group $(GROUP)) $(if $(TABLE),--table) $(if $(PYTEST),--pytest $(PYTEST))
 
-explore: ## every interleaving of small worlds, with crashes and lost messages (under 3 minutes)
+explore: ## every interleaving of small worlds, with crashes and lost messages (some 3 minutes)
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.explorer
 
