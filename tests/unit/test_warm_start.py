@@ -107,25 +107,26 @@ def test_its_end_ends_its_children(start: Start) -> None:
 
 
 def test_it_ends_with_the_test_even_if_that_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     code = (
         "import pathlib, sys, time\n"
         "from tests.support.processes import Process\n"
-        "Process([sys.executable, '-c', 'import time; time.sleep(600)'], pathlib.Path(sys.argv[1]), {})\n"
+        "program = 'import time; print(1, flush=True); time.sleep(600)'\n"
+        "process = Process([sys.executable, '-c', program], pathlib.Path(sys.argv[1]), {})\n"
         "print('started', flush=True)\n"
         "time.sleep(600)"
     )
-    test = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, start_new_session=True
-    )
+    test = subprocess.Popen([sys.executable, "-c", code, str(log)], stdout=subprocess.PIPE, start_new_session=True)
     assert test.stdout is not None
     try:
         assert test.stdout.readline() == b"started\n"
+        wait_until(lambda: log.exists() and log.read_text().strip() == "1", "the program runs")
         started: set[int] = set()
 
         def all_seen() -> bool:
-            """The kernel's list of children may miss one while others are made."""
+            """The kernel's list of children may miss one while others are made, and has some that end at once."""
             started.update(pid for pid, _ in descendants(test.pid))
-            return len(started) == 3
+            return sum(map(exists, started)) >= 3
 
         wait_until(all_seen, "what forks, the supervisor and the program run")
         test.send_signal(signal.SIGKILL)
