@@ -1,9 +1,9 @@
 """``python -m benchmarks``: our job and its peers.
 
 ``coordinator`` measures the coordinator alone, without a broker; ``latency`` measures end-to-end latency over the
-interval, by rate and partitions; ``settle`` measures how quickly many pending
-transactions are committed; ``reading`` measures reading into Spark; ``queries`` measures Structured Streaming queries;
-``scale`` measures our job with more partitions, executors and slots, and larger records.
+interval, by rate and partitions; ``settle`` measures how quickly many pending transactions are committed; ``reading``
+measures reading into Spark; ``queries`` measures Structured Streaming queries; ``scale`` measures our job with more
+partitions, executors and slots, and larger records.
 """
 
 import signal

@@ -436,8 +436,7 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
         kafka, d = kafka.without((_written_ahead(d),)), d._replace(ahead=d.at + 1)
         written.add(_written_ahead(d))
     swept = _sweep(d, kafka._replace(open=tuple(sorted({*kafka.open, *written}))), tasks_stay=True)
-    swept = swept._replace(violation=violation)
-    return swept._replace(aborted=aborted + swept.aborted)
+    return swept._replace(aborted=aborted + swept.aborted, violation=violation)
 
 
 def _failed(d: Driver, kafka: Kafka, checkpoint: int) -> Local:

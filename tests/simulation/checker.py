@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.durable import Durable
@@ -13,7 +12,7 @@ from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, P
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from tests.simulation.source import InputTopic, positions_of
+from tests.simulation.source import InputTopic, all_ranges, positions_of
 from tests.support import oracle
 from tests.support.oracle import History
 
@@ -157,8 +156,7 @@ class Checker:
         ranges = {
             int(split["partition"]): (int(split["start"]), int(split["end"]))
             for handle in handles
-            for joined in handle.inputs
-            for split in ranges_of(joined)
+            for split in all_ranges(handle.inputs)
         }
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             covered = ranges.pop(partition, (start, start))
@@ -192,7 +190,7 @@ class Checker:
             handle = self._unsettled.pop(identifier)
             if self.really_committed(handle) or not self.really_ended(handle):
                 self.fail(Invariant.I1, f"{identifier} is given up, and was not lost")
-            for split in (split for joined in handle.inputs for split in ranges_of(joined)):
+            for split in all_ranges(handle.inputs):
                 partition = int(split["partition"])
                 self.given_up |= {(partition, offset) for offset in range(int(split["start"]), int(split["end"]))}
         self._next = {(output, number): self._routed(output, number, at) for (output, number), at in self._next.items()}

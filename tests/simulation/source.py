@@ -1,6 +1,7 @@
 """The input topic and its source: distinguishable records, and positions in the real source's format."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from onceward.sources.kafka.driver import following
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from tests.simulation.threads import Event, scheduler
 
-__all__ = ["CLUSTER_ID", "SOURCE", "InputTopic", "ModelSource", "positions_of"]
+__all__ = ["CLUSTER_ID", "SOURCE", "InputTopic", "ModelSource", "all_ranges", "positions_of"]
 
 CLUSTER_ID = "simulated-cluster"
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
@@ -65,6 +66,11 @@ def positions_of(document: Document) -> list[int]:
     """The next offset of each input partition."""
     partitions = document.body["topics"][_TOPIC]["partitions"]
     return [int(partitions[str(number)]["next"]) for number in range(len(partitions))]
+
+
+def all_ranges(splits: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The ranges of all splits; one split may join several."""
+    return itertools.chain.from_iterable(map(ranges_of, splits))
 
 
 class ModelSource(Source):
@@ -118,7 +124,7 @@ class ModelSource(Source):
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         self._pause()
-        for split in (split for joined in splits for split in ranges_of(joined)):
+        for split in all_ranges(splits):
             if split["end"] > positions_of(positions)[split["partition"]]:
                 raise ReplayRefusedError(f"{split} is not what the checkpoint has read")
 
