@@ -4,9 +4,11 @@ A program starts in a process, with a supervisor, an environment and a working d
 been started. Only what Python itself reads at its start cannot be given.
 """
 
+import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import runpy
 import select
@@ -39,6 +41,7 @@ _IMPORTED = (
 _READ_AT_THE_START = ("PYTHON", "GRPC_", "OTEL_", "LD_", "MALLOC_")
 """Prefixes of variables that Python or a library reads before a program's first line."""
 _LONGEST = 1 << 20
+_LOOK_S = 0.005
 _lock = threading.Lock()
 _connections: dict[int, socket.socket] = {}
 """To the process that forks, by the process that started it: the test's, or a fork of it."""
@@ -75,23 +78,24 @@ class WarmSupervisor:
         self.stdin: IO[bytes] = os.fdopen(stdin, "wb")
         self.stdout: IO[bytes] = os.fdopen(stdout, "rb")
         self.returncode: int | None = None
+        self._one_reads = threading.Lock()
 
     def poll(self) -> int | None:
-        return self._look(0)
+        """The supervisor writes the exit code when the program has ended, and closes the pipe when it ends itself."""
+        with self._one_reads:
+            if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
+                said = os.read(self._ended, 16)
+                self.returncode = int(said) if said else -signal.SIGKILL
+                os.close(self._ended)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._look(timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired("a warm start", timeout or 0)
+        limit = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() >= limit:
+                raise subprocess.TimeoutExpired("a warm start", timeout or 0)
+            time.sleep(_LOOK_S)
         return code
-
-    def _look(self, timeout: float | None) -> int | None:
-        """The supervisor writes the exit code when the program has ended, and closes the pipe when it ends itself."""
-        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
-            said = os.read(self._ended, 16)
-            self.returncode = int(said) if said else -signal.SIGKILL
-            os.close(self._ended)
-        return self.returncode
 
 
 def _connection() -> socket.socket:
@@ -162,7 +166,8 @@ def _supervised(order: dict[str, object], stdin: int, stdout: int, ended: int) -
         os.close(stdin)
         os.close(stdout)
         code = supervise(_Forked(program), owner)
-        os.write(ended, str(code or 0).encode())
+        with contextlib.suppress(BrokenPipeError):  # the owner may have ended
+            os.write(ended, str(code or 0).encode())
         os._exit(0)
     if ends := die_with_parent(ourselves):
         ends()

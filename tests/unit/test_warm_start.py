@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -79,6 +80,14 @@ def test_its_exit_code_is_what_python_ends_with(start: Start, code: str, expecte
     process = start(code)
     assert process.wait() == expected
     assert ("ValueError: wrong" in process.tail()) == (expected == 1)
+
+
+def test_many_threads_may_wait_for_its_end(start: Start) -> None:
+    for _ in range(20):
+        process = start("pass")
+        with ThreadPoolExecutor(8) as pool:
+            codes = [pool.submit(process.wait) for _ in range(8)]
+            assert [code.result() for code in codes] == [0] * 8
 
 
 def test_signals_reach_it_and_it_is_stopped_and_woken(start: Start) -> None:
