@@ -128,11 +128,11 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator["Collector"]:
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave tests on a PostgreSQL of their own to `make test`. Start slow files first, so that no core runs one of them
-    alone at the end."""
+    alone at the end, and before them tests that read all files, so that one worker reads them."""
     for item in items:
         if isinstance(item, pytest.Function) and "postgres" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items.sort(key=lambda item: (not item.get_closest_marker("whole_tree"), not item.get_closest_marker("long")))
 
 
 def pytest_collection_finish() -> None:

@@ -29,6 +29,8 @@ from onceward.coordinator.dev.supervisor import die_with_parent, supervise
 __all__ = ["WarmSupervisor", "can_start"]
 
 _IMPORTED = (
+    "onceward.coordinator.ops.cli",
+    "onceward.coordinator.ops.operator_requests",
     "onceward.coordinator.ops.serve",
     "onceward.coordinator.service.run",
     "onceward.coordinator.store.store",

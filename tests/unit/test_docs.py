@@ -38,6 +38,8 @@ from onceward.coordinator.traces.names import Attribute, SpanName
 from onceward.coordinator.wire import limits
 from onceward.sources.kafka.driver.options import OPTIONS, Mode
 
+pytestmark = pytest.mark.whole_tree
+
 ROOT = Path(__file__).resolve().parents[2]
 README, PROTOCOL, HELD, COMMANDS, SETTINGS, EXIT_CODES, EVENTS, LIMITS, METRICS, READING, RIGHTS, TRACES = (
     ROOT / name

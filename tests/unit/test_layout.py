@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole_tree
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("benchmarks", "connections", "coordinator", "onceward", "sinks", "sources", "tests")
 

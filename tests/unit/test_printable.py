@@ -21,9 +21,9 @@ from onceward.coordinator.printable import log_fields, logger, printable
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward
 
 NASTY = "before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"
 SHOWN = r"before\x1b[2J\x1b]0;owned\x07\x00\x08\r\x9b31m\u202eafter"

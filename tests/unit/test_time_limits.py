@@ -17,6 +17,8 @@ from onceward.coordinator.client.calls import CALL_TIMEOUT_S
 from onceward.coordinator.wire.channel import KeepAlive
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
 
+pytestmark = pytest.mark.whole_tree
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
     file

@@ -1,11 +1,12 @@
 """Words that hide who does what. docs/glossary.md has the words to use; CONTRIBUTING.md says how to write."""
 
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.whole_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,28 +44,29 @@ def files() -> list[Path]:
     return [ROOT / page for page in PAGES] + kept
 
 
+ANYWHERE = r"(?<![\w-])(?:{})(?![\w-])"
+IN_A_TEST_NAME = r"def test_(?:\w+_)?(?:{})(?:_\w+)?\("
+
+
 @cache
-def texts() -> dict[Path, str]:
-    return {path: path.read_text(encoding="utf-8") for path in files()}
-
-
-def found(banned: str, paths: Iterable[Path]) -> list[str]:
-    """Each match as ``file:line: match``."""
-    pattern = re.compile(banned, re.IGNORECASE)
-    return [
-        f"{path.relative_to(ROOT)}:{texts()[path].count(NEWLINE, 0, match.start()) + 1}: {match[0]}"
-        for path in paths
-        for match in pattern.finditer(texts()[path])
-    ]
+def found(shape: str, space: str = " ", below: str = "") -> dict[str, list[str]]:
+    """By word: each of its matches below a directory, as ``file:line: match``. One pass looks for all words."""
+    each = (f"(?P<n{number}>{word.replace(' ', space)})" for number, word in enumerate(INSTEAD))
+    pattern = re.compile(shape.format("|".join(each)))
+    by_number: dict[str, list[str]] = {f"n{number}": [] for number in range(len(INSTEAD))}
+    for path in files():
+        text = path.read_text(encoding="utf-8").lower() if path.is_relative_to(ROOT / below) else ""
+        for match in pattern.finditer(text):
+            line = text.count(NEWLINE, 0, match.start()) + 1
+            by_number[str(match.lastgroup)].append(f"{path.relative_to(ROOT)}:{line}: {match[0]}")
+    return dict(zip(INSTEAD, by_number.values(), strict=True))
 
 
 @pytest.mark.parametrize("word", INSTEAD)
 def test_pages_and_code_use_the_fields_words(word: str) -> None:
-    assert found(rf"(?<![\w-])(?:{word})(?![\w-])", texts()) == [], f"use instead: {INSTEAD[word]}"
+    assert found(ANYWHERE)[word] == [], f"use instead: {INSTEAD[word]}"
 
 
 @pytest.mark.parametrize("word", INSTEAD)
 def test_tests_are_named_in_the_fields_words(word: str) -> None:
-    tests = [path for path in texts() if path.is_relative_to(ROOT / "tests")]
-    named = rf"def test_(?:\w+_)?(?:{word.replace(' ', '_')})(?:_\w+)?\("
-    assert found(named, tests) == [], f"use instead: {INSTEAD[word]}"
+    assert found(IN_A_TEST_NAME, "_", "tests")[word] == [], f"use instead: {INSTEAD[word]}"

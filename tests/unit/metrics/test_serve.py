@@ -18,10 +18,10 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
+from tests.support.commands import onceward_process
 from tests.support.scraped import scrape
 from tests.support.scripted import SETTINGS, SINK, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward_process
 from tests.unit.test_printable import texts
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,5 @@
 """The command: listings for people and programs, clear refusals, correct exit codes."""
 
-import io
 import json
 import os
 import re
@@ -8,18 +7,15 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.ops.cli import main
 from onceward.coordinator.ops.doctor import clusters, machine
 from onceward.coordinator.ops.serve import rights_of
 from onceward.coordinator.protocol.answers import Stop
@@ -30,43 +26,9 @@ from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.rights import Credentials, digest_of, parse_rights
+from tests.support.commands import onceward, onceward_process
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, positions, slots
 from tests.support.waiting import wait_until
-
-
-def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in this process and return its result: a separate Python takes half a second of a core."""
-    printed, said = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["onceward", *arguments]),
-        mock.patch.object(sys, "stdin", io.StringIO()),
-        mock.patch.dict(os.environ, _environment(environment), clear=True),
-        redirect_stdout(printed),
-        redirect_stderr(said),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    code = ended.value.code
-    assert isinstance(code, int), code
-    return subprocess.CompletedProcess(arguments, code, printed.getvalue(), said.getvalue())
-
-
-def onceward_process(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a separate process: servers take over the logging and the signals of their process."""
-    return subprocess.run(
-        [sys.executable, "-m", "onceward.coordinator.ops", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=_environment({}),
-    )
-
-
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
-    return {**clean, "COLUMNS": "200", **more}
-
 
 PHASES = {Phase.PLAN: timedelta(milliseconds=10), Phase.READ_TRANSFORM: timedelta(seconds=1.25)}
 

@@ -16,8 +16,8 @@ from onceward.coordinator.ops.doctor import executors, machine, store
 from onceward.coordinator.ops.doctor.check import Level
 from onceward.coordinator.pipeline.spark import lacks
 from onceward.coordinator.store.postgres import Examination
+from tests.support.commands import onceward
 from tests.support.places import Place, postgres_place
-from tests.unit.ops.test_command import onceward
 
 if TYPE_CHECKING:
     from onceward.coordinator.dev.postgres.server import LocalPostgres

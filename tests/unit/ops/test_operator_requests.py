@@ -1,13 +1,9 @@
 """Commands that request an action of a job: what they wait for, print, refuse, and say about the data."""
 
 import json
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,9 +16,9 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import command, onceward
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward
 
 ORDERS = JobName("orders")
 
@@ -48,44 +44,6 @@ def left_by(directory: Path, checkpoints: int, reason: CloseReason = CloseReason
             assert onceward("savepoint", "orders", "--state-dir", str(directory)).stdout == f"{taken}\n"
             driver.wait_committed(taken)
         driver.close(reason)
-
-
-class Asking:
-    """A command that waits, in a separate process."""
-
-    def __init__(self, process: "subprocess.Popen[str]", said: Path) -> None:
-        self.process = process
-        self._said = said
-
-    def hear(self, text: str) -> None:
-        """Wait until the text appears on its standard error."""
-        wait_until(lambda: text in self._said.read_text(), f"{text!r} is said")
-
-    def ends(self) -> tuple[int, str]:
-        """Return its exit code and its standard output."""
-        printed, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, printed
-
-
-_INTERRUPTIBLE = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("onceward.coordinator.ops", run_name="__main__", alter_sys=True)
-"""
-"""Interruptible even where the tests run in the background, with SIGINT ignored."""
-
-
-@contextmanager
-def asking(*arguments: str) -> Iterator[Asking]:
-    command = [sys.executable, "-c", _INTERRUPTIBLE, *arguments]
-    with (
-        tempfile.NamedTemporaryFile("w+") as said,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process,
-    ):
-        try:
-            yield Asking(process, Path(said.name))
-        finally:
-            process.kill()
 
 
 def test_savepoint_waits_visibly_and_prints_nothing_but_its_id(running: ScriptedDriver, tmp_path: Path) -> None:
@@ -114,35 +72,25 @@ def test_a_failed_savepoint_reports_what_it_means_for_the_data(tmp_path: Path) -
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         settings = CheckpointSettings(interval=None)
         session = client.open_job(ORDERS, (SOURCE, SINK), settings, None, driver="d")  # never watches
-        command = [
-            sys.executable,
-            "-m",
-            "onceward.coordinator.ops",
-            "savepoint",
-            "orders",
-            "--state-dir",
-            str(tmp_path),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
-            assert waiting.stderr is not None
-            assert "is queued" in waiting.stderr.readline()
+        with command("savepoint", "orders", "--state-dir", str(tmp_path)) as waiting:
+            waiting.hear("is queued")
             session.close(CloseReason.FAILED, "Spark is gone")
-            printed, said = waiting.communicate(timeout=60)
-    assert (waiting.returncode, printed) == (ExitCode.BUG, "")
+            assert waiting.ends() == (ExitCode.BUG, "")
+            said = waiting.said()
     assert "Spark is gone" in said
     assert "No record is lost or doubled" in said
 
 
 def test_a_request_to_a_job_that_does_not_run_is_refused_at_once(tmp_path: Path) -> None:
     left_by(tmp_path, 1)
-    for command in (("savepoint", "orders"), ("checkpoint", "orders"), ("stop", "orders", "--savepoint")):
-        refused = onceward(*command, "--state-dir", str(tmp_path))
+    for request in (("savepoint", "orders"), ("checkpoint", "orders"), ("stop", "orders", "--savepoint")):
+        refused = onceward(*request, "--state-dir", str(tmp_path))
         assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
         assert "is not running: suspended" in refused.stderr
 
 
 def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDriver, tmp_path: Path) -> None:
-    with asking("stop", "orders", "--savepoint", "--state-dir", str(tmp_path)) as stop:
+    with command("stop", "orders", "--savepoint", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         stop.hear("waits for its driver to leave")
         running.close()
@@ -151,10 +99,10 @@ def test_stop_with_savepoint_prints_the_id_and_ends_the_job(running: ScriptedDri
 
 
 def test_stop_returns_when_the_driver_has_left(running: ScriptedDriver, tmp_path: Path) -> None:
-    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+    with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         stop.hear("job orders is finishing: waits for its driver to leave")
-        assert stop.process.poll() is None
+        assert stop.running
         running.close()
         assert stop.ends() == (0, "Job orders has stopped; everything decided is settled.\n")
 
@@ -171,7 +119,7 @@ def test_stop_reports_how_the_job_ended(
     running: ScriptedDriver, tmp_path: Path, reason: CloseReason, code: ExitCode, said: str
 ) -> None:
     """A driver that fails after everything is settled has stopped, too."""
-    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+    with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         running.session.close(reason, "input is gone")
         assert stop.ends()[0] == code
@@ -179,7 +127,7 @@ def test_stop_reports_how_the_job_ended(
 
 
 def test_stop_reports_a_cancel_by_another_person(running: ScriptedDriver, tmp_path: Path) -> None:
-    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+    with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         wait_until(lambda: Stop() in running.reported, "the driver receives Stop")
         assert onceward("cancel", "orders", "--state-dir", str(tmp_path)).returncode == 0
         running.close()
@@ -191,7 +139,7 @@ def test_stop_ends_when_the_jobs_embedded_coordinator_ends(tmp_path: Path) -> No
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
-        with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
             wait_until(lambda: Stop() in driver.reported, "the driver receives Stop")
             driver.close()
             coordinator.close()
@@ -202,7 +150,7 @@ def test_stop_reports_a_program_that_died_before_it_stopped(tmp_path: Path) -> N
     with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
         driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
         driver.wait_committed(1)
-        with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+        with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
             wait_until(lambda: Stop() in driver.reported, "the driver receives Stop")
             driver.session.let_go()
             coordinator.close()
@@ -217,7 +165,7 @@ def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None
         with connect(first.address) as client:
             driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
             driver.wait_committed(1)
-            with asking("stop", "orders", "--coordinator", first.address) as stop:
+            with command("stop", "orders", "--coordinator", first.address) as stop:
                 stop.hear("waits for its driver to leave")
                 first.end()
                 second = CoordinatorProcess(tmp_path / "c", port=first.port).wait_ready()
@@ -229,9 +177,9 @@ def test_stop_waits_through_a_restart_of_the_coordinator(tmp_path: Path) -> None
 
 
 def test_a_request_stays_in_force_when_its_client_stops_waiting(running: ScriptedDriver, tmp_path: Path) -> None:
-    with asking("stop", "orders", "--state-dir", str(tmp_path)) as stop:
+    with command("stop", "orders", "--state-dir", str(tmp_path)) as stop:
         stop.hear("waits for its driver to leave")
-        stop.process.send_signal(signal.SIGINT)
+        stop.interrupt()
         assert stop.ends() == (130, "")
         stop.hear("stays in force")
     (job,) = json.loads(onceward("jobs", "--json", "--state-dir", str(tmp_path)).stdout)

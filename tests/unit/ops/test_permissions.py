@@ -13,9 +13,9 @@ from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward
 
 ORDERS = JobName("orders")
 FORMER = Claim(store_id="f0:re", generation=Generation(4), completed=CheckpointId(17), holder="d0")

@@ -19,9 +19,9 @@ from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import Outcome
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
 from tests.unit.ops.halted import ORDERS, SETTINGS, FakeBrokers, halted, open_transaction
-from tests.unit.ops.test_command import onceward
 
 
 @contextmanager

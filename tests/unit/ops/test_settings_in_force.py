@@ -10,8 +10,8 @@ from onceward.coordinator.ops import cli
 from onceward.coordinator.ops.settings_in_force import settings_of, without_secrets
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.web.page import published
+from tests.support.commands import onceward
 from tests.support.scripted import CoordinatorProcess
-from tests.unit.ops.test_command import onceward
 
 CANARY = "canary-0123456789"
 

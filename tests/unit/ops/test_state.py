@@ -9,8 +9,8 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
-from tests.unit.ops.test_command import onceward
 
 
 @pytest.mark.parametrize(

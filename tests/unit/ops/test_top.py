@@ -22,9 +22,9 @@ from onceward.coordinator.protocol.values import (
     JobName,
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
 from tests.unit.ops.halted import halted
-from tests.unit.ops.test_command import onceward
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HEALTHY = JobSummary(

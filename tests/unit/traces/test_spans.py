@@ -18,10 +18,10 @@ from onceward.coordinator.traces.ids import ids_of
 from onceward.coordinator.traces.names import SpanName, identity
 from onceward.coordinator.traces.spans import Spans
 from tests.support.collector import Collector
+from tests.support.commands import onceward_process
 from tests.support.running_job import JOB, Coordinator, Job
 from tests.support.scripted import free_port
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward_process
 
 HERE = identity("orders", 1, 1)
 

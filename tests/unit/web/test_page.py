@@ -27,9 +27,9 @@ from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.web.application import HEADERS
 from onceward.coordinator.web.page import Page, require_installed
 from onceward.coordinator.web.reading import Reader
+from tests.support.commands import onceward, onceward_process
 from tests.support.scripted import SINK, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward, onceward_process
 from tests.unit.web.browser import OFTEN, ON_DEMAND, Answer, FourJobs, Site, four_jobs, serving
 
 pytestmark = pytest.mark.slow

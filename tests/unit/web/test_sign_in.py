@@ -20,10 +20,10 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.rights import digest_of
 from onceward.coordinator.web.visitors import SESSION_S, Sessions
+from tests.support.commands import onceward_process
 from tests.support.peers import PeerFiles
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
-from tests.unit.ops.test_command import onceward_process
 
 pytestmark = pytest.mark.slow
 
