@@ -114,7 +114,7 @@ class StayingTask:
         steps = {
             "schedule": max(0.0, cut["heard"] - cut["at"]),
             "read": max(0.0, ended - self._cut_at),
-            "flush": voted - ended,
+            "flush": max(0.0, voted - ended),
         }
         report = {
             "vote": replace(vote, steps={step: round(seconds, 6) for step, seconds in steps.items()}).to_json(),
