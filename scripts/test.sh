@@ -1,9 +1,8 @@
 #!/bin/sh
-# All tests, in two runs: those without a broker, then those with one. Both have more workers than there are cores: the
-# first two, because tests wait for leases and timeouts; the second four, because most of its time is waiting. There all
-# share one broker, and each has its own Spark. One worker runs all tests of a file, and slow files begin first
-# (tests/conftest.py). Both runs pass the arguments to pytest, so a test of either run can be named. With -n0 there are
-# no workers.
+# All tests, in two runs: those without a broker, then those with one. Both have two workers more than there are cores,
+# because tests wait for leases and timeouts; on brokers all share one broker, and each has its own Spark. One worker runs all
+# tests of a file, and slow files begin first (tests/conftest.py). Both runs pass the arguments to pytest, so a test of
+# either run can be named. With -n0 there are no workers.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,13 +16,13 @@ run() {
 }
 
 nothing=0
-cores=$(getconf _NPROCESSORS_ONLN)
+workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
 # the tests of the page in a browser need Chromium; without it they are skipped, with the reason
 sh scripts/chromium.sh || true
 printf 'test: without brokers\n' >&2
-run -n "$((cores + 2))" tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
+run -n "$workers" tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers\n' >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
-run -n "$((cores + 4))" tests/integration tests/network tests/crash tests/checker "$@"
+run -n "$workers" tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"

@@ -241,10 +241,7 @@ def test_many_partitions_share_a_few_transactions_which_are_written_again_when_t
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("outer-join", "processor") else pytest.mark.crash)
-        for name in stream_queries.QUERIES
-    ],
+    [pytest.param(name, marks=() if name == "processor" else pytest.mark.crash) for name in stream_queries.QUERIES],
 )
 def test_every_kind_of_state_stays_exact_when_partitions_share_transactions(counting: Counting, name: str) -> None:
     counting.query = stream_queries.QUERIES[name]
@@ -460,9 +457,7 @@ def test_a_query_whose_driver_is_killed_around_the_decision_writes_each_batch_on
     assert_written_once(topics, here)
 
 
-@pytest.mark.kill
-@pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_a_query_killed_before_sparks_commit_log_writes_no_batch_twice_and_continues_with_its_state(
     topics: Topics, here: JobProcesses

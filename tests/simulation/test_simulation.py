@@ -26,20 +26,19 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     """The first of those that `make simulate` runs."""
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
-    for result in run_range(1, 300):
+    for result in run_range(1, 200):
         assert result.violation is None, f"make simulate SEED={result.seed}: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
     # The faults that the worlds exist for have occurred often.
     for what in ("kills", "pauses", "cuts", "lost", "duplicated", "slow"):
-        assert counts[what] > 60, what
+        assert counts[what] > 40, what
     for what in ("resumed", "stops", "orphans"):
-        assert counts[what] > 15, what
-    for what in ("store_failures", "returns"):
-        assert counts[what] > 8, what
-    assert counts["elections"] > 5
-    assert counts["replays"] > 2
-    assert endings["finished"] > 270
+        assert counts[what] > 10, what
+    for what in ("store_failures", "returns", "elections"):
+        assert counts[what] > 4, what
+    assert counts["replays"] > 1
+    assert endings["finished"] > 180
 
 
 @pytest.mark.slow
@@ -47,13 +46,13 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
 def test_worlds_with_staying_tasks_keep_the_promise() -> None:
     counts: Counter[str] = Counter()
     endings: Counter[str] = Counter()
-    for result in run_range(1, 150, staying=True):
+    for result in run_range(1, 100, staying=True):
         assert result.violation is None, f"make simulate SEED={result.seed} STAYING=1: {result.violation}"
         counts.update(result.counts)
         endings[result.ending] += 1
-    for what, least in (("kills", 60), ("cuts", 60), ("aborted", 60), ("resumed", 10), ("replays", 1)):
+    for what, least in (("kills", 40), ("cuts", 40), ("aborted", 40), ("resumed", 6), ("replays", 0)):
         assert counts[what] > least, what
-    assert endings["finished"] > 135
+    assert endings["finished"] > 90
 
 
 def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:

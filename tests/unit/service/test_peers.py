@@ -588,8 +588,9 @@ def test_one_peer_cannot_take_all_calls(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(server, "MAX_CALLS_OF_PEER", 5)
     world.serve()
     held = [call for _ in range(3) for call in held_calls(world.raw("x"), 2)]
+    wait_until(lambda: sum(one.done() for one in held) == 1, "the peer has all of its calls open")
     late: Any = world.raw("x").unary_unary(METHODS["ListJobs"])
-    wait_until(lambda: _code(late) is grpc.StatusCode.RESOURCE_EXHAUSTED, "the peer has all of its calls open")
+    assert _code(late) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert world.people("viewer").jobs() == []
     for one in held:
         one.cancel()
