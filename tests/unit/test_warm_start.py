@@ -16,6 +16,8 @@ from tests.support.processes import Process, descendants, exists
 from tests.support.waiting import wait_until
 from tests.support.warm_start import WarmSupervisor, can_start
 
+pytestmark = pytest.mark.slow
+
 REPORT = """
 import atexit, json, os, sys, threading
 atexit.register(print, "left")

@@ -421,6 +421,7 @@ def test_committables_of_forty_megabytes_fail_their_checkpoint_before_they_are_s
         running.session.acknowledge(CheckpointId(1), CheckpointId(0), {SINK.name: snapshot})
 
 
+@pytest.mark.slow
 def test_committables_just_below_the_limit_are_kept_and_given_back(running: Running, client: CoordinatorClient) -> None:
     snapshot = Snapshot(committables=(committable(0, a="x" * (MAX_REQUEST_BYTES - 10_000)),))
     session = running.session
