@@ -330,7 +330,10 @@ def test_a_full_disk_ends_the_process_with_its_own_exit_code_and_loses_no_answer
     # The limit on file size: the store's log reaches it after some checkpoints.
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
     process = started(stack, tmp_path / "c", preamble=full)
-    client = stack.enter_context(connect(process.address, patience="500ms"))
+    ended = CoordinatorLostError("the process has ended")
+    client = stack.enter_context(
+        connect(process.address, patience="60s", broken=lambda: None if process.running else ended)
+    )
     driver = ScriptedDriver(client, JobName(job))
     assert process.wait(60) == ExitCode.COORDINATOR_LOST
     assert "The store failed" in process.log.read_text(errors="replace")
