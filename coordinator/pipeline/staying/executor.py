@@ -112,12 +112,13 @@ class StayingTask:
         assert cut is not None, "the batches end with a cut"
         voted, ended = time.perf_counter(), made.ended or self._cut_at
         steps = {
-            "schedule": max(0.0, cut["heard"] - cut["at"]),
-            "read": max(0.0, ended - self._cut_at),
-            "flush": max(0.0, voted - ended),
+            "schedule": cut["heard"] - cut["at"],
+            "read": ended - self._cut_at,
+            "flush": voted - ended,
         }
+        measured = {step: round(max(0.0, seconds), 6) for step, seconds in steps.items()}
         report = {
-            "vote": replace(vote, steps={step: round(seconds, 6) for step, seconds in steps.items()}).to_json(),
+            "vote": replace(vote, steps=measured).to_json(),
             "checkpoint": task.checkpoint,
             "reached": follower.reached(),
         }
