@@ -18,7 +18,7 @@ from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.executor import DIGEST_COLUMN
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.streaming.tasks import _hashed
+from onceward.coordinator.pipeline.streaming.expressions import ArrowFunction, RecordHashes
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Author, Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -30,6 +30,7 @@ from tests.support.topics import Topics, abort_with_the_brokers_tool
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -386,12 +387,26 @@ def test_a_batch_that_spark_made_to_repartition_the_state_is_no_gap(counting: Co
 
 
 def test_every_column_of_a_record_counts_in_its_digest_whatever_its_name_and_maps_do_not(spark: "SparkSession") -> None:
-    def digest(odd: int, map_value: int) -> int:
-        df = spark.sql(f"SELECT 'k' AS key, {odd} AS `a``b c`, map('m', {map_value}) AS headers")
-        (row,) = _hashed(df).collect()
+    hashes = RecordHashes()
+
+    def digest(columns: str) -> int:
+        (row,) = hashes.add_to(spark.sql(f"SELECT 'k' AS key, {columns}")).collect()
         return int(row[DIGEST_COLUMN])
 
-    assert digest(1, 1) == digest(1, 2) != digest(2, 1)
+    one = digest("1 AS `a``b c`, map('m', 1) AS headers")
+    assert one == digest("1 AS `a``b c`, map('m', 2) AS headers") != digest("2 AS `a``b c`, map('m', 1) AS headers")
+    assert one == digest("1 AS `a``b c`") != digest("2 AS other")
+
+
+def test_a_function_gets_every_column_of_each_dataframe_whatever_its_name(spark: "SparkSession") -> None:
+    def shown(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            yield batch.from_pydict({"rows": [str(batch.to_pylist())]})
+
+    function = ArrowFunction(shown, "rows string")
+    for row in ({"a`b c": 1, "d.e": "x"}, {"a`b c": 2, "d.e": "y"}, {"other": 3.0}):
+        df = spark.createDataFrame([tuple(row.values())], list(row))
+        assert function.apply_to(df.coalesce(1)).collect()[0][0] == str([row])
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ class Query:
             )
         self.id = str(query)
         self._running: Any = running
+        # each of these takes several round trips to the JVM, so they are asked for once
+        self._location = str(running.resolvedCheckpointRoot())
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._to_bytes: Any = jvm.org.apache.commons.io.IOUtils.toByteArray
+        root = self._path(self._location)
+        self._files: Any = root.getFileSystem(self._context._jsc.hadoopConfiguration())
 
     def is_run_of(self, df: "DataFrame") -> bool:
         """Return whether ``df`` is a batch of this run."""
@@ -70,22 +76,13 @@ class Query:
         before, entry = (self._read(file).decode().splitlines() for file in files[1:])
         return before[2:] == entry[2:] and _partitions(before) != _partitions(entry)
 
-    @property
-    def _location(self) -> str:
-        return str(self._running.resolvedCheckpointRoot())
-
-    def _path(self, name: str) -> Any:
-        return self._context._jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
-
     def _exists(self, name: str) -> bool:
-        path = self._path(name)
-        return bool(path.getFileSystem(self._context._jsc.hadoopConfiguration()).exists(path))
+        return bool(self._files.exists(self._path(f"{self._location}/{name}")))
 
     def _read(self, name: str) -> bytes:
-        path = self._path(name)
-        stream = path.getFileSystem(self._context._jsc.hadoopConfiguration()).open(path)
+        stream = self._files.open(self._path(f"{self._location}/{name}"))
         try:
-            return bytes(self._context._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(self._to_bytes(stream))
         finally:
             stream.close()
 

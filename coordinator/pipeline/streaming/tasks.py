@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.executor import (
-    DIGEST_COLUMN,
     DIGEST_SCHEMA,
-    PARTITION_COLUMN,
     VOTE_SCHEMA,
-    BatchesTransform,
     digesting,
     onceward_digest,
     unusable_in,
@@ -19,6 +16,7 @@ from onceward.coordinator.pipeline.executor import (
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.spark import is_alive, ship
 from onceward.coordinator.pipeline.streaming.batches import batch_of
+from onceward.coordinator.pipeline.streaming.expressions import ArrowFunction, RecordHashes
 from onceward.coordinator.pipeline.streaming.handover import Handover, Work
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
 from onceward.coordinator.printable import logger
@@ -46,7 +44,8 @@ class BatchTasks:
         self._job = job
         self._sink = sink
         self._handover = handover
-        self._write: BatchesTransform | None = None
+        self._write: ArrowFunction | None = None
+        self._hashes = RecordHashes()
         self._votes: tuple[Vote, ...] = ()
         """Of the run that ended last."""
         self._job_group = ""
@@ -61,7 +60,7 @@ class BatchTasks:
             return
         write = self._sink.write()
         ship(self._spark, (type(write).__module__,), arrow=True)
-        self._write = digesting(write)
+        self._write = ArrowFunction(digesting(write), VOTE_SCHEMA)
 
     def alive(self) -> bool:
         return is_alive(self._spark)
@@ -103,7 +102,7 @@ class BatchTasks:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
-        records = _hashed(self._sink.prepare(df))
+        records = self._hashes.add_to(self._sink.prepare(df))
         if not _is_replay(work.task.splits):
             votes = self._written(records, work.task)
             kill_point(KillPoint.BATCH_AFTER_RUN)
@@ -137,7 +136,7 @@ class BatchTasks:
         context: Any = records.sparkSession.sparkContext
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
         try:
-            return [row[0] for row in records.mapInArrow(self._write, VOTE_SCHEMA).collect()]
+            return [row[0] for row in self._write.apply_to(records).collect()]
         except Exception as error:
             wrong = unusable_in(str(error))
             if wrong is None:
@@ -148,18 +147,13 @@ class BatchTasks:
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
-        rows = _hashed(self._sink.prepare(df)).mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
+        records = self._hashes.add_to(self._sink.prepare(df))
+        rows = records.mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
         return str(sum((Digest.parse(row[0]) for row in rows), Digest()))
 
 
 def _is_replay(splits: Sequence[JsonObject]) -> bool:
     return _SLOT in splits[0]
-
-
-def _hashed(df: "DataFrame") -> "DataFrame":
-    """Add the hash of each record and the partition in which it is. Spark hashes no maps."""
-    columns = ", ".join("`" + name.replace("`", "``") + "`" for name, kind in df.dtypes if "map<" not in kind)
-    return df.selectExpr("*", f"xxhash64({columns}) AS {DIGEST_COLUMN}", f"spark_partition_id() AS {PARTITION_COLUMN}")
 
 
 def _require_same(batch: int, splits: Sequence[JsonObject], votes: Sequence[Vote]) -> None:
