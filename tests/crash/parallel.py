@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from multiprocessing import get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 
-from tests.crash.suite import PARTS, Plan
+from tests.crash.suite import PARTS, SHARED, Plan
 from tests.support.schedules import Schedule
 
 __all__ = ["run"]
@@ -24,7 +24,11 @@ def run(parts: Sequence[str], plan: Plan) -> Iterator[Schedule]:
     context = get_context("spawn")
     ended: SimpleQueue[Schedule] = context.SimpleQueue()
     with ProcessPoolExecutor(_AT_A_TIME, context, _begin, (ended,)) as pool:
-        running = [pool.submit(_run_part, name, plan) for name in sorted(parts, key=_when)]
+        running = [
+            pool.submit(_run_part, name, share)
+            for name in sorted(parts, key=_when)
+            for share in plan.divided(SHARED.get(name, 1))
+        ]
         over = False
         while not over:
             over = not wait(running, timeout=0.5).not_done  # looked at first: what ends later is seen next time
@@ -39,7 +43,7 @@ def _when(part: str) -> int:
 
 
 def _run_part(name: str, plan: Plan) -> None:
-    log = plan.directory / f"{name}.log"
+    log = plan.place(name).with_suffix(".log")
     logging.basicConfig(filename=log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
     for schedule in PARTS[name](plan):
         _ended.put(schedule)

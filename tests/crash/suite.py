@@ -2,10 +2,12 @@
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
@@ -32,7 +34,9 @@ from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
 from tests.support.stream_queries import QUERIES
 
-__all__ = ["PARTS", "Plan", "ground_of_three", "harness_of_one"]
+__all__ = ["PARTS", "SHARED", "Plan", "ground_of_three", "harness_of_one"]
+
+_T = TypeVar("_T")
 
 SCAN_MS = 200
 """How often the brokers look for transactions that have timed out."""
@@ -46,12 +50,35 @@ _PER_LEADERS = 20
 class Plan:
     """The options of a run of the suite."""
 
-    def __init__(self, *, directory: Path, seed: int = 1, schedules: int = 60) -> None:
-        """``seed``: of the first of ``schedules`` random schedules. ``directory``: for logs, stores and histories."""
+    def __init__(self, *, directory: Path, seed: int = 1, schedules: int = 60, share: int = 0, shares: int = 1) -> None:
+        """``seed``: of the first of ``schedules`` random schedules. ``directory``: for logs, stores and histories.
+        ``share`` of ``shares``: the schedules of a part that this process runs."""
         self.directory, self.seed, self.schedules = directory, seed, schedules
+        self.share, self.shares = share, shares
+
+    def divided(self, shares: int) -> "list[Plan]":
+        """Return the plans of the processes that share a part."""
+        directory, seed, schedules = self.directory, self.seed, self.schedules
+        return [
+            Plan(directory=directory, seed=seed, schedules=schedules, share=share, shares=shares)
+            for share in range(shares)
+        ]
+
+    def place(self, part: str) -> Path:
+        """Return the directory of a part, of this process alone."""
+        return self.directory / (f"{part}-{self.share}" if self.share else part)
+
+    def mine(self, schedules: Iterable[_T]) -> Iterator[_T]:
+        """Yield those that this process runs."""
+        return islice(schedules, self.share, None, self.shares)
+
+    def seeds(self, per: int = 1) -> range:
+        """Return the seeds of a part with one random schedule for every ``per`` of the whole suite's."""
+        return range(self.seed, self.seed + math.ceil(self.schedules / per))
 
 
 Part: TypeAlias = Callable[[Plan], Iterator[Schedule]]
+Scene: TypeAlias = Callable[[Harness], Schedule]
 
 
 @contextmanager
@@ -116,14 +143,13 @@ def _staying(plan: Plan) -> Iterator[Schedule]:
 
 
 def _streams(plan: Plan) -> Iterator[Schedule]:
-    with harness_of_one(plan.directory / "streams") as harness:
-        for query in QUERIES:
-            yield visit_batches(harness, query)
-        for query in ("running-count", "processor"):
-            yield kill_executors(harness, query, seed=plan.seed)
-        yield stay_away(harness, "transactions-of-a-batch-run-out")
-        for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_STREAM)):
-            yield kill_around_batches(harness, seed)
+    scenes: list[Scene] = [partial(visit_batches, query=query) for query in QUERIES]
+    scenes += [partial(kill_executors, query=query, seed=plan.seed) for query in ("running-count", "processor")]
+    scenes += [partial(stay_away, name="transactions-of-a-batch-run-out")]
+    scenes += [partial(kill_around_batches, seed=seed) for seed in plan.seeds(_PER_STREAM)]
+    with harness_of_one(plan.place("streams")) as harness:
+        for scene in plan.mine(scenes):
+            yield scene(harness)
 
 
 def _brokers(plan: Plan) -> Iterator[Schedule]:
@@ -135,8 +161,8 @@ def _brokers(plan: Plan) -> Iterator[Schedule]:
 
 
 def _combinations(plan: Plan) -> Iterator[Schedule]:
-    with harness_of_one(plan.directory / "combinations") as harness:
-        for seed in range(plan.seed, plan.seed + plan.schedules):
+    with harness_of_one(plan.place("combinations")) as harness:
+        for seed in plan.mine(plan.seeds()):
             yield combine(harness, seed)
 
 
@@ -150,7 +176,7 @@ def _leaders(plan: Plan) -> Iterator[Schedule]:
                 yield visit_leader(harness, fault, scene, f"{fault.name}-{scene.name}")
         for fault in OF_THE_LEADER:
             yield strike_at_driver_points(harness, fault, f"{fault.name}-driver-points")
-        for seed in range(plan.seed, plan.seed + math.ceil(plan.schedules / _PER_LEADERS)):
+        for seed in plan.seeds(_PER_LEADERS):
             yield strike_any_time(harness, seed)
 
 
@@ -171,3 +197,5 @@ PARTS: Mapping[str, Part] = {
     "combinations": _combinations,
     "leaders": _leaders,
 }
+SHARED: Mapping[str, int] = {"streams": 2, "combinations": 2}
+"""Processes that run the schedules of a part in turn. The others have one."""
