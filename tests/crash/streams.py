@@ -14,7 +14,7 @@ from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import CLUSTER, LOCAL
 from tests.support.stream_job import StreamJob
-from tests.support.stream_queries import NAMED_STATE, QUERIES, ROCKSDB
+from tests.support.stream_queries import FAST_STATE, NAMED_STATE, QUERIES, ROCKSDB
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
@@ -41,7 +41,7 @@ _VISITS = (
 POINTS = [point for point, _ in _VISITS if point.startswith("batch.")]
 _FEW, _MANY = 4, 30
 """Files that each driver finds unread. With few it dies in its third batch; many outlast several kills."""
-_STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE)
+_STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE, FAST_STATE)
 _MANY_PARTITIONS = {"spark.sql.shuffle.partitions": "6"}
 _EVERY_BATCH = (
     KillPoint.BATCH_BEFORE_OFFER,

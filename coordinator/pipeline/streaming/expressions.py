@@ -1,6 +1,6 @@
 """What a sink adds to the DataFrame of each batch, made once for all batches of a query.
 
-Every expression costs round trips to Spark's JVM. Made anew for each batch, these took 30 of the 260 ms of a batch with
+Every expression costs round trips to Spark's JVM. Made for each batch, these took 30 of the 260 ms of a batch with
 few records (2 cores).
 """
 
