@@ -28,7 +28,7 @@ class Adding(threading.Thread):
     ) -> None:
         """``make``: key and value of a record, by its number."""
         super().__init__(daemon=True)
-        self._topics, self._topic, self._first, self._rate, self._make = topics, topic, first, rate, make
+        self._topics, self.topic, self._first, self._rate, self._make = topics, topic, first, rate, make
         self._ended = threading.Event()
         self._not_there = 0
         self.there = first
@@ -41,7 +41,7 @@ class Adding(threading.Thread):
             due = self._first + int((time.monotonic() - began) * self._rate)
             made = map(self._make, range(self.there, due))
             batch = [{"key": key, "value": value} for key, value in made]
-            self._not_there += len(batch) - producer.produce_batch(self._topic, batch)
+            self._not_there += len(batch) - producer.produce_batch(self.topic, batch)
             self.there = due
             producer.poll(0)
         self._not_there += producer.flush(_LIMIT_S)
@@ -54,6 +54,4 @@ class Adding(threading.Thread):
     def must_be_there(self) -> None:
         """Raise BenchmarkError if not all records reached the topic. Call it after `stop`."""
         if self._not_there:
-            raise BenchmarkError(
-                f"{self._not_there:,} records could not be added to {self._topic}: no load, no figure."
-            )
+            raise BenchmarkError(f"{self._not_there:,} records could not be added to {self.topic}: no load, no figure.")

@@ -180,6 +180,7 @@ class Bench:
                 scratch=scratch,
                 interval_ms=given["interval_ms"],
                 per_checkpoint=given["per_checkpoint"],
+                steady=workload is Workload.STEADY,
             )
         )
         self._topics.create(name)

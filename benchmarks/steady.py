@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from benchmarks.percentiles import percentile
 from benchmarks.topics import Topics
 from benchmarks.workloads import KEY_BYTES, stamped, stamps
+from onceward.sources.kafka.client.fetched import Records
 
-__all__ = ["Reader", "figures"]
+__all__ = ["Reader", "Stamped", "figures"]
 
 _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p99_9_ms": 0.999, "worst_ms": 1.0}
 _SHARES_OF_A_SECOND = {"p50_ms": 0.5, "p99_ms": 0.99, "worst_ms": 1.0}
@@ -36,7 +38,7 @@ _DRAIN_S = 60.0
 
 
 class Reader(threading.Thread):
-    """Reads the output until `stop`; counts how often each number arrived, and keeps latencies.
+    """Reads the output until `stop`, and keeps latencies.
 
     It reads columns, so that at 100,000 records/s it takes a tenth of a core instead of a whole one.
     """
@@ -45,8 +47,7 @@ class Reader(threading.Thread):
         super().__init__(daemon=True)
         self._topics, self._topic = topics, topic
         self._stop_reading = threading.Event()
-        self._had = np.zeros(0, bool)
-        self.seen = self.twice = 0
+        self.seen = 0
         self.since = self.until = float("inf")
         self.latencies: dict[int, list[float]] = {}
         """Of the records sent in each second since `since`."""
@@ -65,12 +66,34 @@ class Reader(threading.Thread):
                     with consumer.fetched(most, wait_s) as got:
                         now = time.time()
                         for records in got.records:
-                            self.take(records.values(), now)
+                            self.take(records, now)
         finally:
             consumer.close()
 
-    def take(self, values: pa.Array, now: float) -> None:
+    def take(self, records: Records, now: float) -> None:
         """Count records that were read at `now`."""
+        raise NotImplementedError
+
+    def measure(self, at: npt.NDArray[np.float64], now: float) -> None:
+        """Keep the latencies of records sent `at`, in the measured time, and read at `now`."""
+        seconds = (at - self.since).astype(int)
+        for second in np.unique(seconds):
+            self.latencies.setdefault(int(second), []).extend((now - at[seconds == second]).tolist())
+
+
+class Stamped(Reader):
+    """Counts how often each number arrived."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        super().__init__(topics, topic)
+        self._had = np.zeros(0, bool)
+        self.twice = 0
+
+    def take(self, records: Records, now: float) -> None:
+        self.count(records.values(), now)
+
+    def count(self, values: pa.Array, now: float) -> None:
+        """Count records with these values that were read at `now`."""
         at, numbers = stamps(values)
         if int(numbers.max()) >= len(self._had):
             self._had = np.concatenate((self._had, np.zeros(max(int(numbers.max()) + 1, 1 << 16), bool)))
@@ -79,10 +102,7 @@ class Reader(threading.Thread):
         self._had[known] = True
         self.seen += fresh
         self.twice += len(numbers) - fresh
-        measured = at[(at >= self.since) & (at < self.until)]
-        for second in np.unique((measured - self.since).astype(int)) if len(measured) else ():
-            of = measured[(measured - self.since).astype(int) == second]
-            self.latencies.setdefault(int(second), []).extend((now - of).tolist())
+        self.measure(at[(at >= self.since) & (at < self.until)], now)
 
 
 def figures(latencies: Mapping[int, Sequence[float]]) -> dict[str, Any]:
@@ -105,7 +125,7 @@ def _percentiles(latencies: Sequence[float], shares: Mapping[str, float]) -> dic
 def main() -> None:
     options = json.loads(sys.argv[1])
     topics = Topics(options["servers"], options["partitions"])
-    reader = Reader(topics, options["sink"])
+    reader = Stamped(topics, options["sink"])
     reader.start()
     producer = topics.producer(linger_ms=_LINGER_MS)
     began = time.time()

@@ -39,6 +39,8 @@ class Task:
     """Most records of one checkpoint, for systems with such a limit; 0 = the system decides."""
     scratch: Path
     """An existing directory for this run only."""
+    steady: bool = False
+    """The input arrives at a constant rate: the settings are those for short latencies."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "workload": self.workload.value, "scratch": str(self.scratch)}

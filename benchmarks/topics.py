@@ -100,6 +100,14 @@ class Topics:
         if producer.flush(_LIMIT_S) or self.ends(name).appended != records:
             raise BenchmarkError(f"Topic {name} did not take all of {records:,} records; nothing was measured on it.")
 
+    def to_each(self, name: str, key: bytes, value: bytes) -> None:
+        """Write one record into each partition; it is confirmed on return."""
+        producer = self.producer(linger_ms=0)
+        for partition in self._partitions:
+            producer.produce(name, value, key, partition=partition)
+        if producer.flush(_LIMIT_S):
+            raise BenchmarkError(f"Topic {name} did not take a record in each partition; nothing was measured on it.")
+
     def producer(self, *, linger_ms: int) -> Producer:
         return Producer(
             {

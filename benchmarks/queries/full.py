@@ -3,17 +3,15 @@
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.queries.workloads import TRAILER, QueryWorkload, expected, found, outputs, record, trailer
-from benchmarks.running import Figures, Running
-from benchmarks.sizes import Sizes
-from benchmarks.systems import System, Task
-from benchmarks.topics import Ends, Topics
-from onceward.coordinator.dev.kafka import LocalKafka
+from benchmarks.queries.ground import Ground
+from benchmarks.queries.workloads import TRAILER, QueryWorkload, expected, found, inputs, trailer
+from benchmarks.running import Figures
+from benchmarks.systems import System
+from benchmarks.topics import Ends
 
 __all__ = ["Counted", "FullTopic", "without_short_rate"]
 
@@ -46,56 +44,39 @@ def without_short_rate(figures: Figures) -> Figures:
 
 
 class FullTopic:
-    """Runs systems in sequence on one broker, over one input for all queries."""
+    """Runs systems in sequence over one input for all queries with the same records."""
 
-    def __init__(self, kafka: LocalKafka, sizes: Sizes, directory: Path) -> None:
-        self._kafka, self._sizes, self._directory = kafka, sizes, directory
-        self._topics = Topics(kafka.bootstrap_servers, sizes.partitions)
-        self._topics.warm_up()
-        self._input = f"all-{secrets.token_hex(3)}"
-        self._topics.create(self._input)
-        self._topics.fill(self._input, record, sizes.records, by_key=True)
-        producer = self._topics.producer(linger_ms=0)
-        key, value = trailer(sizes.records)
-        for partition in self._topics.all:
-            producer.produce(self._input, value, key, partition=partition)
-        producer.flush()
+    def __init__(self, ground: Ground) -> None:
+        self._ground, self._topics, self._sizes = ground, ground.topics, ground.sizes
+        self._filled: dict[int, str] = {}
+
+    def _input(self, workload: QueryWorkload) -> str:
+        records, made = self._sizes.records, inputs(workload)
+        if len(made) in self._filled:
+            return self._filled[len(made)]
+        name = f"all-{secrets.token_hex(3)}"
+        for end, make in made.items():
+            self._topics.create(name + end)
+            self._topics.fill(name + end, make, records // len(made), by_key=True)
+        if len(made) == 1:
+            self._topics.to_each(name, *trailer(records))
+        self._filled[len(made)] = name
+        return name
 
     def run(self, system: System, workload: QueryWorkload) -> Figures:
         """Return the figures of one run. Raises BenchmarkError and NotOfferedError."""
         sizes = self._sizes
-        name = f"{system.name}-{workload}-{secrets.token_hex(3)}"
-        scratch = self._directory / name
-        scratch.mkdir()
-        task = Task(
-            workload=workload,
-            servers=self._kafka.bootstrap_servers,
-            source=self._input,
-            sink=name,
-            name=name,
-            partitions=sizes.partitions,
-            threads=sizes.threads,
-            interval_ms=sizes.interval_ms,
-            per_checkpoint=sizes.per_checkpoint,
-            scratch=scratch,
-        )
-        command = system.command(task)
-        self._topics.create(name)
-        try:
-            with (
-                self._enough(workload, name) as enough,
-                Running(name, command, scratch, self._kafka.pids.values()) as running,
-            ):
+        source = self._input(workload)
+        with self._ground.started(system, workload, source) as running:
+            with self._enough(workload, running.name) as enough:
                 running.watch(self._topics, enough, interval_ms=sizes.interval_ms, quiet=True)
-                running.finish()
-            content = found(workload, self._topics.read(name))
-        finally:
-            self._topics.delete(name)
+            running.finish()
+            content = found(workload, self._topics.read(running.name))
         wanted = expected(workload, sizes.records)
         if content != wanted:
             raise BenchmarkError(
-                f"{name}: the output is wrong: {content.records:,} results, checksum {content.checksum}, instead of "
-                f"{wanted.records:,}, checksum {wanted.checksum}."
+                f"{running.name}: the output is wrong: {content.records:,} results, checksum {content.checksum}, "
+                f"instead of {wanted.records:,}, checksum {wanted.checksum}."
             )
         figures = {**running.rates(sizes.records), **running.resources(), "output_records": content.records}
         return without_short_rate(figures)
@@ -105,7 +86,7 @@ class FullTopic:
         """Yield what says whether the output is complete: all windows are there, or all records are counted. The
         number of updates of a running count says nothing, so its output is read while it grows."""
         if workload is not QueryWorkload.RUNNING_COUNT:
-            least = len(outputs(workload, self._sizes.records))
+            least = expected(workload, self._sizes.records).records
             yield lambda ends: ends.appended >= least
             return
         counted = Counted()

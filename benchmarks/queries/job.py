@@ -5,8 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import onceward
-from benchmarks.queries.dataframes import OUTPUT_MODES, QUERIES
-from benchmarks.queries.workloads import QueryWorkload
+from benchmarks.queries.dataframes import COLUMNS, OUTPUT_MODES, result
+from benchmarks.queries.workloads import QueryWorkload, inputs
 from onceward import KafkaSink, StreamingPipeline
 
 if TYPE_CHECKING:
@@ -32,14 +32,12 @@ def main() -> None:
 
 def _result(spark: "SparkSession", task: dict[str, Any], workload: QueryWorkload) -> "DataFrame":
     onceward.register(spark)
-    options = {
-        "kafka.bootstrap.servers": task["servers"],
-        "subscribe": task["source"],
-        "startingOffsets": "earliest",
-    }
+    options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest"}
     if task["per_checkpoint"]:
-        options["maxOffsetsPerTrigger"] = str(task["per_checkpoint"])
-    return QUERIES[workload](spark.readStream.format("onceward").options(**options).load())
+        options["maxOffsetsPerTrigger"] = str(task["per_checkpoint"] // len(inputs(workload)))
+    source = spark.readStream.format("onceward").options(**options)
+    source = source.schema(COLUMNS.get(workload, "key binary, value binary"))
+    return result(workload, lambda topic: source.option("subscribe", task["source"] + topic).load())
 
 
 if __name__ == "__main__":

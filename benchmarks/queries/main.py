@@ -21,8 +21,11 @@ from benchmarks.options import add_options, chosen, rounds_of
 from benchmarks.peers.flink.system import Flink
 from benchmarks.peers.streams.system import Streams
 from benchmarks.queries.batches import OWNERS
+from benchmarks.queries.dataframes import QUERIES
 from benchmarks.queries.full import FullTopic
+from benchmarks.queries.ground import Ground
 from benchmarks.queries.overhead import SYSTEMS, Load, measure
+from benchmarks.queries.steady import SteadyLoad
 from benchmarks.queries.systems import ROCKSDB, OurQuery
 from benchmarks.queries.workloads import QueryWorkload
 from benchmarks.report import Spread, print_summary, ratios, summary, values
@@ -39,14 +42,15 @@ _WORKLOADS = (QueryWorkload.COPY, QueryWorkload.RUNNING_COUNT)
 _RATES = (400, 20_000)
 _LONGER_MS = 100
 """The goal: a batch of ours takes at most this much longer than the same batch into noop."""
-_FULL = (QueryWorkload.WINDOW_COUNT, QueryWorkload.RUNNING_COUNT)
+_FULL = (QueryWorkload.WINDOW_COUNT, QueryWorkload.RUNNING_COUNT, QueryWorkload.JOIN)
 _PEERS: tuple[System, ...] = (Flink(), Streams())
 _AGAINST_FLINK = 0.7
 """The goal: at least this share of Flink's records per second."""
-_SIZES = Sizes(records=8_000_000, placed=Placed.BY_KEY, per_checkpoint=500_000)
-_QUICK = Sizes(records=400_000, placed=Placed.BY_KEY, per_checkpoint=100_000)
+_SIZES = Sizes(records=8_000_000, placed=Placed.BY_KEY, per_checkpoint=500_000, steady_s=40.0)
+_QUICK = Sizes(records=400_000, placed=Placed.BY_KEY, per_checkpoint=100_000, steady_s=10.0)
 _BATCHES = ("batches", "rows", "batch_ms", "batch_p90_ms")
 _RATE = ("records_per_s", "records_per_s_whole", "cpu_s_per_million", "peak_pss_mb")
+_LATENCY = ("p50_ms", "p99_ms", "p99_9_ms", "cpu_s_per_million", "peak_pss_mb")
 """What the tables show; the result has everything."""
 _STORES: dict[str, dict[str, str]] = {"hdfs": {}, "rocksdb": ROCKSDB}
 
@@ -55,10 +59,11 @@ def main(arguments: Sequence[str]) -> Path:
     """Run the benchmark; return the directory with the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks queries", description=__doc__)
     parser.add_argument("--peers", default="", help="at a full topic; all, or some of: flink, streams")
-    parser.add_argument("--workloads", default=",".join(_WORKLOADS), help="batches of: " + ", ".join(QueryWorkload))
+    parser.add_argument("--workloads", default=",".join(_WORKLOADS), help="batches of: " + ", ".join(QUERIES))
     parser.add_argument("--rates", default=",".join(map(str, _RATES)), help="records/s; default: 400,20000")
     parser.add_argument("--batches", type=int, help="of one turn, after its warm-up; default: 40")
     parser.add_argument("--full", default="all", help="full topics; all, or some of: " + ", ".join(_FULL))
+    parser.add_argument("--steady", default="all", help="at 20,000 records/s; all, or some of: " + ", ".join(_FULL))
     parser.add_argument("--records", type=int, help=f"in a full topic; default: {_SIZES.records:,}")
     parser.add_argument("--per-checkpoint", type=int, help="maxOffsetsPerTrigger of ours at a full topic")
     parser.add_argument("--store", choices=_STORES, default="rocksdb", help="Spark's state store")
@@ -66,7 +71,7 @@ def main(arguments: Sequence[str]) -> Path:
     options = parser.parse_args(arguments)
     rounds = rounds_of(options)
     conf = _STORES[options.store]
-    known = {workload.value: workload for workload in QueryWorkload}
+    known = {workload.value: workload for workload in QUERIES}
     loads = [
         Load(
             workload=workload,
@@ -83,7 +88,9 @@ def main(arguments: Sequence[str]) -> Path:
         for workload in chosen(parser, "--workloads", options.workloads, known)
         for rate in options.rates.split(",")
     ]
-    full = chosen(parser, "--full", options.full, {workload.value: workload for workload in _FULL})
+    stateful = {workload.value: workload for workload in _FULL}
+    full = chosen(parser, "--full", options.full, stateful)
+    steady = chosen(parser, "--steady", options.steady, stateful)
     peers = chosen(parser, "--peers", options.peers, {peer.name: peer for peer in _PEERS})
     given = {name: getattr(options, name) for name in ("records", "per_checkpoint")}
     sizes = replace(
@@ -94,7 +101,7 @@ def main(arguments: Sequence[str]) -> Path:
     runs: list[Run] = []
     failed: dict[str, str] = {}
     with scratch_directory(options.directory) as scratch:
-        systems = [OurQuery(conf=conf), *peers] if full else []
+        systems = [OurQuery(conf=conf), *peers] if full or steady else []
         reasons = set_up(systems, say)
         results: dict[str, Any] = {
             "machine": describe_machine(scratch),
@@ -111,10 +118,14 @@ def main(arguments: Sequence[str]) -> Path:
             for run in _measured(kafka, loads, rounds, scratch, failed):
                 runs.append(run)
                 write(results, place)
-            if full:
-                ready = [system for system in systems if reasons[system.name] is None]
-                for run in run_rounds(FullTopic(kafka, sizes, scratch), ready, full, rounds, say):
-                    runs.append({**run, "workload": f"{run['workload']} at a full topic"})
+            ready = [system for system in systems if reasons[system.name] is None]
+            ground = Ground(kafka, sizes, scratch)
+            for how, runner, workloads in (
+                ("at a full topic", FullTopic(ground), full),
+                (f"at a steady {sizes.rate:,} records/s", SteadyLoad(ground), steady),
+            ):
+                for run in run_rounds(runner, ready, workloads, rounds, say):
+                    runs.append({**run, "workload": f"{run['workload']} {how}"})
                     write(results, place)
     results |= {
         "summary": summary(runs), "longer": longer(runs), "profile": profile(runs), "ratios": against_peers(runs)
@@ -177,7 +188,9 @@ def profile(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
 
 def _print(results: Mapping[str, Any], console: Console) -> None:
     for title, systems in results["summary"].items():
-        print_summary(title, systems, console, _BATCHES if title in results["profile"] else _RATE)
+        steady = any("p50_ms" in figures for figures in systems.values())
+        shown = _BATCHES if title in results["profile"] else _LATENCY if steady else _RATE
+        print_summary(title, systems, console, shown)
         if title in results["profile"]:
             console.print(_profile_table(title, results["profile"][title]))
     for title, spread in results["longer"].items():

@@ -22,7 +22,12 @@ _WINDOWS = """
     FROM TABLE(TUMBLE(TABLE src, DESCRIPTOR(t), INTERVAL '10' SECOND))
     GROUP BY k, window_start, window_end
 """
-_COUNTS = {
+_JOIN = """
+    SELECT l.k, CONCAT(SUBSTRING(l.v FROM 1 FOR 13), '-', SUBSTRING(r.v FROM 1 FOR 13))
+    FROM src l JOIN other r ON l.k = r.k AND r.t BETWEEN l.t AND l.t + INTERVAL '0.4' SECOND
+"""
+_STATEFUL = {
+    "join": (_TIMED, "k STRING, v STRING", _JOIN),
     "window-count": (_TIMED, "k STRING, v STRING", _WINDOWS),
     "running-count": (
         "k STRING, v STRING",
@@ -31,10 +36,9 @@ _COUNTS = {
     ),
 }
 """Columns of source and sink, and the query."""
-_COUNTING = {
+_BATCHED = {
     "table.local-time-zone": "UTC",
     "table.exec.mini-batch.enabled": "true",
-    "table.exec.mini-batch.allow-latency": "500 ms",
     "table.exec.mini-batch.size": "50000",
 }
 
@@ -43,7 +47,8 @@ def main() -> None:
     task: dict[str, Any] = json.loads(sys.argv[1])
     environment = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     workload = task["workload"]
-    steady = workload == "steady"
+    steady = task["steady"]
+    allowed = "50 ms" if steady else "500 ms"
     for name, value in {
         "pipeline.jars": f"file://{sys.argv[2]}",
         "pipeline.object-reuse": "true",
@@ -53,7 +58,7 @@ def main() -> None:
         "execution.checkpointing.dir": f"file://{task['scratch']}/checkpoints",
         "execution.buffer-timeout.interval": "5 ms" if steady else "100 ms",
         "table.exec.source.idle-timeout": "1 s",
-        **(_COUNTING if workload in _COUNTS else {}),
+        **({**_BATCHED, "table.exec.mini-batch.allow-latency": allowed} if workload in _STATEFUL else {}),
     }.items():
         environment.get_config().set(name, value)
     is_json = workload == "json"
@@ -62,8 +67,8 @@ def main() -> None:
         read = "k BYTES, id BIGINT, amount BIGINT, quantity BIGINT, currency STRING"
         written = "k BYTES, id BIGINT, total BIGINT, currency STRING"
         query = "SELECT k, id, amount * quantity, UPPER(currency) FROM src"
-    elif workload in _COUNTS:
-        read, written, query = _COUNTS[workload]
+    elif workload in _STATEFUL:
+        read, written, query = _STATEFUL[workload]
     elif workload == "filter":
         read, written = "k STRING, v BYTES", "k STRING, v BYTES"
         query = "SELECT k, v FROM src WHERE k LIKE '%00'"
@@ -93,6 +98,9 @@ def main() -> None:
         sink["connector"] = "upsert-kafka"
         del sink["key.fields"]  # the primary key
     environment.execute_sql(f"CREATE TABLE src ({read}) WITH ({_with(source)})")
+    if workload == "join":
+        other = {**source, "topic": task["source"] + "-right"}
+        environment.execute_sql(f"CREATE TABLE other ({read}) WITH ({_with(other)})")
     environment.execute_sql(f"CREATE TABLE dst ({written}) WITH ({_with(sink)})")
     environment.execute_sql(f"INSERT INTO dst {query}").wait()
 

@@ -15,7 +15,7 @@ from quixstreams import Application  # type: ignore[import-not-found]
 
 def application(task: dict[str, Any]) -> None:
     """One member of the group."""
-    steady = task["workload"] == "steady"
+    steady = task["steady"]
     app = Application(
         broker_address=task["servers"],
         consumer_group=task["name"],

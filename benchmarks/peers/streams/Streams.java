@@ -17,7 +17,10 @@ import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
+import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
 
@@ -25,6 +28,9 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 public final class Streams {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Consumed<String, String> TEXTS = Consumed.with(Serdes.String(), Serdes.String());
+    /** Values begin with their event time in milliseconds, 13 digits; benchmarks/queries/workloads.py has the sizes. */
+    private static final Consumed<String, String> TIMED = TEXTS.withTimestampExtractor(
+        (record, before) -> Long.parseLong(time((String) record.value())));
 
     private Streams() {}
 
@@ -39,6 +45,9 @@ public final class Streams {
                 break;
             case "window-count":
                 windowCount(builder, source, sink);
+                break;
+            case "join":
+                join(builder, source, sink);
                 break;
             case "json":
                 builder.<byte[], byte[]>stream(source).mapValues(Streams::computed).to(sink);
@@ -76,12 +85,10 @@ public final class Streams {
             .to(sink, Produced.with(Serdes.String(), Serdes.String()));
     }
 
-    /** Values begin with their event time in milliseconds, 13 digits; benchmarks/queries/workloads.py has the sizes. */
     private static void windowCount(StreamsBuilder builder, String source, String sink) {
         Duration size = Duration.ofMillis(10_000);
         Duration late = Duration.ofMillis(10_000);
-        builder.stream(source, TEXTS.withTimestampExtractor(
-                (record, before) -> Long.parseLong(((String) record.value()).substring(0, 13))))
+        builder.stream(source, TIMED)
             .groupByKey(Grouped.with(Serdes.String(), Serdes.String()))
             .windowedBy(TimeWindows.ofSizeAndGrace(size, late))
             .count()
@@ -89,6 +96,20 @@ public final class Streams {
             .toStream((window, count) -> window.key() + "@" + window.window().start())
             .mapValues(count -> Long.toString(count))
             .to(sink, Produced.with(Serdes.String(), Serdes.String()));
+    }
+
+    private static void join(StreamsBuilder builder, String source, String sink) {
+        JoinWindows windows = JoinWindows.ofTimeDifferenceAndGrace(Duration.ZERO, Duration.ofMillis(10_000))
+            .after(Duration.ofMillis(400));
+        KStream<String, String> left = builder.stream(source, TIMED).mapValues(Streams::time);
+        KStream<String, String> right = builder.stream(source + "-right", TIMED).mapValues(Streams::time);
+        left.join(right, (one, other) -> one + "-" + other, windows,
+                StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String()))
+            .to(sink, Produced.with(Serdes.String(), Serdes.String()));
+    }
+
+    private static String time(String value) {
+        return value.substring(0, 13);
     }
 
     private static byte[] computed(byte[] value) {
@@ -105,7 +126,7 @@ public final class Streams {
     }
 
     private static Properties properties(JsonNode task) {
-        boolean steady = task.get("workload").asText().equals("steady");
+        boolean steady = task.get("steady").asBoolean();
         Properties properties = new Properties();
         properties.put(StreamsConfig.APPLICATION_ID_CONFIG, task.get("name").asText());
         properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, task.get("servers").asText());

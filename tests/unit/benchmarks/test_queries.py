@@ -4,23 +4,30 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.queries.batches import OWNERS, WARM_UP, Batch, Jobs, batches_of, figures, jobs_of
 from benchmarks.queries.full import Counted, without_short_rate
 from benchmarks.queries.main import against_peers, longer, profile
+from benchmarks.queries.steady import Results
 from benchmarks.queries.workloads import (
     LATE_MS,
+    MATCH_MS,
+    TIME_DIGITS,
     TRAILER,
     WINDOW_MS,
     QueryWorkload,
     event_time_ms,
     expected,
     found,
+    inputs,
+    last_needed,
     outputs,
     record,
     trailer,
 )
+from benchmarks.topics import Topics
 
 QUERY = "a-query"
 NUMBER = WARM_UP
@@ -157,7 +164,7 @@ RECORDS = 210_000
 
 
 def test_every_record_is_in_one_window() -> None:
-    windows = outputs(QueryWorkload.WINDOW_COUNT, RECORDS)
+    windows = dict(outputs(QueryWorkload.WINDOW_COUNT, RECORDS))
     assert sum(map(int, windows.values())) == RECORDS
     assert {key.split(b"@")[1] for key in windows} == {b"1700000000000", b"1700000010000"}
     assert windows[b"00000007@1700000000000"] == b"20"
@@ -172,13 +179,13 @@ def test_the_trailer_ends_the_last_window() -> None:
 
 @pytest.mark.parametrize("workload", [QueryWorkload.WINDOW_COUNT, QueryWorkload.RUNNING_COUNT])
 def test_the_trailers_counts_are_not_looked_at(workload: QueryWorkload) -> None:
-    right = outputs(workload, RECORDS)
+    right = dict(outputs(workload, RECORDS))
     with_trailer = [*right.items(), (TRAILER, b"4"), (TRAILER + b"@1700000050000", b"1")]
     assert found(workload, with_trailer) == expected(workload, RECORDS)
 
 
 def test_a_running_count_may_be_updated_any_number_of_times() -> None:
-    right = outputs(QueryWorkload.RUNNING_COUNT, RECORDS)
+    right = dict(outputs(QueryWorkload.RUNNING_COUNT, RECORDS))
     updates = [(b"00000007", b"3"), (b"00000007", b"9"), *right.items()]
     assert found(QueryWorkload.RUNNING_COUNT, updates) == expected(QueryWorkload.RUNNING_COUNT, RECORDS)
     stopped_early = [*right.items(), (b"00000007", b"9")]
@@ -186,8 +193,59 @@ def test_a_running_count_may_be_updated_any_number_of_times() -> None:
 
 
 def test_a_window_that_is_written_twice_is_wrong() -> None:
-    right = list(outputs(QueryWorkload.WINDOW_COUNT, RECORDS).items())
+    right = list(outputs(QueryWorkload.WINDOW_COUNT, RECORDS))
     assert found(QueryWorkload.WINDOW_COUNT, [*right, right[0]]) != expected(QueryWorkload.WINDOW_COUNT, RECORDS)
+
+
+def test_each_record_of_a_join_has_one_match() -> None:
+    left, right = ([make(number) for number in range(RECORDS // 2)] for make in inputs(QueryWorkload.JOIN).values())
+    times: dict[bytes, list[int]] = {}
+    for key, value in right:
+        times.setdefault(key, []).append(int(value[:TIME_DIGITS]))
+    matches = [
+        (key, b"%d-%d" % (at, other))
+        for key, value in left
+        for at in (int(value[:TIME_DIGITS]),)
+        for other in times[key]
+        if at <= other <= at + MATCH_MS
+    ]
+    assert len(matches) == RECORDS // 2
+    assert found(QueryWorkload.JOIN, matches) == expected(QueryWorkload.JOIN, RECORDS)
+
+
+def _needed(workload: QueryWorkload, *results: tuple[bytes, bytes]) -> list[int]:
+    keys, values = ([row[column] for row in (*results, (TRAILER, b"1"))] for column in (0, 1))
+    _, _, numbers = last_needed(workload, pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+    return list(numbers.tolist())
+
+
+def test_a_count_needs_its_record() -> None:
+    numbers = [0, 9_999, 10_007, 30_007]
+    results = [(record(number)[0], b"%d" % (number // 10_000 + 1)) for number in numbers]
+    assert _needed(QueryWorkload.RUNNING_COUNT, *results) == numbers
+
+
+def test_a_window_needs_the_record_after_which_none_is_too_early() -> None:
+    (number,) = _needed(QueryWorkload.WINDOW_COUNT, (b"00000007@1700000010000", b"20"))
+    assert event_time_ms(number) == 1_700_000_010_000 + WINDOW_MS + LATE_MS
+    assert event_time_ms(number - 1) < event_time_ms(number)
+
+
+def test_a_joined_pair_needs_the_later_record_of_both() -> None:
+    pairs = list(outputs(QueryWorkload.JOIN, RECORDS))
+    numbers = [3, 9_999, 10_000, 104_999]
+    assert _needed(QueryWorkload.JOIN, *(pairs[number] for number in numbers)) == [2 * number + 1 for number in numbers]
+
+
+def test_a_latency_is_counted_from_when_its_record_was_due() -> None:
+    results = Results(Topics("127.0.0.1:1", 1), "out", QueryWorkload.RUNNING_COUNT, 20_000)
+    results.began, results.since, results.until = 100.0, 101.0, 102.0
+    keys = pa.array([record(number)[0] for number in (10_000, 20_000, 30_001, 40_000)], pa.binary())
+    counts = pa.array([b"2", b"3", b"4", b"5"], pa.binary())
+    results.count(keys, counts, 101.75)
+    assert results.seen == 4
+    assert results.counted == 5 + 4
+    assert {second: sorted(found) for second, found in results.latencies.items()} == {0: pytest.approx([0.24995, 0.75])}
 
 
 def test_a_count_is_complete_when_the_last_counts_add_up_to_the_input() -> None:

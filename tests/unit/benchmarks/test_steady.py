@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from benchmarks.steady import Reader, figures
+from benchmarks.steady import Stamped, figures
 from benchmarks.topics import Topics
 from benchmarks.workloads import stamped
 
@@ -26,11 +26,11 @@ def test_percentiles_are_over_all_records_and_over_those_of_each_second() -> Non
 
 
 def test_each_number_counts_once_and_latencies_are_those_of_the_measured_time() -> None:
-    reader = Reader(Topics("127.0.0.1:1", 1), "out")
+    reader = Stamped(Topics("127.0.0.1:1", 1), "out")
     reader.since, reader.until = 10.0, 12.0
 
     def take(now: float, *given: tuple[int, float]) -> None:
-        reader.take(pa.array([stamped(number, at) for number, at in given], pa.binary()), now)
+        reader.count(pa.array([stamped(number, at) for number, at in given], pa.binary()), now)
 
     take(10.25, (0, 9.5), (1, 10.0), (2, 10.125))
     take(11.75, (70_000, 11.5), (1, 10.0), (3, 12.0), (3, 12.0))
