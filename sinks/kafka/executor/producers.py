@@ -6,11 +6,12 @@ task states that its last transaction is settled as committed; after a failure o
 Initialising a producer aborts the id's open transaction, so a mistake here would lose decided records.
 
 From the second transaction of a process on, a thread prepares the next producer ahead. This takes about 20 ms off the
-critical path.
+critical path. Making one takes longer than a short interval, so for a task that stays several are prepared at a time.
 """
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,9 @@ class ProducerPool:
     def __init__(self, key: PoolKey) -> None:
         self.key = key
         self._seat = take_seat(key.job, key.sink, key.generation)
-        self._ahead: _Making | None = None
+        self._ahead: deque[_Making] = deque()
+        self.most_ahead = 1
+        """Producers that are prepared ahead."""
         self._taken = False
         """Whether `take` was called. A process that writes one slot must not leave an unused id at the brokers."""
 
@@ -148,14 +151,14 @@ class ProducerPool:
     def take(self, committed: Mapping[str, int]) -> PreparedProducer:
         """Return a producer for one transaction. `committed`: id suffix -> the last checkpoint whose transaction under
         that id is settled as committed. Raises DeliveryError if the brokers do not allow a transaction to begin."""
-        making, self._ahead = self._ahead, None
+        making = self._ahead.popleft() if self._ahead else None
         prepared = making.result() if making is not None else None
         if prepared is not None and prepared.usable and self._may_use(prepared.id.n, committed):
             self._seat.strike(prepared.id.n)
         else:
             prepared = self._make(self._next(committed)[0])
-        if self._taken:
-            self._ahead = _Making(self, *self._next(committed))
+        while self._taken and len(self._ahead) < self.most_ahead:
+            self._ahead.append(_Making(self, *self._next(committed)))
         self._taken = True
         return prepared
 
@@ -164,9 +167,9 @@ class ProducerPool:
         self._seat.keep(identifier.n, checkpoint)
 
     def failed(self) -> None:
-        """Record a failed attempt: its id is struck out and never reused. The producer prepared ahead is discarded too,
-        so that a stale producer cannot fail one attempt after another."""
-        self._ahead = None
+        """Record a failed attempt: its id is struck out and never reused. Producers prepared ahead are discarded too,
+        so that stale ones cannot fail one attempt after another."""
+        self._ahead.clear()
 
     def _may_use(self, number: int, committed: Mapping[str, int]) -> bool:
         last = self._seat.last.get(number)
@@ -176,7 +179,9 @@ class ProducerPool:
 
     def _next(self, committed: Mapping[str, int]) -> tuple[int, int]:
         """Strike out the next id to initialise; return its number, and its last checkpoint or `NOTHING`."""
-        number = next((one for one in tuple(self._seat.last) if self._may_use(one, committed)), self._seat.count)
+        prepared = {making.number for making in self._ahead}
+        free = (one for one in tuple(self._seat.last) if one not in prepared and self._may_use(one, committed))
+        number = next(free, self._seat.count)
         return number, self._seat.strike(number)
 
     def _id(self, number: int) -> TransactionalId:
@@ -221,6 +226,7 @@ class _Making:
     """One producer that a separate thread prepares."""
 
     def __init__(self, pool: ProducerPool, number: int, last: int) -> None:
+        self.number = number
         self._prepared: PreparedProducer | None = None
         self._thread = threading.Thread(
             target=self._run, args=(pool, number, last), name="onceward-prepare", daemon=True

@@ -13,7 +13,7 @@ from onceward import KafkaCluster
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor import producers, seats
 from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool
-from onceward.sinks.kafka.executor.seats import Seat, take_seat
+from onceward.sinks.kafka.executor.seats import NOTHING, Seat, take_seat
 
 HOLD = """
 import sys, time
@@ -176,8 +176,8 @@ def test_processes_that_replace_each_other_use_the_same_ids(slots: int) -> None:
             pool.voted(identifier, checkpoint)
             now.add(identifier.suffix)
         assert len(now) == slots
-        if pool._ahead is not None:
-            pool._ahead.result()
+        for ahead in pool._ahead:
+            ahead.result()
         del pool
         used |= now
         committed |= dict.fromkeys(now, checkpoint)
@@ -209,8 +209,7 @@ def test_an_id_of_a_process_that_died_while_writing_is_not_taken_over() -> None:
     first.voted(identifier, 7)
     suffix = identifier.suffix
     assert first.take({suffix: 7}).id.suffix == suffix
-    assert first._ahead is not None
-    first._ahead.result()
+    first._ahead[0].result()
     del first
     second = ProducerPool(KEY)
     assert second.take({suffix: 7}).id.suffix != suffix
@@ -226,14 +225,29 @@ def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(proc
     assert pool.take({first.suffix: 1}).id == first
     pool.voted(first, 2)
     pool.voted(pool.take({first.suffix: 2}).id, 3)
-    assert pool._ahead is not None
-    ahead = pool._ahead.result()
+    ahead = pool._ahead[0].result()
     assert ahead is not None
     assert ahead.id == first
     if process == "next":
         del pool
         pool = ProducerPool(KEY)
     assert pool.take({first.suffix: 1}).id != first
+
+
+@pytest.mark.usefixtures("made")
+def test_producers_of_a_task_that_stays_are_made_ahead_under_ids_of_their_own() -> None:
+    """Each transaction is settled while the next one is written."""
+    pool, used, committed = ProducerPool(KEY), set[str](), dict[str, int]()
+    pool.most_ahead = 2
+    for checkpoint in range(1, 200):
+        identifier = pool.take(committed).id
+        ahead = [made.result() for made in pool._ahead]
+        ids = {identifier, *(prepared.id for prepared in ahead if prepared is not None)}
+        assert len(ids) == (1 if checkpoint == 1 else 3)
+        pool.voted(identifier, checkpoint)
+        used.add(identifier.suffix)
+        committed |= {pool._id(n).suffix: last for n, last in pool._seat.last.items() if NOTHING < last < checkpoint}
+    assert len(used) <= 5
 
 
 @pytest.mark.usefixtures("made")
