@@ -15,7 +15,7 @@ from benchmarks.ours.system import EVENTS
 from benchmarks.ours.timeline import Timeline
 from benchmarks.running import STANDSTILL_S, Figures, Running
 from benchmarks.sizes import Placed, Sizes
-from benchmarks.systems import Kind, System, Task
+from benchmarks.systems import Kind, System
 from benchmarks.topics import Topics
 from benchmarks.workloads import Content, Workload, expected, record
 from onceward.coordinator.dev.kafka import LocalKafka
@@ -165,24 +165,18 @@ class Bench:
     # -- the run
 
     def _started(self, system: System, workload: Workload, name: str, source: str, **different: int) -> Running:
-        sizes, scratch = self._sizes, self._scratch(name)
+        scratch = self._scratch(name)
         scratch.mkdir(parents=True)
-        given = {"interval_ms": sizes.interval_ms, "per_checkpoint": sizes.per_checkpoint, **different}
-        command = system.command(
-            Task(
-                workload=workload,
-                servers=self._kafka.bootstrap_servers,
-                source=source,
-                sink=name,
-                name=name,
-                partitions=sizes.partitions,
-                threads=sizes.threads,
-                scratch=scratch,
-                interval_ms=given["interval_ms"],
-                per_checkpoint=given["per_checkpoint"],
-                steady=workload is Workload.STEADY,
-            )
+        task = self._sizes.task(
+            workload,
+            servers=self._kafka.bootstrap_servers,
+            source=source,
+            name=name,
+            scratch=scratch,
+            steady=workload is Workload.STEADY,
+            **different,
         )
+        command = system.command(task)
         self._topics.create(name)
         self._of_run.append(name)
         return Running(name, command, scratch, self._kafka.pids.values())

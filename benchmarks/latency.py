@@ -60,13 +60,14 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--rates", type=_numbers, help="records/s; the first one with each number of partitions")
     parser.add_argument("--partitions", type=_numbers, help="of input and output; the first one with each rate")
     parser.add_argument("--intervals", type=_numbers, help="milliseconds between commits or checkpoints")
+    parser.add_argument("--threads", type=int, default=Sizes().threads, help="of each system; default: 2")
     add_options(parser)
     options = parser.parse_args(arguments)
     ours: dict[str, System] = {system.name: system for system in OURS if system.name in _OURS}
     peers: dict[str, System] = {system.name: system for system in PEERS}
     systems = [*chosen(parser, "--ours", options.ours, ours), *chosen(parser, "--peers", options.peers, peers)]
     quick = options.quick
-    sizes = Sizes(steady_s=2.0, warm_s=0.5) if quick else Sizes()
+    sizes = replace(Sizes(steady_s=2.0, warm_s=0.5) if quick else Sizes(), threads=options.threads)
     wanted = loads(
         options.rates or ((2_000,) if quick else (20_000, 1_000, 100_000)),
         options.partitions or ((4,) if quick else (4, 1, 16)),

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
+from benchmarks.systems import Task
 from benchmarks.workloads import RECORD_BYTES
 
 __all__ = ["Placed", "Sizes"]
@@ -39,3 +41,30 @@ class Sizes:
     warm_s: float = 10.0
     small_checkpoints: int = 300
     small_records: int = 1_000
+
+    def task(
+        self,
+        workload: StrEnum,
+        *,
+        servers: str,
+        source: str,
+        name: str,
+        scratch: Path,
+        interval_ms: int | None = None,
+        per_checkpoint: int | None = None,
+        steady: bool = False,
+    ) -> Task:
+        """Return the task of one run. ``name``: also its output topic."""
+        return Task(
+            workload=workload,
+            servers=servers,
+            source=source,
+            sink=name,
+            name=name,
+            partitions=self.partitions,
+            threads=self.threads,
+            interval_ms=self.interval_ms if interval_ms is None else interval_ms,
+            per_checkpoint=self.per_checkpoint if per_checkpoint is None else per_checkpoint,
+            scratch=scratch,
+            steady=steady,
+        )

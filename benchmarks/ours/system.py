@@ -90,7 +90,7 @@ class Ours:
 
 OURS = (
     Ours(name="ours", path="fused"),
-    Ours(name="ours-staying", path="fused", tasks="staying", steady_interval_ms=50),
+    Ours(name="ours-staying", path="fused", tasks="staying", steady_interval_ms=25),
     Ours(name="ours-dataframe", path="dataframe"),
     Ours(name="ours-spark", path="spark"),
     Ours(name="ours-batches", path="batches"),

@@ -4,36 +4,18 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import TopicPartition
-
 from benchmarks.errors import BenchmarkError
 from benchmarks.queries.ground import Ground
-from benchmarks.queries.workloads import TRAILER, QueryWorkload, expected, found, inputs, trailer
+from benchmarks.queries.results import Results
+from benchmarks.queries.workloads import QueryWorkload, expected, found, inputs, trailer
 from benchmarks.running import Figures
 from benchmarks.systems import System
 from benchmarks.topics import Ends
 
-__all__ = ["Counted", "FullTopic", "without_short_rate"]
+__all__ = ["FullTopic", "without_short_rate"]
 
-_BATCH = 10_000
 _LEAST_S = 3.0
 """Output comes in bursts, a batch or an interval each: a rate over less time than this is chance."""
-
-
-class Counted:
-    """The last counts of an output, as it grows."""
-
-    def __init__(self) -> None:
-        self._last: dict[bytes, int] = {}
-        self.records = 0
-        """The sum of the last counts: input records whose count has been written."""
-
-    def take(self, key: bytes, value: bytes) -> None:
-        """Note the next record of the key's partition."""
-        if key != TRAILER:
-            count = int(value)
-            self.records += count - self._last.get(key, 0)
-            self._last[key] = count
 
 
 def without_short_rate(figures: Figures) -> Figures:
@@ -83,23 +65,14 @@ class FullTopic:
 
     @contextmanager
     def _enough(self, workload: QueryWorkload, name: str, least: int) -> Iterator[Callable[[Ends], bool]]:
-        """Yield what says whether the output is complete: all windows are there, or all records are counted. The
-        number of updates of a running count says nothing, so its output is read while it grows."""
+        """Yield what says whether the output is complete. The number of updates of a running count says nothing, so its
+        output is read while it grows."""
         if workload is not QueryWorkload.RUNNING_COUNT:
             yield lambda ends: ends.appended >= least
             return
-        counted = Counted()
-        consumer = self._topics.consumer()
-        consumer.assign([TopicPartition(name, partition, 0) for partition in self._topics.all])
-
-        def all_counted(ends: Ends) -> bool:
-            while messages := consumer.consume(_BATCH, 0.01):
-                for message in messages:
-                    if message.error() is None:
-                        counted.take(message.key() or b"", message.value() or b"")
-            return counted.records >= self._sizes.records
-
+        results = Results(self._topics, name, workload, self._sizes.rate)
+        results.start()
         try:
-            yield all_counted
+            yield lambda _: results.complete(self._sizes.records, least)
         finally:
-            consumer.close()
+            results.stop()

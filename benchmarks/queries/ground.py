@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.queries.workloads import QueryWorkload
 from benchmarks.running import Running
 from benchmarks.sizes import Sizes
-from benchmarks.systems import System, Task
+from benchmarks.systems import System
 from benchmarks.topics import Topics
 from onceward.coordinator.dev.kafka import LocalKafka
 
@@ -29,21 +29,17 @@ class Ground:
     ) -> Iterator[Running]:
         """Run a system from ``source`` into a topic of its own, which has the run's name. ``steady``: the input arrives
         at a constant rate, and the system's settings are those for short latencies."""
-        sizes = self.sizes
         name = f"{system.name}-{workload}-{secrets.token_hex(3)}"
         scratch = self._directory / name
         scratch.mkdir()
-        task = Task(
-            workload=workload,
+        task = self.sizes.task(
+            workload,
             servers=self._kafka.bootstrap_servers,
             source=source,
-            sink=name,
             name=name,
-            partitions=sizes.partitions,
-            threads=sizes.threads,
-            interval_ms=system.steady_interval_ms if steady else sizes.interval_ms,
-            per_checkpoint=0 if steady else sizes.per_checkpoint,
             scratch=scratch,
+            interval_ms=system.steady_interval_ms if steady else None,
+            per_checkpoint=0 if steady else None,
             steady=steady,
         )
         command = system.command(task)

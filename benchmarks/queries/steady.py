@@ -9,48 +9,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from benchmarks.adding import Adding
 from benchmarks.errors import BenchmarkError
 from benchmarks.queries.ground import Ground
-from benchmarks.queries.workloads import KEYS, QueryWorkload, expected, found, inputs, last_needed, trailer
+from benchmarks.queries.results import Results
+from benchmarks.queries.workloads import QueryWorkload, expected, found, inputs, trailer
 from benchmarks.running import STANDSTILL_S, Figures, Running
-from benchmarks.steady import Reader, figures
+from benchmarks.steady import figures
 from benchmarks.systems import System
-from benchmarks.topics import Topics
-from onceward.sources.kafka.client.fetched import Records
+from benchmarks.workloads import Content
 
-__all__ = ["Results", "SteadyLoad"]
-
-
-class Results(Reader):
-    """Reads the results of a query, and keeps how late each of them was."""
-
-    def __init__(self, topics: Topics, topic: str, workload: QueryWorkload, rate: int) -> None:
-        super().__init__(topics, topic)
-        self._workload, self._rate = workload, rate
-        self._counts = np.zeros(KEYS, np.int64)
-        self.began = float("inf")
-        """When record 0 was due, in seconds since the epoch."""
-
-    @property
-    def counted(self) -> int:
-        """Records that a running count has counted so far."""
-        return int(self._counts.sum())
-
-    def take(self, records: Records, now: float) -> None:
-        self.count(records.keys(), records.values(), now)
-
-    def count(self, output_keys: pa.Array, values: pa.Array, now: float) -> None:
-        """Count results that were read at ``now``."""
-        keys, counts, needed = last_needed(self._workload, output_keys, values)
-        self.seen += len(keys)
-        if self._workload is QueryWorkload.RUNNING_COUNT:
-            np.maximum.at(self._counts, keys, counts)
-        due = self.began + needed / self._rate
-        self.measure(due[(due >= self.since) & (due < self.until)], now)
+__all__ = ["SteadyLoad"]
 
 
 class SteadyLoad:
@@ -72,7 +41,7 @@ class SteadyLoad:
                 adding = [Adding(self._topics, source + end, 0, rate, make) for end, make in made.items()]
                 results.start()
                 try:
-                    sent = self._loaded(running, results, adding, workload)
+                    sent, wanted = self._loaded(running, results, adding, workload)
                 finally:
                     results.stop()
                 running.finish()
@@ -80,7 +49,7 @@ class SteadyLoad:
         finally:
             for end in made:
                 self._topics.delete(source + end)
-        if content != expected(workload, sent):
+        if content != wanted:
             raise BenchmarkError(f"{running.name}: the output of {sent:,} records is wrong: {content}.")
         if not results.latencies:
             raise BenchmarkError(f"{running.name}: no result of the measured time.")
@@ -88,8 +57,11 @@ class SteadyLoad:
         measured: dict[str, Any] = figures(results.latencies)
         return {**measured, "sent": sent, **per_million, **running.resources()}
 
-    def _loaded(self, running: Running, results: Results, adding: Sequence[Adding], workload: QueryWorkload) -> int:
-        """Send and read until all results of what was sent are there; return the number of records sent."""
+    def _loaded(
+        self, running: Running, results: Results, adding: Sequence[Adding], workload: QueryWorkload
+    ) -> tuple[int, Content]:
+        """Send and read until all results of what was sent are there; return how many records that was, and the
+        expected output."""
         results.began = time.time()
         for one in adding:
             one.start()
@@ -113,10 +85,11 @@ class SteadyLoad:
         sent = min(one.there for one in adding) * len(adding)
         if workload is QueryWorkload.WINDOW_COUNT:
             self._topics.to_each(adding[0].topic, *trailer(sent))
-        least = expected(workload, sent).records
-
-        def all_there(_: object) -> bool:
-            return results.counted >= sent if workload is QueryWorkload.RUNNING_COUNT else results.seen >= least
-
-        running.watch(self._topics, all_there, interval_ms=self._sizes.interval_ms, quiet=True)
-        return sent
+        wanted = expected(workload, sent)
+        running.watch(
+            self._topics,
+            lambda _: results.complete(sent, wanted.records),
+            interval_ms=self._sizes.interval_ms,
+            quiet=True,
+        )
+        return sent, wanted

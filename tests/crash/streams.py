@@ -14,7 +14,7 @@ from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, at_point, conduct
 from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import CLUSTER, LOCAL
 from tests.support.stream_job import StreamJob
-from tests.support.stream_queries import FAST_STATE, NAMED_STATE, QUERIES, ROCKSDB
+from tests.support.stream_queries import FAST_STATE, NAMED_STATE, QUERIES, ROCKSDB, VISITS
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
@@ -23,22 +23,7 @@ __all__ = ["POINTS", "kill_around_batches", "kill_executors", "stay_away", "visi
 Move: TypeAlias = Callable[[StreamJob, random.Random], None]
 
 _DRIVER, _COORDINATOR = "driver of a query", "coordinator of a query"
-_VISITS = (
-    # the third batch: Spark's commit log of the second one is written
-    (KillPoint.BATCH_BEFORE_OFFER, 3),
-    (KillPoint.BATCH_AFTER_OFFER, 2),
-    (KillPoint.BATCH_AFTER_RUN, 2),
-    # the batch is completed and missing in Spark's commit log: the next drivers run it again for its state only
-    (KillPoint.BATCH_AFTER_SETTLE, 2),
-    (KillPoint.BATCH_BEFORE_STATE, 1),
-    (KillPoint.BATCH_AFTER_STATE, 1),
-    # the batch is completed, and its transactions are lost: the next drivers write it again
-    (KillPoint.DRIVER_AFTER_DECISION, 1),
-    (KillPoint.BATCH_BEFORE_REPLAY, 1),
-    (KillPoint.BATCH_AFTER_REPLAY, 1),
-)
-"""Each driver dies in what the one before has left."""
-POINTS = [point for point, _ in _VISITS if point.startswith("batch.")]
+POINTS = [point for point, _ in VISITS if point.startswith("batch.")]
 _FEW, _MANY = 4, 30
 """Files that each driver finds unread. With few it dies in its third batch; many outlast several kills."""
 _STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE, FAST_STATE)
@@ -61,7 +46,7 @@ def visit_batches(harness: Harness, query: str) -> Schedule:
     """Kill the driver of a query at every kill point of a batch, one after the other."""
 
     def body(job: StreamJob) -> None:
-        for point, nth in _VISITS:
+        for point, nth in VISITS:
             _driver_dies(job, point, nth)
             if point is KillPoint.DRIVER_AFTER_DECISION:
                 _abort_by_hand(job)

@@ -17,8 +17,8 @@ from onceward.coordinator.dev.jars import cache_directory
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.killpoints import KillPoint
 from tests.support.processes import JobProcesses, Process, armed_with
-from tests.support.stream_queries import NAMED_STATE, expected, feed, records
-from tests.support.topics import Topics, abort_with_the_brokers_tool
+from tests.support.stream_queries import NAMED_STATE, VISITS, expected, feed, records
+from tests.support.topics import Topics, abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
@@ -80,11 +80,12 @@ def s3a(address: str) -> str:
     return " ".join(f"--conf {name}={value}" for name, value in conf.items())
 
 
-def test_a_query_with_its_checkpoint_location_in_an_object_store_writes_each_batch_once_over_a_kill(
+def test_a_query_with_its_checkpoint_location_in_an_object_store_writes_each_batch_once_over_kills(
     topics: Topics, job: str, tmp_path: Path
 ) -> None:
-    """It is killed when a batch is decided, whose transaction is then lost: the next life writes it again."""
-    files, source, topic = records(4), tmp_path / "input", topics.create("totals", 2)
+    """It is killed at each kill point of a batch. After one of them the decided transactions are lost: the next lives
+    write them again."""
+    files, source, topic = records(12), tmp_path / "input", topics.create("totals", 2)
     feed(source, files)
     with JobProcesses(tmp_path, job, topics.servers, str(source), topic) as here:
         here.spec |= {"checkpoint": f"s3a://{BUCKET}/totals", "session": NAMED_STATE}
@@ -94,9 +95,12 @@ def test_a_query_with_its_checkpoint_location_in_an_object_store_writes_each_bat
             armed = armed_with(kill_at, tmp_path / "kills")
             return here.start_driver("driver", "tests.support.stream_queries", here.spec, {**environment, **armed})
 
-        point = KillPoint.DRIVER_AFTER_DECISION
-        here.wait_for_kill(point, 3, life(f"{point.value}:3"), LIMIT_S)
-        abort_with_the_brokers_tool(topics.servers, topic, 0)
+        for point, visit in VISITS:
+            here.wait_for_kill(point, visit, life(f"{point.value}:{visit}"), LIMIT_S)
+            if point is KillPoint.DRIVER_AFTER_DECISION:
+                for partition, withheld in open_transactions_hold_back(topics.servers, topic).items():
+                    if withheld:
+                        abort_with_the_brokers_tool(topics.servers, topic, partition)
         last = life()
         assert last.wait(LIMIT_S) == 0, last.tail()
         assert here.events("replayed")

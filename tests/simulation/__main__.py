@@ -27,6 +27,7 @@ SUMMARY = (
     ("restarts", "restarts"),
     ("pauses", "processes stopped and continued"),
     ("elections", "coordinators that replaced a silent leader"),
+    ("promotions", "older copies that replaced the store"),
     ("cuts", "links cut"),
     ("lost", "messages lost"),
     ("duplicated", "messages doubled"),

@@ -80,6 +80,8 @@ class Brokers:
         """By partition: when its producers were last described."""
         self._claiming: dict[Transaction, int] = {}
         """Claims being written -> their checkpoint."""
+        self.claims = 0
+        """Claims that were written."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
@@ -270,15 +272,17 @@ class Brokers:
             self._ended[key] = bool(request.committed)
             if request.committed and key in self.checker.torn:
                 self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
-            self.checker.claimed = self._claiming.pop(key, self.checker.claimed)
+            if (claim := self._claiming.pop(key, None)) is not None:
+                self.claims += 1
+                self.checker.claimed = claim
         elif isinstance(request, TxnOffsetCommitRequest) and not isinstance(answer, NoAnswer):
             partition = answer.topics[0].partitions[0]
             if partition.error_code == 0:
                 key = (request.transactional_id, request.producer_id, request.producer_epoch)
-                claim = request.topics[0].partitions[0]
-                outdated = json.loads(str(claim.committed_metadata))["generation"] < self.checker.generations
+                written = request.topics[0].partitions[0]
+                outdated = json.loads(str(written.committed_metadata))["generation"] < self.checker.generations
                 if not (self.checker.claimed == MAX_ID and outdated):  # a deposed driver restores no protection
-                    self._claiming[key] = claim.committed_offset
+                    self._claiming[key] = written.committed_offset
         if self.log_requests:
             self.note("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()

@@ -1,7 +1,7 @@
 """The checker of the simulation: checks the promise on everything that becomes durable or visible, at that moment."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,6 +64,17 @@ class _Completed:
     """Per input partition, exclusive."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckerCopy:
+    """What facts said at one moment."""
+
+    facts: History
+    status: JobStatus
+    history: Sequence[_Completed]
+    unsettled: Mapping[str, KafkaCommittable]
+    committed: Mapping[tuple[str, int, int], int]
+
+
 class Checker:
     """Follows one job, and keeps the first violation."""
 
@@ -81,6 +92,10 @@ class Checker:
         """Every transaction that may be committed -> its checkpoint."""
         self.torn: set[tuple[str, int, int]] = set()
         """Transactions with a part that a tool has aborted: they may only be aborted."""
+        self._lost: CheckerCopy | None = None
+        """What the store said that an older copy has replaced, until that copy completes a checkpoint."""
+        self._known = 0
+        """The last completed checkpoint in that copy when it was made."""
         self.given_up: set[tuple[int, int]] = set()
         """Input partition and offset of records whose loss is recorded."""
         partitions, outputs = range(len(topic.totals)), range(topic.outputs)
@@ -94,6 +109,32 @@ class Checker:
     def fail(self, invariant: Invariant, text: str) -> None:
         if self.violation is None:
             self.violation = Violation(invariant=invariant, text=text)
+
+    # -- a copy of the store
+
+    def copy(self) -> CheckerCopy:
+        return CheckerCopy(
+            facts=self._facts,
+            status=self.status,
+            history=tuple(self._history),
+            unsettled=dict(self._unsettled),
+            committed=dict(self._committed),
+        )
+
+    def promoted(self, copy: CheckerCopy) -> None:
+        """An older copy of the store takes its place, made when the checker was copied.
+
+        Either a driver claims what the copy lacks: then it is right, and the copy must never complete anything. Or the
+        copy completes a checkpoint: then nothing that it lacks may become visible any more.
+        """
+        self._lost, self._known = self.copy(), copy.facts.last
+        self._facts, self.status, self._history = copy.facts, copy.status, list(copy.history)
+        self._unsettled, self._committed = dict(copy.unsettled), dict(copy.committed)
+
+    @property
+    def _outdated(self) -> bool:
+        """True when a driver has claimed a checkpoint that the copy in place of the store does not know."""
+        return self._lost is not None and self.claimed > self._known
 
     # -- what becomes durable
 
@@ -142,6 +183,9 @@ class Checker:
     def _complete(self, before: Durable, fact: facts.CheckpointCompleted) -> None:
         self.completed += 1
         number = fact.checkpoint
+        if self._outdated:
+            self.fail(Invariant.I2, f"an older copy of the store completes {number}, {self.claimed} is claimed")
+        self._lost = None
         if len(fact.snapshots) != self._participants:
             self.fail(Invariant.I6, f"checkpoint {number} completed with answers of {sorted(fact.snapshots)} only")
         starts, first = self.last_ends, not self._history
@@ -269,13 +313,18 @@ class Checker:
     def ends(self, transaction: tuple[str, int, int], *, commit: bool) -> None:
         """A process asks the brokers to end a transaction."""
         identifier, producer, epoch = transaction
-        if commit and transaction not in self._committed:
-            self.fail(Invariant.I5, f"{identifier} ({producer}, {epoch}) is committed, and no durable decision says so")
-        elif commit and self._committed[transaction] > self.claimed:
-            text = f"{identifier} of checkpoint {self._committed[transaction]} is committed, claimed is {self.claimed}"
+        number = self._committed.get(transaction)
+        known = number is not None
+        if number is None and self._lost is not None:
+            number = self._lost.committed.get(transaction)
+        if number is None:
+            if commit:
+                what = f"{identifier} ({producer}, {epoch}) is committed"
+                self.fail(Invariant.I5, f"{what}, and no durable decision says so")
+        elif commit and number > self.claimed:
+            text = f"{identifier} of checkpoint {number} is committed, claimed is {self.claimed}"
             self.fail(Invariant.I2, f"{text}: an old copy of the store would write it again")
-        if not commit and transaction in self._committed and transaction not in self.torn:
-            number = self._committed[transaction]
+        elif not commit and (known or self._outdated) and transaction not in self.torn:
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
 
     def fences(self, identifier: str) -> None:
@@ -312,17 +361,15 @@ class Checker:
                 Invariant.I4, f"record {partition}-{offset} is visible in output {output} before {partition}-{expected}"
             )
         self._next[output, partition] = self._routed(output, partition, offset + 1)
-        if offset >= self.last_ends[partition]:
+        history = self._lost.history if self._lost is not None and self._outdated else self._history
+        if offset >= (history[-1].ends[partition] if history else 0):
             self.fail(Invariant.I3, f"record {partition}-{offset} is visible, and no completed checkpoint has it")
             return
-        checkpoint = self._checkpoint_of(partition, offset)
+        checkpoint = history[bisect_right([entry.ends[partition] for entry in history], offset)].id
         if checkpoint < self._newest[output]:
             newest = self._newest[output]
             self.fail(Invariant.I4, f"output {output} shows checkpoint {checkpoint} after checkpoint {newest}")
         self._newest[output] = checkpoint
-
-    def _checkpoint_of(self, partition: int, offset: int) -> int:
-        return self._history[bisect_right([entry.ends[partition] for entry in self._history], offset)].id
 
     def _routed(self, output: int, partition: int, offset: int) -> int:
         """The first record of an input partition, from ``offset`` on, that goes to ``output`` and is not given up."""

@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Protocol, cast
@@ -40,7 +40,7 @@ from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.streams import break_streams, cut_streams
 
-__all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "wall_clock"]
+__all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "StoreCopy", "wall_clock"]
 
 STORE_ID = "5106a000-0000-4000-8000-000000000000"
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,6 +54,15 @@ def wall_clock(clock: Scheduler) -> datetime:
 
 class FactListener(Protocol):
     def __call__(self, before: Durable, fact: Fact, after: Durable) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCopy:
+    """What a store held at one moment, as an asynchronous standby of its database has it."""
+
+    jobs: Mapping[JobName, Durable]
+    newest: Mapping[JobName, GenerationSummary]
+    term: int
 
 
 class MemoryStore:
@@ -70,6 +79,16 @@ class MemoryStore:
         """The fraction of writes that fail."""
         self.failures = 0
         self.term = 0
+        self.promotions = 0
+        """How often a copy has replaced it."""
+
+    def copy(self) -> StoreCopy:
+        return StoreCopy(jobs=dict(self.jobs), newest=dict(self.newest), term=self.term)
+
+    def promote(self, copy: StoreCopy) -> None:
+        """Put a copy in its place. All connections to the former one are broken."""
+        self.jobs, self.newest, self.term = dict(copy.jobs), dict(copy.newest), copy.term
+        self.promotions += 1
 
     def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: datetime) -> None:
         """Write all steps or none. Raises StoreError when the write fails; it may be durable nevertheless."""
@@ -111,6 +130,7 @@ class _Connection:
         self.store_id = store.store_id
         store.term += 1
         self.term = Term(number=store.term, address="")
+        self._promotions = store.promotions
 
     @property
     def leads_until(self) -> float:
@@ -138,7 +158,7 @@ class _Connection:
     def _contact(self) -> None:
         if not self._process.alive:
             raise GreenletExit
-        if self.term.number != self._store.term:
+        if (self._promotions, self.term.number) != (self._store.promotions, self._store.term):
             raise LeadLostError("another coordinator leads")
         self._begun = self._now()
 

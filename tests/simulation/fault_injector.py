@@ -38,6 +38,7 @@ class FaultInjector:
             (faults.driver_kills, self._kill_driver),
             (faults.driver_pauses, self._pause_driver),
             (faults.coordinator_pauses * (3 if faults.standby else 1), self._pause_coordinator),
+            (faults.promotions, self._fall_behind),
             (faults.takeovers, self._take_over),
             (faults.cuts, self._cut),
             (faults.kafka_cuts, self._cut_kafka),
@@ -103,6 +104,17 @@ class FaultInjector:
             self._pause(self._world.host.process)
             if self._world.faults.standby:
                 self._world.later(PAUSE_S + self._world.random.random(), self._world.replace_silent_leader)
+
+    def _fall_behind(self) -> None:
+        """Let a copy of the store fall behind, and replace the store some time later."""
+        promote = self._world.copy_the_store()
+        lag = self._world.random.random() * self._world.random.choice((0.1, 0.5, 3.0))
+
+        def replace() -> None:
+            if self.raging:
+                promote()
+
+        self._world.later(lag, replace)
 
     def _pause(self, process: Process) -> None:
         if process.paused:

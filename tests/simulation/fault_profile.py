@@ -1,6 +1,6 @@
 """The fault profile of a seed's world. Each kind of fault is present in some worlds and absent in others."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -57,6 +57,8 @@ class FaultProfile:
     coordinator_pauses: int = 0
     standby: bool = False
     """Whether another coordinator leads when the leader is silent for too long."""
+    promotions: int = 0
+    """How often an older copy replaces the store, as when an asynchronous standby is promoted: at most once."""
     takeovers: int = 0
     """How often a person starts a second driver beside the first."""
     cuts: int = 0
@@ -115,7 +117,7 @@ def draw(random: Random) -> FaultProfile:
     version = random.choice((1, 2))
     totals = (random.randint(4, 10), random.randint(0, 10))
     limit = random.randint(1, 4)
-    return FaultProfile(
+    drawn = FaultProfile(
         totals=totals,
         limit=limit,
         fault_time=random.choice((3.0, 6.0, 10.0)),
@@ -170,6 +172,9 @@ def draw(random: Random) -> FaultProfile:
         standby=limit % 2 == 0,
         task_cuts=limit % 3,
     )
+    # The claim rules out an older copy of the store, until the claim expires or a tool deletes it.
+    claimed = not drawn.clean_ups and drawn.receipts_kept_minutes > 1
+    return replace(drawn, promotions=int(claimed and drawn.standby and totals[0] % 3 == 0))
 
 
 def alone(**faults: Any) -> dict[str, Any]:
@@ -197,5 +202,5 @@ def alone(**faults: Any) -> dict[str, Any]:
         "standby": False,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts task_cuts moves"
-    fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops"), 0)
+    fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops", "promotions"), 0)
     return fields | faults

@@ -63,6 +63,16 @@ def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:
         assert result.counts["completed"] > 10, seed
 
 
+def test_an_older_copy_of_the_store_is_refused_or_writes_nothing_twice() -> None:
+    endings: Counter[str] = Counter()
+    for seed in range(1, 41):
+        result = run_seed(seed, **alone(promotions=1, driver_kills=2, wishes=0, cancels=0))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        endings[result.ending] += 1
+    assert endings["refused by an older copy of the store"] > 2
+    assert endings["finished"] > 2
+
+
 def test_a_finished_world_is_freed() -> None:
     """Otherwise a hundred thousand worlds do not fit into memory."""
     for seed in range(1, 5):

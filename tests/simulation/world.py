@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
+from onceward.coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import PermitTakeover
@@ -77,6 +77,14 @@ class SimulatedWorld:
         self._missing = False
         """True while all drivers are gone and none is started."""
         self._missing_since = 0.0
+        self._promoted = False
+        """True once an older copy has replaced the store."""
+        self._claims_copied = 0
+        """Claims that had been written when that copy was made."""
+        self._refused = False
+        """True once that copy has refused a driver: a person must put back a newer one."""
+        self._continued = False
+        """True while a person is about to start the job that halted because its driver knew more than the copy."""
         self._lost = 0.0
         """When the last loss was recorded."""
         self.ending = ""
@@ -137,18 +145,22 @@ class SimulatedWorld:
     @property
     def _done(self) -> bool:
         """True when the job is not started again. A person restarts one that was stopped or cancelled."""
+        if self._refused:
+            return True
         match self.checker.status:
             case JobStatus.FINISHED:
                 return self.checker.last_ends == list(self.topic.totals)
             case JobStatus.HALTED:
-                return True
+                return not self._continued
             case _:
                 return False
 
     def _over(self) -> bool:
         if self.checker.violation is not None:
             return True
-        return self._job_over() and (self.checker.status is JobStatus.HALTED or not self.brokers.open_transactions())
+        if not self._job_over():
+            return False
+        return self._refused or self.checker.status is JobStatus.HALTED or not self.brokers.open_transactions()
 
     def _standing(self) -> str:
         durable = self.store.jobs.get(JOB)
@@ -161,7 +173,9 @@ class SimulatedWorld:
     def _look_back(self) -> None:
         status = self.checker.status
         self.ending = status.value
-        if status is JobStatus.HALTED:
+        if self._refused:
+            self.ending = "refused by an older copy of the store"
+        elif status is JobStatus.HALTED:
             self.ending = f"halted: {self.checker.halts[-1] if self.checker.halts else 'other'}"
         else:
             self.checker.end(True, self.brokers.open_transactions())
@@ -204,6 +218,22 @@ class SimulatedWorld:
             process = self._adopt(self.host.start())
             self.note(process.name, "leads")
 
+    def copy_the_store(self) -> Callable[[], None]:
+        """Copy the store as it is now. Returns what puts the copy in its place."""
+        store, checker, claims = self.store.copy(), self.checker.copy(), self.brokers.claims
+        self.note("store", "a copy falls behind")
+
+        def promote() -> None:
+            self.counts["promotions"] += 1
+            self._promoted = True
+            self._claims_copied = claims
+            self.store.promote(store)
+            self.checker.promoted(checker)
+            process = self._adopt(self.host.start())
+            self.note(process.name, "leads, on the older copy of the store")
+
+        return promote
+
     def permit_takeover(self) -> None:
         """Let a person permit the next driver to replace the live one."""
         if (durable := self.store.jobs.get(JOB)) is not None and (process := self.host.process) is not None:
@@ -213,6 +243,7 @@ class SimulatedWorld:
     def start_driver(self) -> None:
         if self._missing:
             return
+        self._continued = False
         self._driver_starts += 1
         process = self._adopt(Process(f"driver-{self._driver_starts}", "driver", self._driver_died))
         self.drivers.append(process)
@@ -260,15 +291,25 @@ class SimulatedWorld:
             self.note(process.name, f"left: {reason.value}")
         except HaltedError as error:
             self.note(process.name, f"halted: {error}")
-            process.local["halted"] = True
+            self._continued = self._promoted and not self.checker.halts
         except FencedError as error:
             self.note(process.name, f"fenced: {error}")
-            durable = self.store.jobs[JOB]
-            if durable.generation == sink.generation and durable.driver is not None:
+            durable = self.store.jobs.get(JOB)
+            current = durable is not None and durable.generation == sink.generation and durable.driver is not None
+            if current and not self._promoted:  # a copy grants the same generation to another driver
                 self.checker.fail(Invariant.I7, f"the driver of the current generation {sink.generation} is fenced")
+        except RefusedError as error:
+            self.note(process.name, f"refused: {error}")
+            if "--claim" in str(error):  # not because another driver has the job
+                self._refuse(str(error))
         except OncewardError as error:
             self.note(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)
+
+    def _refuse(self, why: str) -> None:
+        if not self._promoted or self.brokers.claims == self._claims_copied:
+            self.checker.fail(Invariant.I8, f"a driver is refused by a store that knows everything: {why}")
+        self._refused = True
 
     def _journal(self, process: Process, event: str, facts: dict[str, Any]) -> None:
         if self.trace is not None:
@@ -277,8 +318,8 @@ class SimulatedWorld:
             self.counts["returns"] += 1
         if event == "recovered":
             self.counts["resumed"] += facts["resumed"]
-            durable = self.store.jobs[JOB]
-            if durable.generation == process.local[SimulatedSink].generation:
+            durable = self.store.jobs.get(JOB)
+            if durable is not None and durable.generation == process.local[SimulatedSink].generation:
                 self.brokers.recovered(self._granted)
 
     def _before_tasks(self, checkpoint: CheckpointId) -> None:

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, Restart, StreamingPipeline
+from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.pipeline.spark import make_session
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "NAMED_STATE",
     "QUERIES",
     "ROCKSDB",
+    "VISITS",
     "Changes",
     "File",
     "Query",
@@ -72,6 +74,22 @@ FAST_STATE = {
     "spark.sql.streaming.join.stateFormatVersion": "4",
 }
 """As docs/how-to/streaming.md recommends for speed, from PySpark 4.3 on."""
+
+VISITS = (
+    # the third batch: Spark's commit log of the second one is written
+    (KillPoint.BATCH_BEFORE_OFFER, 3),
+    (KillPoint.BATCH_AFTER_OFFER, 2),
+    (KillPoint.BATCH_AFTER_RUN, 2),
+    # the batch is completed and missing in Spark's commit log: the next drivers run it again for its state only
+    (KillPoint.BATCH_AFTER_SETTLE, 2),
+    (KillPoint.BATCH_BEFORE_STATE, 1),
+    (KillPoint.BATCH_AFTER_STATE, 1),
+    # the batch is completed, and its transactions are lost: the next drivers write it again
+    (KillPoint.DRIVER_AFTER_DECISION, 1),
+    (KillPoint.BATCH_BEFORE_REPLAY, 1),
+    (KillPoint.BATCH_AFTER_REPLAY, 1),
+)
+"""Kill points of a batch, and which visit kills: each driver dies in what the one before has left."""
 
 
 def records(files: int, each: int = 20) -> list[File]:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.queries.batches import OWNERS, WARM_UP, Batch, Jobs, batches_of, figures, jobs_of
-from benchmarks.queries.full import Counted, without_short_rate
+from benchmarks.queries.full import without_short_rate
 from benchmarks.queries.main import against_peers, longer, profile
-from benchmarks.queries.steady import Results
+from benchmarks.queries.results import Results
 from benchmarks.queries.workloads import (
     LATE_MS,
     MATCH_MS,
@@ -244,15 +244,23 @@ def test_a_latency_is_counted_from_when_its_record_was_due() -> None:
     counts = pa.array([b"2", b"3", b"4", b"5"], pa.binary())
     results.count(keys, counts, 101.75)
     assert results.seen == 4
-    assert results.counted == 5 + 4
     assert {second: sorted(found) for second, found in results.latencies.items()} == {0: pytest.approx([0.24995, 0.75])}
 
 
 def test_a_count_is_complete_when_the_last_counts_add_up_to_the_input() -> None:
-    counted = Counted()
-    for key, value in ((b"a", b"3"), (b"b", b"2"), (b"a", b"5"), (TRAILER, b"4")):
-        counted.take(key, value)
-    assert counted.records == 7
+    results = Results(Topics("127.0.0.1:1", 1), "out", QueryWorkload.RUNNING_COUNT, 20_000)
+    keys = [record(0)[0], record(1)[0], record(0)[0], TRAILER]
+    results.count(pa.array(keys, pa.binary()), pa.array([b"3", b"2", b"5", b"4"], pa.binary()), 0.0)
+    assert results.complete(7, 2)
+    assert not results.complete(8, 2)
+
+
+def test_windows_are_complete_when_all_of_them_have_come() -> None:
+    results = Results(Topics("127.0.0.1:1", 1), "out", QueryWorkload.WINDOW_COUNT, 20_000)
+    windows = pa.array([key for key, _ in outputs(QueryWorkload.WINDOW_COUNT, 2)], pa.binary())
+    results.count(windows, pa.array([b"1", b"1"], pa.binary()), 0.0)
+    assert results.complete(2, 2)
+    assert not results.complete(2, 3)
 
 
 def test_a_rate_over_a_burst_is_no_figure() -> None:
