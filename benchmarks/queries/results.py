@@ -23,8 +23,8 @@ class Results(Reader):
         """When record 0 was due, in seconds since the epoch."""
 
     def complete(self, records: int, results: int) -> bool:
-        """Return whether the results of that many input records are there. ``results``: their number. A running count
-        writes any number of updates; its newest counts add up to the input."""
+        """Return whether all results have arrived: the newest counts of a running count, which writes any number of
+        updates, add up to ``records`` input records; another query has written ``results`` results."""
         if self._workload is QueryWorkload.RUNNING_COUNT:
             return bool(self._counts.sum() >= records)
         return self.seen >= results
