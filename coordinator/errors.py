@@ -9,6 +9,7 @@
     ├── ClaimChangedError       another claim appeared meanwhile; nothing of the job was touched
     ├── CoordinatorLostError    the coordinator cannot be reached or its store failed                 exit code 6
     ├── RefusedError            the coordinator refused a call; its state is unchanged
+    │   └── JobBusyError        another driver has the job
     ├── StoreError              the store failed; whether the last write happened is unknown
     └── CheckpointFailedError   one checkpoint cannot be completed; its records belong to the next one
 
@@ -26,6 +27,7 @@ __all__ = [
     "FencedError",
     "GenerationEndedError",
     "HaltedError",
+    "JobBusyError",
     "OncewardError",
     "PreflightError",
     "RefusedError",
@@ -104,6 +106,10 @@ class RefusedError(OncewardError):
     """gRPC's name of the reason, for example ``NOT_FOUND``; empty if none was given."""
 
     exit_code = ExitCode.USAGE
+
+
+class JobBusyError(RefusedError):
+    """Another driver has the job, and the wait for its end was too long. Nothing was read or written."""
 
 
 class StoreError(OncewardError):

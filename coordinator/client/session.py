@@ -15,7 +15,7 @@ from onceward.coordinator.client.pieces import in_pieces
 from onceward.coordinator.client.renewing import RenewThread
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.client.watching import WatchThread
-from onceward.coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
 from onceward.coordinator.links import Links
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
@@ -119,9 +119,10 @@ class CoordinatorClient:
         :param wait: how long to wait for another driver; its lease and a bit more by default.
         :param on_error: called from a background thread when the session is over (see :class:`Session`).
         :param on_wait: called once with the reason for waiting; logged by default.
-        :param stopping: when true, ends the wait with RefusedError.
+        :param stopping: when true, ends the wait with JobBusyError.
         :raises HaltedError: a person must decide first.
-        :raises RefusedError: another driver stays alive, the claim names another store, a participant is missing.
+        :raises JobBusyError: another driver stays alive.
+        :raises RefusedError: the claim names another store, a participant is missing.
         :raises CoordinatorLostError: the coordinator cannot be reached.
         """
         request = pb.OpenJobRequest(
@@ -152,7 +153,7 @@ class CoordinatorClient:
                 case _:
                     raise RefusedError(f"The coordinator refused to open job {job}: {_sentence(answer.detail)}")
             if time.monotonic() - begun >= longest or stopping():
-                raise RefusedError(
+                raise JobBusyError(
                     f"Job {job} was not opened: {answer.detail}. Nothing was read or written. Stop the other driver "
                     f"(onceward stop {job}), or permit the next start to replace it, which fences it and keeps every "
                     f"record exactly once: onceward takeover {job} --reason WHY"

@@ -1,7 +1,7 @@
 """Run the generations of a job, one after the other, until the job ends."""
 
 from onceward.coordinator.client.session import CoordinatorClient
-from onceward.coordinator.errors import OncewardError, RefusedError
+from onceward.coordinator.errors import JobBusyError, OncewardError
 from onceward.coordinator.pipeline.exits import StopFlag
 from onceward.coordinator.pipeline.generation import GenerationRun
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
@@ -61,8 +61,8 @@ class Generations:
             try:
                 return run.run()
             except FINAL as error:
-                if isinstance(error, RefusedError) and self._stopping.is_set() and not failed:
-                    return CloseReason.STOPPED  # the job was waiting for another driver and had not begun
+                if isinstance(error, JobBusyError) and self._stopping.is_set() and not failed:
+                    return CloseReason.STOPPED  # the job had not begun
                 raise
             except Exception as error:
                 failed = True

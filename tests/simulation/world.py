@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from onceward.coordinator.errors import FencedError, HaltedError, OncewardError, RefusedError
+from onceward.coordinator.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import PermitTakeover
@@ -298,10 +298,11 @@ class SimulatedWorld:
             current = durable is not None and durable.generation == sink.generation and durable.driver is not None
             if current and not self._promoted:  # a copy grants the same generation to another driver
                 self.checker.fail(Invariant.I7, f"the driver of the current generation {sink.generation} is fenced")
+        except JobBusyError as error:
+            self.note(process.name, f"refused: {error}")
         except RefusedError as error:
             self.note(process.name, f"refused: {error}")
-            if "--claim" in str(error):  # not because another driver has the job
-                self._refuse(str(error))
+            self._refuse(str(error))
         except OncewardError as error:
             self.note(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)

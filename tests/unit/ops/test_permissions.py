@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.client.session import CoordinatorClient, Session, connect
-from onceward.coordinator.errors import ExitCode, FencedError, RefusedError
+from onceward.coordinator.errors import ExitCode, FencedError, JobBusyError, RefusedError
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
@@ -49,7 +49,7 @@ def test_takeover_lets_the_next_driver_replace_the_live_one_and_no_later_driver(
     command = ("takeover", "orders", "--reason", REASON, "--coordinator", address)
     with connect(address) as client:
         first = opened(client, "first")
-        with pytest.raises(RefusedError, match="onceward takeover orders --reason WHY"):
+        with pytest.raises(JobBusyError, match="onceward takeover orders --reason WHY"):
             opened(client, "second")
         permitted, again = onceward(*command), onceward(*command)
         for said in (permitted, again):

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from onceward import KafkaSink, KafkaSource
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError, JobBusyError, RefusedError
 from onceward.coordinator.pipeline import generations
 from onceward.coordinator.pipeline.pipeline import Pipeline
 from onceward.coordinator.pipeline.progress import Progress
@@ -142,6 +142,25 @@ def test_a_stop_just_before_a_generation_begins_reaches_it(monkeypatch: pytest.M
 
     job = pipeline_of_runs(monkeypatch, Run)
     assert job._generations(members(), cast(Any, None)) is CloseReason.STOPPED
+
+
+def test_a_stop_ends_the_wait_for_another_driver_but_hides_no_other_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals: list[RefusedError] = [JobBusyError("another driver has the job"), RefusedError("an old copy")]
+
+    class Run:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            job.stop()
+
+        def stop(self) -> None:
+            pass
+
+        def run(self) -> CloseReason:
+            raise refusals.pop(0)
+
+    job = pipeline_of_runs(monkeypatch, Run)
+    assert job._generations(members(), cast(Any, None)) is CloseReason.STOPPED
+    with pytest.raises(RefusedError, match="an old copy"):
+        job._generations(members(), cast(Any, None))
 
 
 @pytest.mark.parametrize(("coordinator", "takes_over"), [("localhost:1", False), (None, True)])

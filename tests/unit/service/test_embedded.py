@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import CoordinatorLostError, RefusedError
+from onceward.coordinator.errors import CoordinatorLostError, JobBusyError, RefusedError
 from onceward.coordinator.protocol.answers import Trigger
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
@@ -170,7 +170,7 @@ def test_a_vanished_driver_is_replaced_after_its_grace_time(
 def test_waiting_for_another_driver_ends_when_the_program_stops(client: CoordinatorClient, job: str) -> None:
     settings = CheckpointSettings(lease="30s", stream_grace="30s")
     client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d1")
-    with pytest.raises(RefusedError):
+    with pytest.raises(JobBusyError):
         client.open_job(JobName(job), (SOURCE, SINK), settings, None, driver="d2", stopping=lambda: True)
 
 
