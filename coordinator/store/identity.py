@@ -70,7 +70,8 @@ def _bring_up_to_date(database: Database, version: str) -> None:
             "Nothing was changed. Use the version of onceward that wrote the store, or a newer one."
         )
     if steps:
-        migrations.migrate(database.connection, steps)
+        with database.translated(f"migrating it from schema version {version} to {SCHEMA_VERSION}"):
+            migrations.migrate(database.connection, steps)
         detail = "older versions of onceward cannot open it any more"
         said = {"event": "store_migrated", "from": version, "to": SCHEMA_VERSION, "detail": detail}
         _log.warning("%s", log_fields(said))

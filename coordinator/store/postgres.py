@@ -276,7 +276,7 @@ class PostgresDatabase(Database):
         if isinstance(getattr(error, "orig", error), psycopg.errors.InsufficientPrivilege):
             return StoreUnusableError(
                 f"The store {self.name} is not the role's to use: {cause_of(error)}, seen while {doing}. Give the role "
-                "the rights that the how-to names."
+                "the rights that the how-to names; the role that migrates a store must own its tables."
             )
         return StoreError(
             f"The store failed while {doing}: {cause_of(error)}. Whether the last write happened is unknown, so "

@@ -1,18 +1,16 @@
 """An older store is migrated in one transaction, or refused and left as it was."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import timedelta
-from types import MappingProxyType
 
 import pytest
 from sqlalchemy import Connection
 
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.values import CheckpointState
-from onceward.coordinator.store import identity, migrations
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
+from tests.support.newer_programs import newer
 from tests.support.places import Place
 from tests.support.stored_jobs import JOB, StoredJob
 
@@ -29,17 +27,6 @@ def add_row(connection: Connection) -> None:
 
 def fail(_connection: Connection) -> None:
     raise StoreError("no room")
-
-
-@contextmanager
-def newer(*steps: Callable[[Connection], None], first: int = NOW) -> Iterator[None]:
-    """Make this program one that is some versions newer."""
-    with pytest.MonkeyPatch.context() as patch:
-        known = {first + number: step for number, step in enumerate(steps)}
-        patch.setattr(migrations, "MIGRATIONS", MappingProxyType(known))
-        for module in (migrations, identity):
-            patch.setattr(module, "SCHEMA_VERSION", first + len(steps))
-        yield
 
 
 def written(place: Place) -> StoredJob:

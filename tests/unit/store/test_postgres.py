@@ -21,9 +21,10 @@ from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.postgres import PostgresDatabase
-from onceward.coordinator.store.schema import jobs
+from onceward.coordinator.store.schema import SCHEMA_VERSION, jobs
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_LABEL, MAX_TOKEN
+from tests.support.newer_programs import newer
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob, ids
 
@@ -224,6 +225,21 @@ def test_a_role_without_rights_is_refused_with_each_right_that_it_lacks(place: P
         job.checkpoints(3)
         assert store.prune([(JOB, 1)])
         assert store.load_jobs() == [job.durable]
+
+
+def test_a_role_that_does_not_own_an_older_store_is_refused_until_its_owner_has_migrated_it(
+    place: Place, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, schema = as_role(place, role), place.url[-17:]
+    place.open().close()
+    place.run(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    place.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    with newer(lambda connection: connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN later TEXT")):
+        with pytest.raises(StoreUnusableError, match="the role that migrates a store must own its tables") as refused:
+            Store.open(url, password="se cret")
+        place.open().close()
+        Store.open(url, password="se cret").close()
+    assert f"from schema version {SCHEMA_VERSION} to {SCHEMA_VERSION + 1}" in str(refused.value)
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
