@@ -81,14 +81,15 @@ def ask_master(master: str, directory: Path, **environment: str) -> tuple[int, d
     return done.returncode, {line["subject"]: line for line in json.loads(done.stdout)}
 
 
-def test_doctor_asks_executors_by_a_task_and_names_what_theirs_lack(tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", ["local[1]", "local-cluster[2,1,1024]"])
+def test_doctor_asks_executors_by_a_task_and_names_what_theirs_lack(master: str, tmp_path: Path) -> None:
     old = tmp_path / "libraries" / "pyarrow"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text("__version__ = '9.0'\n")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{old.parent}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
-    code, lines = ask_master("local[1]", tmp_path, PYSPARK_PYTHON=str(python))
+    code, lines = ask_master(master, tmp_path, PYSPARK_PYTHON=str(python))
     assert lines["executors: Python"]["level"] == lines["executors: confluent-kafka"]["level"] == "ok"
     old_one = lines["executors: pyarrow"]
     assert (old_one["level"], old_one["found"]) == ("error", "pyarrow is 9.0, at least 18 is needed")

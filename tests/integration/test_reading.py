@@ -150,7 +150,7 @@ def test_a_batch_read_begins_and_ends_at_the_named_offsets(spark: "SparkSession"
     )
     assert df.rdd.getNumPartitions() == 6
     assert df.columns == ["value", "offset"]
-    assert Counter(row["value"] for row in df.collect()) == Counter([*values(50)[10:20], *values(50, "w")])
+    assert Counter(bytes(row["value"]) for row in df.collect()) == Counter([*values(50)[10:20], *values(50, "w")])
 
 
 def test_assigned_partitions_alone_are_read(spark: "SparkSession", topics: Topics) -> None:
@@ -159,7 +159,7 @@ def test_assigned_partitions_alone_are_read(spark: "SparkSession", topics: Topic
         topics.fill(one, values(5, f"one{partition}-"), partition=partition)
         topics.fill(other, values(5, f"other{partition}-"), partition=partition)
     rows = read(spark.read, topics, None, assign=json.dumps({one: [1], other: [0]})).collect()
-    assert Counter(row["value"] for row in rows) == Counter([*values(5, "one1-"), *values(5, "other0-")])
+    assert Counter(bytes(row["value"]) for row in rows) == Counter([*values(5, "one1-"), *values(5, "other0-")])
 
 
 def produce_at(topics: Topics, topic: str, times: Sequence[int], *, partition: int = 0) -> None:

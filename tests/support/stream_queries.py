@@ -42,6 +42,7 @@ __all__ = [
     "Query",
     "expected",
     "feed",
+    "read",
     "records",
     "session",
 ]
@@ -200,18 +201,19 @@ def session(spark: "SparkSession", more: Mapping[str, str] | None = None) -> "Sp
     return small
 
 
-def _read(spark: "SparkSession", directory: Path) -> "DataFrame":
+def read(spark: "SparkSession", directory: Path) -> "DataFrame":
+    """The records of all files, one file in each batch."""
     return spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(directory))
 
 
 def _running_count(spark: "SparkSession", directory: Path) -> "DataFrame":
-    totals = _read(spark, directory).groupBy("k").agg(functions.count("*").alias("n"), functions.sum("v").alias("s"))
+    totals = read(spark, directory).groupBy("k").agg(functions.count("*").alias("n"), functions.sum("v").alias("s"))
     return totals.selectExpr("k AS key", "concat_ws('|', n, s) AS value")
 
 
 def _timed(spark: "SparkSession", directory: Path) -> "DataFrame":
     """Values are seconds since the epoch."""
-    timed = _read(spark, directory).withColumn("at", functions.timestamp_seconds("v"))
+    timed = read(spark, directory).withColumn("at", functions.timestamp_seconds("v"))
     return timed.withWatermark("at", f"{_DELAY_S} seconds")
 
 
@@ -222,7 +224,7 @@ def _window_count(spark: "SparkSession", directory: Path) -> "DataFrame":
 
 def _deduplication(spark: "SparkSession", directory: Path) -> "DataFrame":
     begin = functions.timestamp_seconds(functions.expr(f"v - v % {_WINDOW_S}"))
-    rows = _read(spark, directory).select("k", begin.alias("at")).withWatermark("at", f"{_DELAY_S} seconds")
+    rows = read(spark, directory).select("k", begin.alias("at")).withWatermark("at", f"{_DELAY_S} seconds")
     once = rows.dropDuplicates(["k", "at"])
     return once.selectExpr("concat_ws(' ', unix_seconds(at), k) AS key", "'seen' AS value")
 

@@ -210,8 +210,8 @@ class StreamingPipeline:
         writer = self._query(spark).writeStream.outputMode(self._output_mode)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        location = self._checkpoint_location
-        return writer.option("checkpointLocation", location).queryName(self._job).foreachBatch(sink).start()
+        location, name = self._checkpoint_location, str(self._job)  # PySpark 4.0 refuses subclasses of str
+        return writer.option("checkpointLocation", location).queryName(name).foreachBatch(sink).start()
 
 
 def _problems(query: object, output_mode: str, trigger: object, allow_complete_mode: bool) -> "list[str]":
