@@ -221,13 +221,14 @@ def test_a_job_with_a_shuffle_is_refused_where_spark_may_recompute_files_for_som
     if not bench.spark.conf.isModifiable(checksums):
         pytest.skip("this Spark has no checksums of shuffles: in our session, a stage that has lost its input fails")
     bench.fill(0, 10)
+    former = bench.spark.conf.get(checksums)
     bench.spark.conf.set(checksums, "false")
     try:
         with pytest.raises(PreflightError, match="shuffle"):
             bench.pipeline(lambda df: df.select("key", "value").repartition(2)).run()
         bench.pipeline(through_spark).run()
     finally:
-        bench.spark.conf.unset(checksums)
+        bench.spark.conf.set(checksums, str(former))
     assert_exactly_once(bench.topics, bench.source, bench.sink)
 
 
