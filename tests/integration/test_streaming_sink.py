@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import GroupedData
 from typer.testing import CliRunner
 
-from onceward import KafkaSink, StreamSink
+from onceward import KafkaSink, StreamingPipeline, StreamSink
 from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
@@ -174,6 +174,23 @@ def test_a_deleted_or_older_checkpoint_directory_halts_the_job_before_anything_i
     newest.rename(counting.checkpoint)
     assert counting.run() is CloseReason.FINISHED
     assert counting.written() == expected(files)
+
+
+@pytest.mark.timeout(300)
+def test_a_query_that_spark_refuses_ends_its_program_instead_of_starting_again(counting: Counting) -> None:
+    counting.feed(records(1))
+    pipeline = StreamingPipeline(
+        job=counting.job,
+        query=lambda spark: counting.query.build(spark, counting.directory / "input").select("nothing"),
+        sink=KafkaSink(counting.topics.servers, topic=counting.topic),
+        checkpoint_location=counting.checkpoint,
+        output_mode=counting.query.output_mode,
+        trigger={"availableNow": True},
+        spark=counting.spark,
+        state_dir=counting.directory / "state",
+    )
+    with pytest.raises(AnalysisException, match="nothing"):
+        pipeline.run()
 
 
 class Losing(KafkaCommitter):

@@ -144,7 +144,7 @@ class StreamingPipeline:
         """Run until the query has processed what is available, a signal or :meth:`stop` ends it, or a person must act.
 
         A query that fails is started again, with Spark's checkpointLocation, after the delays of ``restart``. Final
-        errors are raised as by ``Pipeline.run``.
+        errors are raised as by ``Pipeline.run``, and what keeps the first query from being made or started as it is.
         """
         exit_with_codes()
         with contextlib.ExitStack() as stack:
@@ -185,10 +185,12 @@ class StreamingPipeline:
     def _queries(self, spark: "SparkSession", sink: StreamSink) -> CloseReason:
         """Run the query again and again until it ends without an error, or with a final one."""
         restarts = Restarts(self._restart)
+        query: StreamingQuery | None = None
         while not self._stopping.is_set():
             began, before = time.monotonic(), sink.batches
             try:
-                return sink.await_termination(self._start(spark, sink))
+                query = self._start(spark, sink)
+                return sink.await_termination(query)
             except FINAL:
                 raise
             except Exception as error:
@@ -200,7 +202,7 @@ class StreamingPipeline:
                 following = restarts.after(
                     error, settled=sink.batches - before, failed=1, lasted=time.monotonic() - began
                 )
-                if sink.ended or following.delay is None:
+                if sink.ended or following.delay is None or query is None:  # never started: the program is wrong
                     raise
                 _log.warning("job %s: starting the query again in %.1f s: %s", self._job, following.delay, error)
                 self._stopping.wait(following.delay)
