@@ -193,6 +193,38 @@ def test_a_query_that_spark_refuses_ends_its_program_instead_of_starting_again(c
         pipeline.run()
 
 
+def test_a_query_continues_after_a_savepoint_with_the_checkpoint_location_of_that_time(counting: Counting) -> None:
+    files = records(5)
+    place = ["--state-dir", str(counting.directory / "state")]
+    counting.feed(files[:2])
+    with counting.open() as opened:
+        query = counting.writer().trigger(processingTime="100 milliseconds").foreachBatch(opened).start()
+        wait_until(lambda: counting.written() == expected(files[:2]), "both batches are visible", LIMIT_S)
+        saved = CliRunner().invoke(app, ["savepoint", counting.job, "--name", "before", *place])
+        assert saved.exit_code == 0, saved.output
+        query.stop()
+        opened.await_termination(query)
+    older = shutil.copytree(counting.checkpoint, counting.directory / "older")
+    counting.feed(files[2:4])
+    counting.run()
+
+    skipped = ["--skip-input", "totals:0", "--to", "5", "--reason", "a test"]
+    refused = CliRunner().invoke(app, ["resolve", counting.job, *skipped, *place, "--yes"])
+    assert "start the query with its source's own option" in str(refused.exception)
+
+    words = ["--from", saved.stdout.split()[-1], "--reason", "a test", "--yes"]
+    restored = CliRunner().invoke(app, ["restore", counting.job, *words, *place])
+    assert restored.exit_code == 0, restored.output
+    counting.feed(files[4:])
+    with pytest.raises(HaltedError, match="Put back a checkpointLocation that ends with batch 1"):
+        counting.run()
+    shutil.rmtree(counting.checkpoint)
+    older.rename(counting.checkpoint)
+    assert counting.run() is CloseReason.FINISHED
+    repeated = expected(files[:4]) - expected(files[:2])
+    assert counting.written() == expected(files) + repeated
+
+
 class Losing(KafkaCommitter):
     """Before one commit, aborts the first transaction of it, as a person with rights on the cluster can."""
 
