@@ -109,7 +109,7 @@ class RefusedError(OncewardError):
 
 
 class JobBusyError(RefusedError):
-    """Another driver has the job, and the wait for its end was too long. Nothing was read or written."""
+    """Another driver has the job, and the wait for its end was too long or was stopped. Nothing was read or written."""
 
 
 class StoreError(OncewardError):
