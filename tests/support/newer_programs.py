@@ -14,7 +14,7 @@ __all__ = ["newer"]
 
 
 @contextmanager
-def newer(*steps: Callable[[Connection], None], first: int = SCHEMA_VERSION) -> Iterator[None]:
+def newer(*steps: Callable[[Connection], object], first: int = SCHEMA_VERSION) -> Iterator[None]:
     """Make this program one that is some versions newer."""
     with pytest.MonkeyPatch.context() as patch:
         known = {first + number: step for number, step in enumerate(steps)}
