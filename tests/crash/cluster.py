@@ -1,4 +1,5 @@
-"""Executors of a standalone Spark cluster come and go, and are decommissioned, under a running job."""
+"""Executors of a standalone Spark cluster come and go under a running job: by hand, by dynamic allocation, by being
+decommissioned."""
 
 import os
 import signal
@@ -15,10 +16,17 @@ from tests.support.schedules import Kill, Schedule
 from tests.support.spark_cluster import SMALL, standalone
 from tests.support.waiting import wait_until
 
-__all__ = ["change_executors", "decommission"]
+__all__ = ["allocate", "change_executors", "decommission"]
 
 _EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 _CORES = "--conf spark.executor.cores=1 --conf spark.cores.max=4"
+_ALLOCATION = (
+    "--conf spark.dynamicAllocation.enabled=true --conf spark.dynamicAllocation.shuffleTracking.enabled=true "
+    "--conf spark.dynamicAllocation.minExecutors=1 --conf spark.dynamicAllocation.maxExecutors=2 "
+    "--conf spark.dynamicAllocation.schedulerBacklogTimeout=1s --conf spark.dynamicAllocation.executorIdleTimeout=2s"
+)
+_SLOTS = 24
+"""Enough for tasks to wait for more than a second: then Spark asks for an executor."""
 _STANDS_STILL = f"{KillPoint.TASK_BEFORE_RECEIPT.value}:3"
 """In the middle of the Python worker's third slot."""
 _LIMIT_S = 300.0
@@ -41,6 +49,26 @@ def change_executors(harness: Harness, name: str) -> Schedule:
                 left.end()
 
         return judged(harness, Schedule(part="spark", name=name), _setup(master), body)
+
+
+def allocate(harness: Harness, name: str) -> Schedule:
+    """Spark starts a second executor while tasks wait, and ends one while the input pauses; kill the one it started."""
+    with standalone(harness) as (master, workers, _start):
+
+        def body(job: Job) -> None:
+            for _ in range(2):
+                wait_until(lambda: len(_executors(workers)) == 2, "Spark starts a second executor", _LIMIT_S)
+                job.settles(2)
+                job.feeder.flowing.clear()
+                wait_until(lambda: len(_executors(workers)) == 1, "Spark ends an idle executor", _LIMIT_S)
+                job.feeder.flowing.set()
+            wait_until(lambda: len(_executors(workers)) == 2, "Spark starts a second executor", _LIMIT_S)
+            allocated = Kill(process="executor JVM, allocated", place=ANY_TIME)
+            job.kill(allocated, partial(os.kill, max(_executors(workers)), signal.SIGKILL))
+            job.settles(2)
+
+        setup = _setup(master, _ALLOCATION, min_partitions=_SLOTS)
+        return judged(harness, Schedule(part="spark", name=name), setup, body)
 
 
 def decommission(harness: Harness, name: str) -> Schedule:
@@ -68,9 +96,9 @@ def decommission(harness: Harness, name: str) -> Schedule:
         )
 
 
-def _setup(master: str, *more: str) -> Setup:
+def _setup(master: str, *more: str, min_partitions: int | None = None) -> Setup:
     spark = " ".join((f"--master {master} {SMALL} {_CORES}", *more))
-    return Setup(spark=spark, per_checkpoint=5000, settings={"lease": "5s"}, rate=40)
+    return Setup(spark=spark, per_checkpoint=5000, settings={"lease": "5s"}, rate=40, min_partitions=min_partitions)
 
 
 def _said(directory: Path, words: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
-from tests.crash.cluster import change_executors, decommission
+from tests.crash.cluster import allocate, change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.leaders import (
@@ -129,6 +129,7 @@ def _spark(plan: Plan) -> Iterator[Schedule]:
         yield kill_in_spark(harness, "local-cluster", seed=plan.seed, times=3)
         yield kill_standalone(harness, "standalone", seed=plan.seed)
         yield change_executors(harness, "executors-come-and-go")
+        yield allocate(harness, "dynamic-allocation")
         yield decommission(harness, "decommissioned")
 
 

@@ -10,7 +10,7 @@ from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
-from tests.crash.cluster import change_executors, decommission
+from tests.crash.cluster import allocate, change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.leaders import FAULTS, LEADER_SCENES, faulty_harness, leader_points, visit_leader
@@ -148,6 +148,12 @@ def test_a_broker_with_a_full_disk_leaves_and_the_job_continues_without_it(tmp_p
 @pytest.mark.timeout(1800)
 def test_executors_come_and_go_between_the_checkpoints_of_a_living_cluster(harness: Harness) -> None:
     assert_good(change_executors(harness, "executors-come-and-go"))
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_spark_allocates_executors_and_ends_them_under_a_living_job(harness: Harness) -> None:
+    assert_good(allocate(harness, "dynamic-allocation"))
 
 
 @pytest.mark.crash

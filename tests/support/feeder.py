@@ -1,5 +1,7 @@
 """Feeds a topic while processes die: an ordinary idempotent producer in a thread, independent of Onceward."""
 
+import threading
+
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.support.background import Background
@@ -18,6 +20,9 @@ class Feeder(Background):
     def __init__(self, servers: str, topic: str, *, partitions: int, rate: int) -> None:
         super().__init__("feeder")
         self._topic, self._partitions, self._rate = topic, partitions, rate
+        self.flowing = threading.Event()
+        """Cleared for a pause."""
+        self.flowing.set()
         self._errors: list[KafkaError] = []
         self._confirmed = 0
         self._producer = Producer(
@@ -41,7 +46,7 @@ class Feeder(Background):
     def work(self) -> None:
         number = 0
         while not self.over.is_set():
-            for _ in range(max(1, int(self._rate * _TICK_S))):
+            for _ in range(max(1, int(self._rate * _TICK_S)) if self.flowing.is_set() else 0):
                 for partition in range(self._partitions):
                     key = b"key-%d-%d" % (partition, number % _KEYS)
                     self._producer.produce(self._topic, b"%d-%d" % (partition, number), key, partition)
