@@ -56,13 +56,17 @@ def allocate(harness: Harness, name: str) -> Schedule:
     with standalone(harness) as (master, workers, _start):
 
         def body(job: Job) -> None:
+            def reaches(number: int) -> None:
+                what = f"Spark has {number} executors"
+                wait_until(lambda: len(_executors(workers)) == number, what, _LIMIT_S)
+
             for _ in range(2):
-                wait_until(lambda: len(_executors(workers)) == 2, "Spark starts a second executor", _LIMIT_S)
+                reaches(2)
                 job.settles(2)
                 job.feeder.flowing.clear()
-                wait_until(lambda: len(_executors(workers)) == 1, "Spark ends an idle executor", _LIMIT_S)
+                reaches(1)
                 job.feeder.flowing.set()
-            wait_until(lambda: len(_executors(workers)) == 2, "Spark starts a second executor", _LIMIT_S)
+            reaches(2)
             allocated = Kill(process="executor JVM, allocated", place=ANY_TIME)
             job.kill(allocated, partial(os.kill, max(_executors(workers)), signal.SIGKILL))
             job.settles(2)

@@ -301,14 +301,14 @@ def test_a_lost_transaction_of_an_adapted_shuffle_is_written_again(counting: Cou
     adaptive = "spark.sql.adaptive.streaming.stateless.enabled"
     if not counting.spark.conf.isModifiable(adaptive):
         pytest.skip("this Spark does not adapt queries")
-    for setting, value in {
+    settings = {
         "spark.sql.shuffle.partitions": "24",
         adaptive: "true",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "100b",
         "spark.sql.adaptive.coalescePartitions.minPartitionSize": "100b",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    }.items():
-        counting.spark.conf.set(setting, value)
+    }
+    counting.spark = stream_queries.session(counting.spark, settings)
     counting.query = stream_queries.Query(output_mode="append", build=_gathered, oracle=lambda _: {})
     files = records(4)
     counting.feed(files)
@@ -329,8 +329,8 @@ def test_every_kind_of_state_stays_exact_when_partitions_share_transactions(coun
     if name == "processor" and not hasattr(GroupedData, "transformWithState"):
         pytest.skip("this Spark has no transformWithState with rows")
     counting.query = stream_queries.QUERIES[name]
-    for setting, value in {**counting.query.settings, "spark.sql.shuffle.partitions": "12"}.items():
-        counting.spark.conf.set(setting, value)
+    settings = {**counting.query.settings, "spark.sql.shuffle.partitions": "12"}
+    counting.spark = stream_queries.session(counting.spark, settings)
     files = records(6)
     for part in (files[:4], files[4:]):
         counting.feed(part)

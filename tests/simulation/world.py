@@ -298,11 +298,10 @@ class SimulatedWorld:
             current = durable is not None and durable.generation == sink.generation and durable.driver is not None
             if current and not self._promoted:  # a copy grants the same generation to another driver
                 self.checker.fail(Invariant.I7, f"the driver of the current generation {sink.generation} is fenced")
-        except JobBusyError as error:
-            self.note(process.name, f"refused: {error}")
         except RefusedError as error:
             self.note(process.name, f"refused: {error}")
-            self._refuse(str(error))
+            if not isinstance(error, JobBusyError):
+                self._refuse(str(error))
         except OncewardError as error:
             self.note(process.name, f"left: {type(error).__name__}: {error}")
         clock.kill(process)
