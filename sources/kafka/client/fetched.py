@@ -114,7 +114,7 @@ class Fetched(NamedTuple):
     """The result of one consumer call."""
 
     records: list[Records]
-    """In order of arrival."""
+    """One of each partition, in the order of its offsets."""
     events: list[Event]
 
 
@@ -140,16 +140,29 @@ def _structures(addresses: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
 
 
 def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -> Iterator[Records]:
-    topics, partitions = messages["rkt"], messages["partition"]
-    cuts = np.flatnonzero((topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])) + 1
-    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(messages)], strict=True):
+    cuts = _cuts(messages)
+    if len(cuts) > 1:  # one fetch after the other: join what each partition sent, as each piece costs half a millisecond
+        order = np.lexsort((messages["partition"], messages["rkt"]))  # stable
+        addresses, messages = addresses[order], messages[order]
+        cuts = _cuts(messages)
+    for begin, end in zip([0, *cuts], [*cuts, len(messages)], strict=True):
         if begin < end:
+            first = messages[begin]
             yield Records(
-                lib.topic_name(int(topics[begin])).decode(),
-                int(partitions[begin]),
+                lib.topic_name(int(first["rkt"])).decode(),
+                int(first["partition"]),
                 addresses[begin:end],
                 messages[begin:end],
             )
+
+
+def _cuts(messages: npt.NDArray[Any]) -> list[int]:
+    """Return where the partition changes."""
+    topics, partitions = messages["rkt"], messages["partition"]
+    cuts: list[int] = (
+        np.flatnonzero((topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])) + 1
+    ).tolist()
+    return cuts
 
 
 def _event(address: int, message: np.void) -> Event:
