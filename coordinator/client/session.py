@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self, TypeVar
 
+import grpc
+
 from onceward.coordinator.client.calls import Caller, generation_over, open_channel
 from onceward.coordinator.client.pieces import in_pieces
 from onceward.coordinator.client.renewing import RenewThread
@@ -76,6 +78,7 @@ def connect(
     links: Links | None = None,
     tls: CoordinatorTls | None = None,
     token: str | None = None,
+    channel: grpc.Channel | None = None,
 ) -> "CoordinatorClient":
     """Return a client of the coordinator at ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Connects on first use.
 
@@ -83,10 +86,12 @@ def connect(
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
     :param links: records that the coordinator does not answer.
     :param tls: for a coordinator with TLS. A socket (``unix:``) never uses it.
+    :param channel: of a coordinator in this process, which needs no address.
     :param token: ``env:NAME`` or ``file:PATH``, for a coordinator that knows its peers by tokens.
     """
     seconds = as_duration(patience).total_seconds()
-    channel = open_channel(address, keep_alive, tls, token)
+    if channel is None:
+        channel = open_channel(address, keep_alive, tls, token)
     return CoordinatorClient(Caller(channel, address, patience_s=seconds, broken=broken, links=links, tls=tls))
 
 

@@ -99,7 +99,7 @@ def connect_to(
             stack.callback(embedded.close)
         if page is not None:
             page.attach(embedded.address, embedded.address)
-        client = connect(embedded.address, broken=lambda: embedded.failed, links=links)
+        client = connect(embedded.address, broken=lambda: embedded.failed, links=links, channel=embedded.channel())
     else:
         full = access.completed()
         client = connect(access.address, links=links, tls=full.tls, token=full.token)

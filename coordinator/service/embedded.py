@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
+
+import grpc
 
 from onceward.coordinator.errors import CoordinatorLostError, StoreError
+from onceward.coordinator.service.direct import DirectChannel
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
@@ -46,6 +49,7 @@ class EmbeddedCoordinator:
         self._failure: StoreError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._server: CoordinatorServer | None = None
         self._closed = False
         try:
             self.address = f"unix:{self._places.socket()}"
@@ -62,6 +66,12 @@ class EmbeddedCoordinator:
         except BaseException:
             self.close()
             raise
+
+    def channel(self) -> grpc.Channel:
+        """Return a channel for clients in this process, which needs no socket."""
+        assert self._loop is not None, "it has started"
+        assert self._server is not None, "it has started"
+        return cast(grpc.Channel, DirectChannel(self._loop, self._server.find))
 
     @property
     def failed(self) -> StoreError | None:
@@ -98,6 +108,7 @@ class EmbeddedCoordinator:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = CoordinatorServer(self._store, options=self._options, checkers=self._checkers)
+        self._server = server
         await server.start(self.address)
         self._ready.set()
         stopped = asyncio.create_task(self._stop.wait())

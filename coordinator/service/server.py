@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
@@ -113,6 +114,11 @@ class CoordinatorServer:
     def engine(self) -> Engine:
         assert self.coordinator is not None, "it stands by"
         return self.coordinator.engine
+
+    def find(self, call: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Return what handles a call from this process, which passes no door."""
+        observer = self._options.observer
+        return (self._gate if observer is None else counted(self._gate, observer.rejected)).service(call)
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).

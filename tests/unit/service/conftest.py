@@ -30,9 +30,11 @@ def coordinator(tmp_path: Path) -> Iterator[EmbeddedCoordinator]:
         yield coordinator
 
 
-@pytest.fixture
-def client(coordinator: EmbeddedCoordinator) -> Iterator[CoordinatorClient]:
-    with connect(coordinator.address, patience="10s", broken=lambda: coordinator.failed) as client:
+@pytest.fixture(params=["socket", "direct"])
+def client(request: pytest.FixtureRequest, coordinator: EmbeddedCoordinator) -> Iterator[CoordinatorClient]:
+    channel = coordinator.channel() if request.param == "direct" else None
+    broken = lambda: coordinator.failed  # noqa: E731
+    with connect(coordinator.address, patience="10s", broken=broken, channel=channel) as client:
         yield client
 
 
