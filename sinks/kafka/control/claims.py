@@ -32,7 +32,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Coordinator
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from onceward.sinks.kafka.control.transactions import Code
+from onceward.sinks.kafka.control.transactions import Code, end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
@@ -93,6 +93,9 @@ class ClaimHolder:
         """Id and epoch to write with. None: other processes must be fenced first."""
         self._used = False
         """Whether a request was sent under that epoch."""
+        self._raising = False
+        """Whether the commit itself begins the next epoch (transaction.version 2). Offsets then need no announcement,
+        and the next write no InitProducerId (KIP-890)."""
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
@@ -164,25 +167,37 @@ class ClaimHolder:
         for fenced in (False, True) if look else (True,):
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
-            offset = _offset(self._control, self._name, stable=True)
-            if offset.code != ErrorCode.NONE:
-                return offset.code
-            found = _parse(self._job, offset)
+            code, found = self._look(claim, seen, stable=True)
+            if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
+                # A holder has its next claim under way most of the time: the one before it shows whether it is another.
+                self._look(claim, seen, stable=False)
+            if code != ErrorCode.NONE:
+                return code
             if fenced and found == claim:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
-            if found is not None and found != claim and found not in seen:
-                raise ClaimChangedError(
-                    f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
-                    f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
-                    "What is settled stays; nothing further is written. Stop this process; or stop the other one and "
-                    f"start this one again: the refusal names the claim, and onceward adopt {self._job} permits it."
-                )
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
         return self._write(claim)
+
+    def _look(self, claim: Claim, seen: Collection[Claim], *, stable: bool) -> tuple[Code, Claim | None]:
+        """Read the present claim. Raises ClaimChangedError if it is another one than ``claim`` and ``seen``."""
+        offset = _offset(self._control, self._name, stable=stable)
+        found = _parse(self._job, offset) if offset.code == ErrorCode.NONE else None
+        if found is not None and found != claim and found not in seen:
+            raise ClaimChangedError(
+                f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
+                f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
+                "What is settled stays; nothing further is written. Stop this process; or stop the other one and "
+                f"start this one again: the refusal names the claim, and onceward adopt {self._job} permits it."
+            )
+        return offset.code, found
 
     def _fence(self) -> Code:
         """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
         self._producer, self._prepared = None, None
+        try:
+            self._raising = end_txn_version(self._control) >= 5
+        except ControlPlaneError as error:
+            return NoAnswer(why=str(error))
         return self._initialise((-1, -1))
 
     def _initialise(self, expected: tuple[int, int]) -> Code:
@@ -209,8 +224,16 @@ class ClaimHolder:
         if self._prepared != claim and (code := self._stage(claim)) != ErrorCode.NONE:
             return code
         self._prepared = None
-        kind = CoordinatorKind.TRANSACTION
-        return (run or self._run)(self._sending(kind, EndTxnRequest, committed=True, min_version=3, max_version=4))
+        lowest, highest = (5, 5) if self._raising else (3, 4)
+        return (run or self._run)(
+            self._sending(
+                CoordinatorKind.TRANSACTION,
+                EndTxnRequest,
+                committed=True,
+                min_version=lowest,
+                max_version=highest,
+            )
+        )
 
     def _stage(self, claim: Claim) -> Code:
         """Do all but the commit. Discards a write that was staged before and not committed."""
@@ -219,11 +242,19 @@ class ClaimHolder:
         if self._producer is not None and self._used and (code := self._initialise(self._producer)) != ErrorCode.NONE:
             return code
         self._used = True
-        # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
-        code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
-        if code != ErrorCode.NONE:
-            return code
-        return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **_offset_commit(self._name, claim))
+        lowest, highest = (5, 5) if self._raising else (3, 4)
+        if not self._raising:
+            # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
+            code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
+            if code != ErrorCode.NONE:
+                return code
+        return self._send(
+            CoordinatorKind.GROUP,
+            TxnOffsetCommitRequest,
+            **_offset_commit(self._name, claim),
+            min_version=lowest,
+            max_version=highest,
+        )
 
     def _run(self, operation: Waves[_T]) -> _T:
         return self._control.run(operation)[0]
@@ -236,7 +267,10 @@ class ClaimHolder:
             return NoAnswer(why="an earlier request was not answered")
         producer_id, epoch = self._producer
         sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
-        code = _code((yield from self._asking(kind, sent)))
+        answer = yield from self._asking(kind, sent)
+        code = _code(answer)
+        if self._raising and code == ErrorCode.NONE and request is EndTxnRequest:
+            self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
         if isinstance(code, NoAnswer) or code in _UNKNOWN:
             # It may still be carried out, whatever is sent after it: only a new epoch prevents that.
             self._producer = None
@@ -272,8 +306,6 @@ def _offset_commit(group: str, claim: Claim) -> dict[str, object]:
         "member_id": "",
         "group_instance_id": None,
         "topics": [topic(name=RECEIPT_TOPIC, partitions=[partition])],
-        "min_version": 3,
-        "max_version": 4,
     }
 
 

@@ -67,7 +67,7 @@ class Storage:
         return answers.Coded(error_code=ErrorCode.NONE)
 
     def txn_offset_commit(self, node: int, request: Any, now: float) -> answers.OffsetsCommitted:
-        """TxnOffsetCommitRequest as the product sends it, up to version 4."""
+        """TxnOffsetCommitRequest, at the version it is pinned to."""
         offsets = {
             (str(topic.name), int(partition.partition_index)): Offset(
                 offset=int(partition.committed_offset), metadata=str(partition.committed_metadata or "")
@@ -81,6 +81,7 @@ class Storage:
             producer_id=int(request.producer_id),
             producer_epoch=int(request.producer_epoch),
             offsets=offsets,
+            implicit=int(request._max_version) >= 5,
         )
         code = self.commit_in_transaction(node, commit, now).error_code
         return answers.OffsetsCommitted(
