@@ -64,6 +64,10 @@ class Runtime(Protocol):
 class Threads:
     """The runtime for production."""
 
+    def __init__(self) -> None:
+        # kept: to start a thread takes 3 ms while other threads are busy, and each checkpoint needs one
+        self._beside = ThreadPoolExecutor(thread_name_prefix="onceward-beside")
+
     def monotonic(self) -> float:
         return time.monotonic()
 
@@ -83,10 +87,7 @@ class Threads:
         return _PoolOfOne(name)
 
     def beside(self, call: Callable[[], T]) -> Callable[[], T]:
-        with_one = ThreadPoolExecutor(1, "onceward-beside")
-        result = with_one.submit(call)
-        with_one.shutdown(wait=False)
-        return result.result
+        return self._beside.submit(call).result
 
 
 class _PoolOfOne:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -203,7 +204,8 @@ class KafkaSink(Sink):
         )
 
     def stay(self) -> StayingWriter:
-        return self.write()
+        writer = self.write()
+        return replace(writer, stays=True) if isinstance(writer, KafkaSlotWriter) else writer
 
     def explain(self, cause: str) -> str | None:
         """Explain records above a topic's limit: the topics and their present limits."""

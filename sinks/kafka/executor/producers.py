@@ -40,6 +40,10 @@ __all__ = [
 
 _LOGGER = logger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
+_AHEAD_OF_A_STAYING_TASK = 2
+"""Producers. Making one takes 40 ms on two idle cores, and a task may be cut every 25."""
+_LINGER_OF_A_STAYING_TASK_MS = 1
+"""It hands over few batches, each complete, and what is sent before the cut need not be sent after it."""
 _STALE_AFTER_S = 300.0
 """A producer older than this is replaced: its connections or broker state may be gone, and partitions added."""
 
@@ -92,6 +96,8 @@ class PoolKey:
     """Topics to write to."""
     batch_limit: int | None = None
     """Bytes; see `producer_settings`."""
+    stays: bool = False
+    """For a task that stays."""
 
 
 @dataclass(kw_only=True)
@@ -138,8 +144,9 @@ class ProducerPool:
         self.key = key
         self._seat = take_seat(key.job, key.sink, key.generation)
         self._ahead: deque[_Making] = deque()
-        self.most_ahead = 1
+        self._most_ahead = _AHEAD_OF_A_STAYING_TASK if key.stays else 1
         """Producers that are prepared ahead."""
+        self._retired: PreparedProducer | None = None
         self._taken = False
         """Whether `take` was called. A process that writes one slot must not leave an unused id at the brokers."""
 
@@ -157,7 +164,7 @@ class ProducerPool:
             self._seat.strike(prepared.id.n)
         else:
             prepared = self._make(self._next(committed)[0])
-        while self._taken and len(self._ahead) < self.most_ahead:
+        while self._taken and len(self._ahead) < self._most_ahead:
             self._ahead.append(_Making(self, *self._next(committed)))
         self._taken = True
         return prepared
@@ -165,6 +172,11 @@ class ProducerPool:
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
         """Record that the id's transaction is flushed and voted for; the id waits until that is known as committed."""
         self._seat.keep(identifier.n, checkpoint)
+
+    def retire(self, prepared: PreparedProducer | None) -> None:
+        """Drop a producer whose transaction stays open. Destroying the client takes 1 to 3 ms: in a task that stays a
+        thread does it, because the driver waits for the vote."""
+        self._retired = prepared if self.key.stays else None
 
     def failed(self) -> None:
         """Record a failed attempt: its id is struck out and never reused. Producers prepared ahead are discarded too,
@@ -199,8 +211,10 @@ class ProducerPool:
     def _make(self, number: int) -> PreparedProducer:
         identifier = self._id(number)
         cluster = self.key.cluster
+        linger = {"linger.ms": _LINGER_OF_A_STAYING_TASK_MS} if self.key.stays else {}
         settings: dict[str, str | int | float | bool] = {
             **producer_settings(cluster, self.key.batch_limit),
+            **{key: value for key, value in linger.items() if key not in cluster.config},
             **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,
@@ -234,6 +248,7 @@ class _Making:
         self._thread.start()
 
     def _run(self, pool: ProducerPool, number: int, last: int) -> None:
+        pool.retire(None)
         try:
             self._prepared = pool._make(number)
             pool._seat.keep(number, last)

@@ -6,8 +6,7 @@ A thread adds the receipt once the first records are on their way, which hides i
 records. This is safe: a receipt is committed or aborted with its transaction, and the vote waits for the receipt and
 for the flush, which reports delivery failures (see ``delivery.py``).
 
-After the vote the producer's reference is dropped, which leaves the transaction open: any process with the committable
-ends it.
+After the vote the producer is dropped, which leaves the transaction open: any process with the committable ends it.
 """
 
 import contextlib
@@ -39,8 +38,6 @@ COMMITTED_OPTION = "committed"
 _RECEIPT_TOPIC = "onceward"  # as in receipts.py, which executors cannot import
 _CALL_LIMIT_S = 30.0
 _ABORT_LIMIT_S = 5.0
-_AHEAD_OF_A_STAYING_TASK = 2
-"""Producers. Making one takes 40 ms on two idle cores, and a task may be cut every 25."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +52,8 @@ class KafkaSlotWriter:
     transaction_timeout_ms: int
     batch_limit: int | None = None
     """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
+    stays: bool = False
+    """For tasks that stay."""
 
     def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
         """Write ``batches`` in one transaction and vote.
@@ -78,15 +77,12 @@ class KafkaSlotWriter:
             _abort(prepared, pool)
             raise
         pool.voted(prepared.id, task.checkpoint)
-        # Dropping the last reference destroys the client; the transaction stays open.
-        del prepared
+        pool.retire(prepared)
         return vote
 
     def mark(self, task: CheckpointTask) -> str:
-        """Return the worker part of this process's transactional ids. The task stays."""
-        pool = self._pool(task)
-        pool.most_ahead = _AHEAD_OF_A_STAYING_TASK
-        return pool.worker
+        """Return the worker part of this process's transactional ids."""
+        return self._pool(task).worker
 
     def _pool(self, task: CheckpointTask) -> ProducerPool:
         return pool_for(
@@ -98,6 +94,7 @@ class KafkaSlotWriter:
                 transaction_timeout_ms=self.transaction_timeout_ms,
                 topics=self.topics,
                 batch_limit=self.batch_limit,
+                stays=self.stays,
             )
         )
 

@@ -141,7 +141,9 @@ def _structures(addresses: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
 
 def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -> Iterator[Records]:
     cuts = _cuts(messages)
-    if len(cuts) > 1:  # one fetch after the other: join what each partition sent, as each piece costs half a millisecond
+    if (
+        len(cuts) > 1
+    ):  # one fetch after the other: join what each partition sent, as each piece costs half a millisecond
         order = np.lexsort((messages["partition"], messages["rkt"]))  # stable
         addresses, messages = addresses[order], messages[order]
         cuts = _cuts(messages)
@@ -159,9 +161,7 @@ def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -
 def _cuts(messages: npt.NDArray[Any]) -> list[int]:
     """Return where the partition changes."""
     topics, partitions = messages["rkt"], messages["partition"]
-    cuts: list[int] = (
-        np.flatnonzero((topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])) + 1
-    ).tolist()
+    cuts: list[int] = (np.flatnonzero((topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])) + 1).tolist()
     return cuts
 
 

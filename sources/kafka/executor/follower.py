@@ -1,8 +1,8 @@
 """Reads partitions on and on, from cut to cut, for a task that stays. Runs on executors.
 
 One client keeps its partitions, connections and what it has fetched for as long as the task lives: nothing is fetched
-twice. It waits for the first record after a cut, which begins the slot's transaction; then it takes what has come every
-few milliseconds.
+twice. After a cut it waits for a record, which begins the slot's transaction, and takes all others that are there; then
+it takes what has come every few milliseconds.
 
 A position stands right after the last record that was taken, whose leader epoch it keeps (epochs.py). The markers of
 transactions behind it are left for the next cut: their epoch is not known here, and a position with a wrong one would
@@ -134,6 +134,10 @@ class KafkaFollower:
             if made and since is None:
                 since = time.monotonic()
                 self._news()
+                # Add all that is there: its transaction then reaches most partitions long before the cut, and less is
+                # left to read and write after that.
+                more, heard = self._some(self._rows, 0.0, heard)
+                made = [pa.concat_batches([*made, *more])]
             for batch in made:
                 yield from bounded(batch, self._limits.batch_bytes)
                 heard = time.monotonic()  # the consumer of the batches may be slow

@@ -326,6 +326,7 @@ class Clock(Threads):
     """Time passes only during a sleep or a wait."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
 
     def monotonic(self) -> float:

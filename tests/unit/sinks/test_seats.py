@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -237,8 +238,7 @@ def test_an_id_that_was_made_ahead_is_not_used_once_it_is_offered_no_longer(proc
 @pytest.mark.usefixtures("made")
 def test_producers_of_a_task_that_stays_are_made_ahead_under_ids_of_their_own() -> None:
     """Each transaction is settled while the next one is written."""
-    pool, used, committed = ProducerPool(KEY), set[str](), dict[str, int]()
-    pool.most_ahead = 2
+    pool, used, committed = ProducerPool(replace(KEY, stays=True)), set[str](), dict[str, int]()
     for checkpoint in range(1, 200):
         identifier = pool.take(committed).id
         ahead = [made.result() for made in pool._ahead]

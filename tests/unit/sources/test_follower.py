@@ -125,6 +125,15 @@ def test_everything_is_read_once_from_cut_to_cut_without_limits(follow: Callable
     assert [each["start"] for each in second["ranges"]] == ends(first)
 
 
+@pytest.mark.parametrize("allowed", [None, [1_000]], ids=["without limits", "within limits"])
+def test_the_first_batch_after_a_cut_has_more_than_the_record_that_was_waited_for(
+    follow: Callable[..., Task], allowed: list[int] | None
+) -> None:
+    """It begins the transaction; what it lacks is read and written after the next cut."""
+    task = follow(from_(1), allowed=allowed)
+    assert next(task.follower.batches()).num_rows > 1
+
+
 def test_no_checkpoint_has_more_than_its_shares_and_the_next_one_continues_there(follow: Callable[..., Task]) -> None:
     task = follow(from_(0), from_(1), allowed=[700, 60])
     for number in range(1, 5):
