@@ -53,7 +53,8 @@ class FirstAnswers:
 
     located: Mapping[str, Located]
     views: Mapping[str, TransactionView]
-    listed: Listed
+    listed: Listed | None
+    """None: not asked."""
     topics: Mapping[str, TopicFacts]
 
 
@@ -66,19 +67,24 @@ def ask_brokers(
     *,
     places: KnownPlaces,
     now: float,
+    listing: bool = True,
 ) -> FirstAnswers:
-    """Ask for the votes' transactions, the open transactions of the job and the topics: in one wave of requests if
-    ``places`` has the coordinators of the votes' ids.
+    """Ask for the votes' transactions, the topics and, with ``listing``, the open transactions of the job: in one wave of
+    requests if ``places`` has the coordinators of the votes' ids.
 
     Raises PreCommitError before any request if a vote is not for a transaction of its own, ControlPlaneError.
     """
     transactions = Transactions(control)
     (located, views), listed, facts = control.run(
         _describing(transactions, _own_transactions(owner, checkpoint, votes), places, now),
-        transactions.listing_open_ids(owner.job),
+        _listing(transactions, owner.job, wanted=listing),
         describing_topics(control, topics),
     )
     return FirstAnswers(located=located, views=views, listed=listed, topics=facts)
+
+
+def _listing(transactions: Transactions, job: JobName, *, wanted: bool) -> Waves[Listed | None]:
+    return (yield from transactions.listing_open_ids(job)) if wanted else None
 
 
 def _describing(

@@ -1,5 +1,6 @@
 """The Kafka sink that a job uses, on the driver."""
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -53,6 +54,8 @@ __all__ = ["KafkaSink"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
+_LISTING_INTERVAL_S = 1.0
+"""Between two looks for open transactions of others, with tasks that stay. Two requests less for each checkpoint."""
 
 
 class KafkaSink(Sink):
@@ -130,6 +133,8 @@ class KafkaSink(Sink):
         self._claim: claims.ClaimHolder | None = None
         self._recent: RecentAnswers | None = None
         self._places = KnownPlaces()
+        self._listed = -math.inf
+        """When the open transactions of the job were listed last, on the clock's monotonic time."""
         self._clock = Clock()
 
     @property
@@ -177,6 +182,7 @@ class KafkaSink(Sink):
             self._topic_ids.setdefault(topic.name, topic.id)
         self._ids = ReusableIds()
         self._staying = None
+        self._listed = -math.inf
         self._tidied = False
         self._claim = None
 
@@ -236,16 +242,22 @@ class KafkaSink(Sink):
         control, _ = self._opened()
         owner = self._granted()
         asked = self._clock.monotonic()
-        first = ask_brokers(control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked)
+        # Tasks that stay have no attempts that lose. What others left open only holds readers back.
+        listing = self._staying is None or asked - self._listed >= _LISTING_INTERVAL_S
+        first = ask_brokers(
+            control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked, listing=listing
+        )
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair
         )
         self._recent = RecentAnswers(
             control=control, asked=asked, located=first.located, topics=first.topics, handles=handles
         )
-        keep = {handle.transaction.id for handle in handles}
-        keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
-        abort_losers(control, owner, keep, self._clock, first=first.listed, workers=self._staying or ())
+        if first.listed is not None:
+            self._listed = asked
+            keep = {handle.transaction.id for handle in handles}
+            keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
+            abort_losers(control, owner, keep, self._clock, first=first.listed, workers=self._staying or ())
         require_same_topics(control.cluster.name, first.topics, self._topic_ids)
         # staying tasks began the checkpoint with the offer before the last: the last is for the next checkpoint
         self._ids.written(checkpoint, offers_since=0 if self._staying is None else 1)
