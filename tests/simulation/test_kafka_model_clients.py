@@ -162,6 +162,7 @@ def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
     loser = sink.write(b"x")
     (winner,) = sink.prepared([b"a"])
     listed = sink.asked([]).listed
+    assert listed is not None
     aborted = abort_losers(sink.bench.control, sink.owner, [winner.transaction.id], sink.clock, first=listed)
     assert aborted == [loser.body["id"]]
     assert sink.bench.view(winner.transaction.id).state is State.ONGOING

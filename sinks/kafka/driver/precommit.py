@@ -69,8 +69,8 @@ def ask_brokers(
     now: float,
     listing: bool = True,
 ) -> FirstAnswers:
-    """Ask for the votes' transactions, the topics and, with ``listing``, the open transactions of the job: in one wave of
-    requests if ``places`` has the coordinators of the votes' ids.
+    """Ask for the votes' transactions, the topics and, with ``listing``, the open transactions of the job: in one wave
+    of requests if ``places`` has the coordinators of the votes' ids.
 
     Raises PreCommitError before any request if a vote is not for a transaction of its own, ControlPlaneError.
     """

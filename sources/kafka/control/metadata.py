@@ -5,7 +5,6 @@ was read, and the next checkpoint retries. Permanent ones are distinguished from
 """
 
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -260,8 +259,8 @@ class BrokerView:
                 found[Partition(partition.topic, partition.partition)] = partition.offset
         return found
 
-    def commit(self, group: str, offsets: Mapping[Partition, int]) -> "Future[list[ClientPartition]]":
-        """Set a group's offsets without waiting. The broker refuses while the group has members.
+    def commit(self, group: str, offsets: Mapping[Partition, int]) -> list[ClientPartition]:
+        """Set a group's offsets. The broker refuses while the group has members. Raises KafkaException.
 
         Uses a consumer that never joins: requests of librdkafka's admin client to a group's coordinator end the process
         (an assertion) if the connection breaks, up to 2.16.0 at least (confluentinc/librdkafka#4605).
@@ -271,18 +270,12 @@ class BrokerView:
             self._groups[group] = Consumer(self._cluster.client_config(**owned))
         consumer = self._groups[group]
         targets = [ClientPartition(p.topic, p.number, offset) for p, offset in offsets.items()]
-        answer: Future[list[ClientPartition]] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(consumer.commit(offsets=targets, asynchronous=False) or [])
-            except Exception as error:  # noqa: BLE001 - the waiting caller handles it
-                if isinstance(error, KafkaException) and error.args[0].code() < 0:  # the client's own, not a broker's
-                    self._groups.pop(group, None)  # replaced, like the admin client in `_unanswered`
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="group-offsets", daemon=True).start()
-        return answer
+        try:
+            return consumer.commit(offsets=targets, asynchronous=False) or []
+        except KafkaException as error:
+            if error.args[0].code() < 0:  # the client's own, not a broker's
+                self._groups.pop(group, None)  # replaced, like the admin client in `_unanswered`
+            raise
 
     def _wait(self, question: "Future[_T]", what: str) -> _T:
         try:

@@ -1,10 +1,8 @@
 """Shows settled positions in the consumer group, for people and lag tools. Never read back, never delays the job."""
 
 import logging
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -14,58 +12,66 @@ from onceward.sources.kafka.positions import Partition
 
 __all__ = ["GroupMirror"]
 
-_LAST_SECONDS = 2.0
+_INTERVAL_S = 1.0
+"""Between two commits: a job may settle 40 checkpoints in a second, and nobody looks as often."""
+_LAST_S = 4.0
 
 _log = logger("onceward.source.kafka")
 
 
 class GroupMirror:
-    """Commits offsets to one group without waiting: one request at a time, the newest offsets win."""
+    """Commits the newest offsets to one group, in a thread of its own."""
 
-    def __init__(self, view: BrokerView, group: str) -> None:
+    def __init__(self, view: BrokerView, group: str, *, interval_s: float = _INTERVAL_S) -> None:
         self._view = view
         self._group = group
+        self._interval_s = interval_s
+        self._changed = threading.Condition()
         self._wanted: dict[Partition, int] = {}
         self._shown: dict[Partition, int] = {}
-        self._sending: tuple[Future[Any], dict[Partition, int]] | None = None
+        self._closing = False
         self._warned = False
+        self._thread: threading.Thread | None = None
 
     def show(self, offsets: Mapping[Partition, int]) -> None:
-        self._wanted = dict(offsets)
-        try:
-            self._collect(wait=0.0)
-            self._send()
-        except Exception as error:  # noqa: BLE001 - best effort is the contract
-            self._failed(error)
+        with self._changed:
+            self._wanted = dict(offsets)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="onceward-offsets", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Wait briefly for the last offsets to arrive."""
-        try:
-            self._collect(wait=_LAST_SECONDS)
-            self._send()
-            self._collect(wait=_LAST_SECONDS)
-        except Exception as error:  # noqa: BLE001 - best effort is the contract
-            self._failed(error)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_LAST_S)
 
-    def _send(self) -> None:
-        changed = {p: offset for p, offset in self._wanted.items() if self._shown.get(p) != offset}
-        if changed and self._sending is None:
-            self._sending = (self._view.commit(self._group, changed), changed)
+    def _run(self) -> None:
+        last = False
+        while not last:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._left())
+                offsets, last = self._left(), self._closing
+            if offsets:
+                self._send(offsets)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, self._interval_s)
 
-    def _collect(self, wait: float) -> None:
-        if self._sending is None:
-            return
-        question, offsets = self._sending
+    def _left(self) -> dict[Partition, int]:
+        return {place: offset for place, offset in self._wanted.items() if self._shown.get(place) != offset}
+
+    def _send(self, offsets: Mapping[Partition, int]) -> None:
+        failed: list[object]
         try:
-            answer = question.result(timeout=wait)
-        except FutureTimeoutError:
-            return
+            failed = [place.error for place in self._view.commit(self._group, offsets) if place.error is not None]
         except KafkaException as error:
-            self._sending = None
-            self._failed(error.args[0])
-            return
-        self._sending = None
-        failed = [partition.error for partition in answer if partition.error is not None]
+            failed = [error.args[0]]
+        except Exception as error:  # noqa: BLE001 - best effort is the contract
+            failed = [error]
         if failed:
             self._failed(failed[0])
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 import pytest
-from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.connections.codes import ErrorCode
@@ -90,6 +90,7 @@ def made(
 
 def losers(bench: Bench, keep: Sequence[str] = ()) -> list[str]:
     first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"], places=KnownPlaces(), now=0.0)
+    assert first.listed is not None
     return abort_losers(bench.control, owner(), keep, clock(bench), first=first.listed)
 
 
@@ -110,7 +111,18 @@ def test_coordinators_that_are_known_are_asked_in_one_wave(bench: Bench) -> None
         first = ask_brokers(bench.control, owner(), SEVEN, [vote(0, ids)], ["out"], places=places, now=now)
         assert round((bench.transport.now() - before) / bench.transport.cost_s) == waves
         assert first.views[name(0)].state is State.ONGOING
+        assert first.listed is not None
         assert list(map(str, first.listed[0])) == [name(0)]
+
+
+def test_open_transactions_are_listed_only_on_demand(bench: Bench) -> None:
+    ids = bench.open(name(0))
+    first = ask_brokers(
+        bench.control, owner(), SEVEN, [vote(0, ids)], ["out"], places=KnownPlaces(), now=0.0, listing=False
+    )
+    assert first.listed is None
+    assert first.views[name(0)].state is State.ONGOING
+    assert not any(isinstance(call.request, ListTransactionsRequest) for call in bench.transport.sent)
 
 
 def test_a_coordinator_that_has_moved_since_is_found_again() -> None:
