@@ -14,6 +14,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from onceward.sinks.kafka.driver.sink import LISTING_INTERVAL_S
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
@@ -170,11 +171,12 @@ class Brokers:
     ) -> Callable[[], None]:
         """A check for after a successful pre-commit that begins now. The transaction of every vote must still be open.
         No other transaction that was open before may still be open, except those ``held`` by checkpoints not known to
-        be settled, and those of ``staying`` workers, which write the next one.
+        be settled, and those of ``staying`` workers, which write the next one; with these, others may stay open until
+        the next listing.
 
         Where a coordinator may be out of date, this cannot be promised and is not checked.
         """
-        begun = self.clock.now
+        begun = self.clock.now - (LISTING_INTERVAL_S if staying else 0.0)
         gone = [
             name for name in voted if (entry := self.cluster.entry(name)) is None or entry.state is not State.ONGOING
         ]

@@ -50,11 +50,11 @@ from onceward.sinks.kafka.identifiers import TransactionalId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["KafkaSink"]
+__all__ = ["LISTING_INTERVAL_S", "KafkaSink"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
-_LISTING_INTERVAL_S = 1.0
+LISTING_INTERVAL_S = 1.0
 """Between two looks for open transactions of others, with tasks that stay. Two requests less for each checkpoint."""
 
 
@@ -243,7 +243,7 @@ class KafkaSink(Sink):
         owner = self._granted()
         asked = self._clock.monotonic()
         # Tasks that stay have no attempts that lose. What others left open only holds readers back.
-        listing = self._staying is None or asked - self._listed >= _LISTING_INTERVAL_S
+        listing = self._staying is None or asked - self._listed >= LISTING_INTERVAL_S
         first = ask_brokers(
             control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked, listing=listing
         )

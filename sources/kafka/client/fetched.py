@@ -9,7 +9,7 @@ methods return copies, which remain valid.
 """
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,17 +50,30 @@ class Headers(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """Consecutive messages of one partition."""
+    """Consecutive messages of one partition, or those of several together."""
 
     topic: str
     partition: int
+    """-1: of several."""
     addresses: npt.NDArray[np.intp]
     """Addresses of the messages."""
     messages: npt.NDArray[Any]
     """Copies of the structures (`MESSAGE`)."""
 
+    @classmethod
+    def together(cls, parts: Sequence["Records"]) -> "Records":
+        """Return the records of several partitions of a topic, one partition after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        addresses = np.concatenate([part.addresses for part in parts])
+        return cls(parts[0].topic, -1, addresses, np.concatenate([part.messages for part in parts]))
+
     def __len__(self) -> int:
         return len(self.messages)
+
+    @property
+    def partitions(self) -> npt.NDArray[np.int32]:
+        return np.ascontiguousarray(self.messages["partition"])
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:

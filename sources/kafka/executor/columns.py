@@ -44,13 +44,13 @@ def ddl_of(columns: Sequence[str]) -> str:
     return ", ".join(f"{name} {_TYPES[name][0]}" for name in columns)
 
 
-def batch_builder(schema: pa.Schema, columns: frozenset[str], topic: str, partition: int) -> BatchBuilder:
+def batch_builder(schema: pa.Schema, columns: frozenset[str]) -> BatchBuilder:
     """Return a function that turns records into a batch, with nulls for unused columns."""
     makers: dict[str, Callable[[Records], pa.Array]] = {
         "key": Records.keys,
         "value": Records.values,
-        "topic": lambda records: pa.repeat(topic, len(records)),
-        "partition": lambda records: pa.repeat(pa.scalar(partition, pa.int32()), len(records)),
+        "topic": lambda records: pa.repeat(records.topic, len(records)),
+        "partition": lambda records: pa.array(records.partitions),
         "offset": lambda records: pa.array(records.offsets),
         "headers": lambda records: _headers(records.headers()),
     }

@@ -14,7 +14,7 @@ sets.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -57,13 +57,13 @@ class Followed:
     def done(self) -> bool:
         return self.range.position >= self.range.end
 
-    def taken(self, records: Records) -> pa.RecordBatch | None:
+    def kept(self, records: Records) -> Records | None:
         if self.done:
             return None  # fetched before the client left the partition
-        batch, epoch = self.range.taken(records), records.last_epoch()
+        kept, epoch = self.range.kept(records), records.last_epoch()
         self.at_end = False
         self._epoch = epoch if epoch >= 0 and self.range.position <= self.range.end else None
-        return batch
+        return kept
 
     def ended(self, offset: int) -> None:
         """Note that the partition ends at ``offset``, as far as its records can be read."""
@@ -183,14 +183,18 @@ class KafkaFollower:
         """Return batches of at most ``most`` records, events, and whether records have come. Waits for ``wait`` seconds
         at most."""
         with self._consumer.fetched(most, wait) as got:
-            made = [batch for records in got.records if (batch := self._taken(records)) is not None]
-            return made, got.events, bool(got.records)
+            return self._made(got.records), got.events, bool(got.records)
 
-    def _taken(self, records: Records) -> pa.RecordBatch | None:
-        each = self._ranges.get(Partition(records.topic, records.partition))
-        if each is None:
-            raise confused(self._first, records)
-        return each.taken(records)
+    def _made(self, came: Iterable[Records]) -> list[pa.RecordBatch]:
+        """Return a batch of each topic."""
+        topics: dict[str, list[Records]] = {}
+        for records in came:
+            each = self._ranges.get(Partition(records.topic, records.partition))
+            if each is None:
+                raise confused(self._first, records)
+            if (kept := each.kept(records)) is not None:
+                topics.setdefault(records.topic, []).append(kept)
+        return [self._first.build(Records.together(parts)) for parts in topics.values()]
 
     def _leave_done(self) -> None:
         done = [each for each in self._ranges.values() if each.done and not each.left]

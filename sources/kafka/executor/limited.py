@@ -109,7 +109,7 @@ class LimitedFollower(KafkaFollower):
             if each.done or allowed <= 0:
                 continue
             with self._queues.fetched(place, allowed) as got:
-                made += [batch for records in got.records if (batch := self._taken(records)) is not None]
+                made += self._made(got.records)
                 count = sum(map(len, got.records))
                 events += got.events
             if count:

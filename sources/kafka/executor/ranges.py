@@ -72,11 +72,16 @@ class Range:
             position=int(split["start"]),
             end=int(split.get("end", _NO_END)),
             epoch=split.get("epoch"),
-            build=batch_builder(schema, columns, topic, partition),
+            build=batch_builder(schema, columns),
         )
 
     def taken(self, records: Records) -> pa.RecordBatch | None:
         """Build a batch of those of the partition's ``records`` that are in the range."""
+        kept = self.kept(records)
+        return None if kept is None else self.build(kept)
+
+    def kept(self, records: Records) -> Records | None:
+        """Return those of the partition's ``records`` that are in the range, and pass them."""
         self.position = _reached(records, self)
         noticed(records)
         if self.position > self.end:
@@ -85,7 +90,7 @@ class Range:
             return None
         if self.epoch is not None and (epoch := records.last_epoch()) > self.epoch:
             raise _replaced(self, int(records.offsets[-1]), epoch)
-        return self.build(records)
+        return records
 
 
 def noted(event: Event, of: Range | None, consumer: ArrowConsumer, among: Range) -> str | None:

@@ -32,7 +32,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
 
 
 def built(records: Records, *wanted: str, names: tuple[str, ...] = ALL) -> pa.RecordBatch:
-    batch = batch_builder(schema_of(names), frozenset(wanted), "orders", 3)(records)
+    batch = batch_builder(schema_of(names), frozenset(wanted))(records)
     batch.validate(full=True)
     assert batch.schema.equals(schema_of(names))
     return batch
@@ -50,6 +50,19 @@ def test_every_column_is_as_in_sparks_own_source(records: Records) -> None:
         "timestampType": [0, -1, 1],
         "headers": [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, [{"key": "", "value": b""}]],
     }
+
+
+def test_the_records_of_several_partitions_make_one_batch() -> None:
+    memory = Memory()
+    rows = [(0, 5, b"a"), (0, 6, None), (2, 1, b"c")]
+    parts = [
+        memory.records("orders", partition, [(offset, None, value) for of, offset, value in rows if of == partition])
+        for partition in (0, 2)
+    ]
+    batch = built(Records.together(parts), "topic", "partition", "offset", "value")
+    assert batch["topic"].to_pylist() == ["orders"] * 3
+    assert [tuple(row[name] for name in ("partition", "offset", "value")) for row in batch.to_pylist()] == rows
+    assert Records.together(parts[:1]) is parts[0]
 
 
 @pytest.mark.parametrize("wanted", ALL)
