@@ -13,7 +13,7 @@ from onceward.sources.kafka.positions import Partition
 __all__ = ["GroupMirror"]
 
 _INTERVAL_S = 1.0
-"""Between two commits: a job may settle 40 checkpoints in a second, and nobody looks as often."""
+"""Between two commits: a job may settle 40 checkpoints in a second, and lag tools look less often."""
 _LAST_S = 4.0
 
 _log = logger("onceward.source.kafka")
