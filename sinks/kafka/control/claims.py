@@ -9,7 +9,7 @@ own transaction commits or aborts.
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from kafka.protocol.producer import (
@@ -224,16 +224,8 @@ class ClaimHolder:
         if self._prepared != claim and (code := self._stage(claim)) != ErrorCode.NONE:
             return code
         self._prepared = None
-        lowest, highest = (5, 5) if self._raising else (3, 4)
-        return (run or self._run)(
-            self._sending(
-                CoordinatorKind.TRANSACTION,
-                EndTxnRequest,
-                committed=True,
-                min_version=lowest,
-                max_version=highest,
-            )
-        )
+        kind = CoordinatorKind.TRANSACTION
+        return (run or self._run)(self._sending(kind, EndTxnRequest, committed=True, **self._versions))
 
     def _stage(self, claim: Claim) -> Code:
         """Do all but the commit. Discards a write that was staged before and not committed."""
@@ -242,19 +234,19 @@ class ClaimHolder:
         if self._producer is not None and self._used and (code := self._initialise(self._producer)) != ErrorCode.NONE:
             return code
         self._used = True
-        lowest, highest = (5, 5) if self._raising else (3, 4)
         if not self._raising:
-            # Versions up to 4 mean the same at every transaction.version, and keep the epoch unchanged.
             code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
             if code != ErrorCode.NONE:
                 return code
-        return self._send(
-            CoordinatorKind.GROUP,
-            TxnOffsetCommitRequest,
-            **_offset_commit(self._name, claim),
-            min_version=lowest,
-            max_version=highest,
-        )
+        offset = _offset_commit(self._name, claim)
+        return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **offset, **self._versions)
+
+    @property
+    def _versions(self) -> Mapping[str, int]:
+        """Return those of EndTxn and TxnOffsetCommit. Up to 4 they mean the same at every transaction.version, and keep
+        the epoch unchanged."""
+        lowest, highest = (5, 5) if self._raising else (3, 4)
+        return {"min_version": lowest, "max_version": highest}
 
     def _run(self, operation: Waves[_T]) -> _T:
         return self._control.run(operation)[0]

@@ -154,9 +154,7 @@ def _structures(addresses: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
 
 def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -> Iterator[Records]:
     cuts = _cuts(messages)
-    if (
-        len(cuts) > 1
-    ):  # one fetch after the other: join what each partition sent, as each piece costs half a millisecond
+    if len(cuts) > 1:  # of several fetches: join what each partition sent, because each piece costs half a millisecond
         order = np.lexsort((messages["partition"], messages["rkt"]))  # stable
         addresses, messages = addresses[order], messages[order]
         cuts = _cuts(messages)
