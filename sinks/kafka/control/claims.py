@@ -167,29 +167,27 @@ class ClaimHolder:
         for fenced in (False, True) if look else (True,):
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
-            code, found = self._look(claim, seen, stable=True)
-            if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
-                # A holder has its next claim under way most of the time: the one before it shows whether it is another.
-                self._look(claim, seen, stable=False)
-            if code != ErrorCode.NONE:
-                return code
+            offset = _offset(self._control, self._name, stable=True)
+            if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
+                self._refuse_newer(claim)
+            if offset.code != ErrorCode.NONE:
+                return offset.code
+            found = _parse(self._job, offset)
             if fenced and found == claim:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
+            if found is not None and found != claim and found not in seen:
+                raise _taken_over(self._job, claim, found)
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
         return self._write(claim)
 
-    def _look(self, claim: Claim, seen: Collection[Claim], *, stable: bool) -> tuple[Code, Claim | None]:
-        """Read the present claim. Raises ClaimChangedError if it is another one than ``claim`` and ``seen``."""
-        offset = _offset(self._control, self._name, stable=stable)
+    def _refuse_newer(self, claim: Claim) -> None:
+        """Raise ClaimChangedError if a newer generation has the claim. Its next one is under way most of the time, and
+        fencing would end that. What is found may be older than the claim that was written last, whose marker is on its
+        way: an older generation, or another store, proves nothing."""
+        offset = _offset(self._control, self._name, stable=False)
         found = _parse(self._job, offset) if offset.code == ErrorCode.NONE else None
-        if found is not None and found != claim and found not in seen:
-            raise ClaimChangedError(
-                f"Job {self._job} was claimed by store {found.store_id} for generation {found.generation}, while "
-                f"this process runs generation {claim.generation} from store {claim.store_id}: it was taken over. "
-                "What is settled stays; nothing further is written. Stop this process; or stop the other one and "
-                f"start this one again: the refusal names the claim, and onceward adopt {self._job} permits it."
-            )
-        return offset.code, found
+        if found is not None and found.store_id == claim.store_id and found.generation > claim.generation:
+            raise _taken_over(self._job, claim, found)
 
     def _fence(self) -> Code:
         """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
@@ -311,6 +309,15 @@ def _code(answer: _Answer) -> Code:
     if hasattr(answer, "topics"):  # TxnOffsetCommit answers for each partition
         return answer.topics[0].partitions[0].error_code
     return answer.error_code
+
+
+def _taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:
+    return ClaimChangedError(
+        f"Job {job} was claimed by store {found.store_id} for generation {found.generation}, while this process runs "
+        f"generation {claim.generation} from store {claim.store_id}: it was taken over. What is settled stays; nothing "
+        "further is written. Stop this process; or stop the other one and start this one again: the refusal names the "
+        f"claim, and onceward adopt {job} permits it."
+    )
 
 
 def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:

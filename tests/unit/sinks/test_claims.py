@@ -291,18 +291,40 @@ def test_a_refused_holder_whose_claim_is_unchanged_takes_it_again(bench: Bench, 
 
 
 def test_a_refused_holder_that_meets_another_claim_fences_no_one(bench: Bench) -> None:
+    newer = replace(OURS, generation=Generation(2), holder="b")
     ours, theirs = held(bench), holder(bench)
-    theirs.take(THEIRS, [OURS])
+    theirs.take(newer, [OURS])
     bench.wait(0.1)
-    theirs.prepare(through(2, THEIRS))
+    theirs.prepare(through(2, newer))
     bench.transport.sent.clear()
     with pytest.raises(FencedError, match="it was taken over"):
         ours.renew(through(2))
     again = [call for call in bench.transport.sent if isinstance(call.request, InitProducerIdRequest)]
     assert all(call.request.producer_id >= 0 for call in again), "it fenced the rightful holder"
-    assert claim_at(bench) == THEIRS
-    assert theirs.renew(through(2, THEIRS))
-    assert claim_at(bench) == through(2, THEIRS)
+    assert claim_at(bench) == newer
+    assert theirs.renew(through(2, newer))
+    assert claim_at(bench) == through(2, newer)
+
+
+def test_an_older_claim_whose_successor_is_not_visible_yet_is_not_anothers(bench: Bench) -> None:
+    """A read that does not wait for markers returns it."""
+    ours, ask, older = held(bench), bench.transport._one, list[Any]()
+
+    def one(call: Call) -> Any:
+        unstable = isinstance(call.request, OffsetFetchRequest) and not call.request.require_stable
+        if unstable and not older:
+            older.append(ask(call))
+        return older[0] if unstable else ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    assert read_claim(bench.control, "job", clock(bench)) == OURS
+    assert ours.renew(through(2))
+    ours.prepare(through(3))
+    refuse(bench, EndTxnRequest, 90)
+    assert ours.renew(through(3)), "it is fenced by what it wrote itself"
+    changed._one = ask
+    assert claim_at(bench) == through(3)
 
 
 @pytest.mark.parametrize("code", [-1, 7])
