@@ -306,6 +306,18 @@ def test_a_refused_holder_that_meets_another_claim_fences_no_one(bench: Bench) -
     assert claim_at(bench) == through(2, newer)
 
 
+def test_a_holder_that_another_store_has_replaced_is_fenced_and_that_store_renews_its_claim(bench: Bench) -> None:
+    ours, theirs = held(bench), holder(bench)
+    theirs.take(THEIRS, [OURS])
+    bench.wait(0.1)
+    theirs.prepare(through(2, THEIRS))
+    with pytest.raises(FencedError, match="it was taken over"):
+        ours.renew(through(2))
+    assert claim_at(bench) == THEIRS
+    assert theirs.renew(through(2, THEIRS))
+    assert claim_at(bench) == through(2, THEIRS)
+
+
 def test_an_older_claim_whose_successor_is_not_visible_yet_is_not_anothers(bench: Bench) -> None:
     """A read that does not wait for markers returns it."""
     ours, ask, older = held(bench), bench.transport._one, list[Any]()
