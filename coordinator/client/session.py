@@ -86,8 +86,8 @@ def connect(
     :param broken: for a coordinator in this process, ``lambda: embedded.failed``: do not wait for a broken store.
     :param links: records that the coordinator does not answer.
     :param tls: for a coordinator with TLS. A socket (``unix:``) never uses it.
-    :param channel: of a coordinator in this process, which needs no address.
     :param token: ``env:NAME`` or ``file:PATH``, for a coordinator that knows its peers by tokens.
+    :param channel: that of a coordinator in this process, instead of a connection to ``address``.
     """
     seconds = as_duration(patience).total_seconds()
     if channel is None:

@@ -117,8 +117,7 @@ class CoordinatorServer:
 
     def find(self, call: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """Return what handles a call from this process, which passes no door."""
-        observer = self._options.observer
-        return (self._gate if observer is None else counted(self._gate, observer.rejected)).service(call)
+        return self._counted(self._gate).service(call)
 
     async def start(self, *targets: str) -> list[int]:
         """Listen on gRPC targets such as ``127.0.0.1:7878`` or ``unix:/path``. Returns their ports (1 for a socket).
@@ -247,6 +246,10 @@ class CoordinatorServer:
         for service in ("", *_SERVICES):
             await self._health.set(service, _status(serving))
 
+    def _counted(self, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+        observer = self._options.observer
+        return handler if observer is None else counted(handler, observer.rejected)
+
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(
             options=[
@@ -267,9 +270,7 @@ class CoordinatorServer:
         # what a process says of itself needs no lead
         for handler in (coordinator_service(self._describe, self._guard), self._gate):
             handler = behind(self._calls, intake.bounded(handler), self._connections)
-            if self._options.observer is not None:
-                handler = counted(handler, self._options.observer.rejected)
-            server.add_generic_rpc_handlers((handler,))
+            server.add_generic_rpc_handlers((self._counted(handler),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor(), self._connections))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

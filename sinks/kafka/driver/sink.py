@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -190,28 +189,10 @@ class KafkaSink(Sink):
         return columns.project(df, routed=self._topic is None)
 
     def write(self) -> StayingWriter:
-        control, context = self._opened()
-        if not self._transactional:
-            return AtLeastOnceWriter(
-                cluster=self.cluster,
-                topic=self._topic,
-                topics=self.topics,
-                limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
-                batch_limit=batch_limit(control, self.topics),
-            )
-        if self._timeout is None:
-            self._timeout = preflight.transaction_timeout(control, self._given_timeout)
-        return KafkaSlotWriter(
-            cluster=self.cluster,
-            topic=self._topic,
-            topics=self.topics,
-            transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
-            batch_limit=batch_limit(control, self.topics),
-        )
+        return self._writer(stays=False)
 
     def stay(self) -> StayingWriter:
-        writer = self.write()
-        return replace(writer, stays=True) if isinstance(writer, KafkaSlotWriter) else writer
+        return self._writer(stays=True)
 
     def explain(self, cause: str) -> str | None:
         """Explain records above a topic's limit: the topics and their present limits."""
@@ -342,6 +323,27 @@ class KafkaSink(Sink):
         if self._control is None or self._context is None:
             raise ConfigurationError("This Kafka sink is not open. Nothing was asked or written. Call open() first.")
         return self._control, self._context
+
+    def _writer(self, *, stays: bool) -> StayingWriter:
+        control, context = self._opened()
+        if not self._transactional:
+            return AtLeastOnceWriter(
+                cluster=self.cluster,
+                topic=self._topic,
+                topics=self.topics,
+                limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
+                batch_limit=batch_limit(control, self.topics),
+            )
+        if self._timeout is None:
+            self._timeout = preflight.transaction_timeout(control, self._given_timeout)
+        return KafkaSlotWriter(
+            cluster=self.cluster,
+            topic=self._topic,
+            topics=self.topics,
+            transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
+            batch_limit=batch_limit(control, self.topics),
+            stays=stays,
+        )
 
     def _granted(self) -> Owner:
         if self._owner is None:

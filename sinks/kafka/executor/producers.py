@@ -42,8 +42,6 @@ _LOGGER = logger("onceward.kafka")
 _INIT_LIMIT_S = 30.0
 _AHEAD_OF_A_STAYING_TASK = 2
 """Producers. Making one takes 40 ms on two idle cores, and a task may be cut every 25."""
-_LINGER_OF_A_STAYING_TASK_MS = 1
-"""It hands over few batches, each complete, and what is sent before the cut need not be sent after it."""
 _STALE_AFTER_S = 300.0
 """A producer older than this is replaced: its connections or broker state may be gone, and partitions added."""
 
@@ -65,14 +63,18 @@ _TUNED: Mapping[str, Any] = {
     "retry.backoff.ms": 5,
 }
 """Our defaults; the cluster's configuration overrides them."""
+_TUNED_TO_STAY: Mapping[str, Any] = {**_TUNED, "linger.ms": 1}
+"""The same for a task that stays. It hands over few batches, each complete, and what is sent before the cut need not be
+sent after it."""
 _DEFAULT_BATCH = 1_000_000
 """librdkafka's default."""
 
 
-def producer_settings(cluster: KafkaCluster, batch_limit: int | None) -> dict[str, Any]:
+def producer_settings(cluster: KafkaCluster, batch_limit: int | None, *, stays: bool = False) -> dict[str, Any]:
     """Return the settings that all producers of the sink share: idempotent, all replicas, Java's partitioner, tuned for
     batches. ``batch_limit``: bytes of a batch that its topics accept; None if the brokers do not report it."""
-    tuned = {key: value for key, value in _TUNED.items() if key not in cluster.config}
+    ours = _TUNED_TO_STAY if stays else _TUNED
+    tuned = {key: value for key, value in ours.items() if key not in cluster.config}
     size = batch_bytes(cluster) if batch_limit is None else min(batch_bytes(cluster), batch_limit)
     return {**tuned, **_FORCED, "batch.size": size}
 
@@ -211,10 +213,8 @@ class ProducerPool:
     def _make(self, number: int) -> PreparedProducer:
         identifier = self._id(number)
         cluster = self.key.cluster
-        linger = {"linger.ms": _LINGER_OF_A_STAYING_TASK_MS} if self.key.stays else {}
         settings: dict[str, str | int | float | bool] = {
-            **producer_settings(cluster, self.key.batch_limit),
-            **{key: value for key, value in linger.items() if key not in cluster.config},
+            **producer_settings(cluster, self.key.batch_limit, stays=self.key.stays),
             **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,

@@ -24,3 +24,9 @@ def test_batches_are_as_large_as_client_and_topics_allow(
 ) -> None:
     cluster = KafkaCluster("localhost:1", config=config)
     assert producer_settings(cluster, topics_take)["batch.size"] == size
+
+
+def test_a_task_that_stays_sends_before_its_cut_unless_the_cluster_says_otherwise() -> None:
+    ours, users = KafkaCluster("localhost:1"), KafkaCluster("localhost:1", config={"linger.ms": 7})
+    assert producer_settings(ours, None, stays=True) == {**producer_settings(ours, None), "linger.ms": 1}
+    assert "linger.ms" not in producer_settings(users, None, stays=True)
