@@ -344,15 +344,27 @@ class Session:
         )
         return self._unless_fenced(self._caller.call(self._stub.Amend, request, _answered, doing=doing))
 
-    def close(self, reason: CloseReason, detail: str = "") -> None:
+    def close(self, reason: CloseReason, detail: str = "", *, completed: CheckpointId = NO_CHECKPOINT) -> None:
         """Leave: stop the lease and report to the coordinator, however long that takes. The stream ends after the
-        report: a waiting driver may replace one without a stream (``stream_grace``)."""
-        self._unless_fenced(self._close(reason, detail, None))
+        report: a waiting driver may replace one without a stream (``stream_grace``).
 
-    def abandon(self, detail: str, *, back_within_s: float | None = None, halted: bool = False) -> FencedError | None:
+        :param completed: the newest completed checkpoint that the driver knows. If the coordinator does not know it, an
+            older copy of its store was put back: FencedError.
+        """
+        self._unless_fenced(self._close(reason, detail, None, completed=completed))
+
+    def abandon(
+        self,
+        detail: str,
+        *,
+        back_within_s: float | None = None,
+        halted: bool = False,
+        completed: CheckpointId = NO_CHECKPOINT,
+    ) -> FencedError | None:
         """Leave after a failure. Reports to the coordinator if it answers quickly; else the lease expires. Never
         raises.
 
+        :param completed: as for :meth:`close`.
         :param back_within_s: seconds after which the driver opens its next generation; None = it does not come back.
         :param halted: a person must act first.
         :return: the reason why the driver must not come back: another driver owns the job, or the job is at rest.
@@ -360,7 +372,8 @@ class Session:
         left = CloseReason.HALTED if halted else CloseReason.FAILED
         reason = left if back_within_s is None else CloseReason.RESTARTING
         try:
-            self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within_s or 0.0))
+            answer = self._close(reason, detail, _ABANDON_PATIENCE_S, back_within_s or 0.0, completed=completed)
+            self._unless_fenced(answer)
         except FencedError as over:
             return over
         except OncewardError:
@@ -373,7 +386,15 @@ class Session:
         if self._watch is not None:
             self._watch.close()
 
-    def _close(self, reason: CloseReason, detail: str, patience_s: float | None, back_within_s: float = 0.0) -> Answer:
+    def _close(
+        self,
+        reason: CloseReason,
+        detail: str,
+        patience_s: float | None,
+        back_within_s: float = 0.0,
+        *,
+        completed: CheckpointId,
+    ) -> Answer:
         request = pb.CloseJobRequest(
             job=self.job,
             generation=self.generation,
@@ -381,6 +402,7 @@ class Session:
             reason=CLOSE_REASON.to_wire(reason),  # type: ignore[arg-type]
             detail=text_to_wire(detail),
             back_within_us=round(back_within_s * 1e6),
+            completed=completed,
         )
         doing = f"closing job {self.job}"
         self._renewing.close()

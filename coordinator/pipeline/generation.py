@@ -97,7 +97,7 @@ class GenerationRun:
             raise
         kill_point(KillPoint.DRIVER_BEFORE_CLOSE)
         self._settler.close(wait=True)
-        self._session.close(reason, "")
+        self._session.close(reason, completed=self._mailbox.completed)
         self._m.journal.log("closed", reason=reason.value)
         return reason
 
@@ -269,7 +269,12 @@ class GenerationRun:
             if self.claimed:
                 with contextlib.suppress(Exception):  # the next generation aborts what stays open
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            fenced = self._session.abandon(reason, back_within_s=following.delay, halted=isinstance(error, HaltedError))
+            fenced = self._session.abandon(
+                reason,
+                back_within_s=following.delay,
+                halted=isinstance(error, HaltedError),
+                completed=self._mailbox.completed,
+            )
             fenced = fenced if following.delay is not None else None
         self._m.journal.log("failed", reason=reason)
         return fenced

@@ -55,6 +55,11 @@ class Mailbox:
             )
         self._completed = checkpoint
 
+    @property
+    def completed(self) -> CheckpointId:
+        """The newest completed checkpoint that the coordinator has named."""
+        return self._completed
+
     def deliver(self, instruction: answers.Instruction) -> None:
         """Handle one instruction; called by the watch thread."""
         try:

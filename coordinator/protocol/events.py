@@ -164,6 +164,8 @@ class CloseJob:
     detail: str = ""
     back_within_s: float = 0.0
     """For RESTARTING: within which time the driver returns."""
+    completed: CheckpointId = NO_CHECKPOINT
+    """The newest completed checkpoint that the driver knows."""
     driver: str | None = None
     """See :data:`Call`."""
 

@@ -359,6 +359,12 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
         return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
     if not may_drive(state, event.generation):
         return state, fenced(state, event.generation)
+    if event.completed > durable.base:
+        detail = (
+            f"its driver knows checkpoint {event.completed} as completed, this store only {durable.base}: an older "
+            "copy was put back. Change nothing more and stop"
+        )
+        return state, Ready(answer=Answer(verdict=Verdict.FENCED, detail=detail))
     back = event.now + event.back_within_s + durable.settings.seconds("lease")
     state, facts = end_generation(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
     if state.durable.awaits_driver:

@@ -1861,6 +1861,7 @@ class CloseJobRequest(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     BACK_WITHIN_US_FIELD_NUMBER: _builtins.int
     DRIVER_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1873,6 +1874,10 @@ class CloseJobRequest(_message.Message):
     """For RESTARTING: the driver returns within this many microseconds; at most one day."""
     driver: _builtins.str
     """The secret with which the driver opened the job."""
+    completed: _builtins.int
+    """The newest completed checkpoint that the driver knows. A coordinator that does not know it runs on an older copy of
+    the store and answers FENCED.
+    """
     def __init__(
         self,
         *,
@@ -1882,10 +1887,11 @@ class CloseJobRequest(_message.Message):
         detail: _builtins.str = ...,
         back_within_us: _builtins.int = ...,
         driver: _builtins.str = ...,
+        completed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_within_us", b"back_within_us", "detail", b"detail", "driver", b"driver", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_within_us", b"back_within_us", "completed", b"completed", "detail", b"detail", "driver", b"driver", "generation", b"generation", "job", b"job", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

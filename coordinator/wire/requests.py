@@ -164,6 +164,7 @@ def close_job(request: pb.CloseJobRequest, now: float) -> events.CloseJob:
         reason=CLOSE_REASON.from_wire(request.reason),
         detail=as_text(request.detail, "detail"),
         back_within_s=_back_within(request.back_within_us),
+        completed=as_base(request.completed, "completed"),
         driver=_driver(request.driver),
     )
 

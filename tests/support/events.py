@@ -126,7 +126,11 @@ def event(
         case ["close", reason, *options]:
             back = float(_after(options, "back") or 0)
             return events.CloseJob(
-                now=now, generation=generation, reason=events.CloseReason(reason), back_within_s=back
+                now=now,
+                generation=generation,
+                reason=events.CloseReason(reason),
+                back_within_s=back,
+                completed=CheckpointId(int(_after(options, "knows") or 0)),
             )
         case ["request", token, kind, *options]:
             names = [word for word in options if word != "stop"]

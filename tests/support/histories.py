@@ -123,7 +123,11 @@ def to_event(move: Move, state: JobState, now: float) -> events.Event:
             return events.StreamLost(now=now, generation=generation)
         case "close":
             return events.CloseJob(
-                now=now, generation=generation, reason=list(events.CloseReason)[choice % 5], detail=f"{choice}"
+                now=now,
+                generation=generation,
+                reason=list(events.CloseReason)[choice % 5],
+                detail=f"{choice}",
+                completed=CheckpointId(max(0, state.base + move.off)),
             )
         case "request":
             kind = CheckpointKind.SAVEPOINT if choice % 2 else CheckpointKind.CHECKPOINT

@@ -271,8 +271,8 @@ class Coordinator:
             )
         )
 
-    def close(self, reason: events.CloseReason, detail: str = "") -> None:
-        self.handle(events.CloseJob(now=self.now, generation=self.grant.generation, reason=reason, detail=detail))
+    def close(self, reason: events.CloseReason, *, completed: CheckpointId) -> None:
+        self.handle(events.CloseJob(now=self.now, generation=self.grant.generation, reason=reason, completed=completed))
 
     def renew(self) -> None:
         self.handle(events.Renew(now=self.now, generation=self.grant.generation))
@@ -289,7 +289,9 @@ class Coordinator:
     word: FencedError | None = None
     """The refusal that a leaving driver receives."""
 
-    def abandon(self, detail: str, *, back_within_s: float | None, halted: bool) -> FencedError | None:
+    def abandon(
+        self, detail: str, *, back_within_s: float | None, halted: bool, completed: CheckpointId
+    ) -> FencedError | None:
         """Leave as if the coordinator could not be reached."""
         self.left_because, self.back_within_s, self.halted = detail, back_within_s, halted
         return self.word

@@ -172,7 +172,12 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     ),
     requests.close_job: (
         pb.CloseJobRequest(
-            generation=3, reason=pb.CLOSE_REASON_HALTED, detail="why", back_within_us=2_500_000, driver="d1"
+            generation=3,
+            reason=pb.CLOSE_REASON_HALTED,
+            detail="why",
+            back_within_us=2_500_000,
+            driver="d1",
+            completed=CHECKPOINT,
         ),
         events.CloseJob(
             now=NOW,
@@ -180,6 +185,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             reason=events.CloseReason.HALTED,
             detail="why",
             back_within_s=2.5,
+            completed=CHECKPOINT,
             driver=DRIVER,
         ),
     ),

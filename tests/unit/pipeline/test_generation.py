@@ -17,7 +17,9 @@ from onceward.coordinator.errors import (
 )
 from onceward.coordinator.pipeline import generation
 from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
+from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, Settle
+from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
 from tests.support.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
@@ -373,6 +375,26 @@ def test_a_job_ends_only_when_its_last_commits_show_everywhere() -> None:
     job.ending = ending
     assert job.generation.run() is CloseReason.STOPPED
     assert reported == ["looked", "looked", "looked", "closed"]
+
+
+def test_a_job_does_not_end_in_an_older_copy_of_the_store() -> None:
+    """The copy is promoted when the last checkpoint is settled. It lacks that checkpoint."""
+    coordinator, copies = Coordinator(), list[JobState]()
+
+    def copy(event: Event, _answer: Answer) -> None:
+        if isinstance(event, Settle):
+            copies.append(coordinator.state)
+
+    def promote(_job: JobName) -> list[str]:
+        coordinator.state = copies[-2]
+        return []
+
+    coordinator.answered = copy
+    job = Job(coordinator, until=3)
+    job.ending = promote
+    with pytest.raises(FencedError, match="an older copy was put back"):
+        job.generation.run()
+    assert coordinator.state.durable.status is JobStatus.RUNNING
 
 
 def test_a_job_whose_last_commits_are_not_visible_has_not_ended_and_reports_why(
