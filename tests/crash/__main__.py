@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward.coordinator.dev.postgres.binaries import is_offered
+from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from tests.crash import parallel, report
 from tests.crash.suite import PARTS, Plan
 from tests.support.schedules import Schedule
@@ -30,6 +31,11 @@ def main() -> int:
         parser.error("the part `disk` needs strace, which is not installed; nothing was started")
     if "leaders" in parts and not is_offered():
         parser.error("the part `leaders` needs a PostgreSQL, and there is none to fetch; nothing was started")
+    if "leaders" in parts:
+        try:
+            toxiproxy_server()
+        except ToxiproxyError as error:
+            parser.error(f"the part `leaders` needs toxiproxy; nothing was started. {error}")
     build: Path = arguments.build.resolve()  # child processes run in other directories
     run = build / "run"
     shutil.rmtree(run, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""The coordinator that leads, the one that stands by, and their database die and stand still under a running job.
+"""The coordinator that leads, the one that stands by, and their database die, stand still and are cut off under a
+running job.
 
 The one that leads stops at a kill point, and there the fault happens. So each fault meets each step of the protocol.
 """
@@ -14,13 +15,14 @@ from signal import SIGCONT, SIGSTOP
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.postgres.server import LocalPostgres
+from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.store.postgres import PAUSE_S
 from tests.crash.points import SCENES, Scene, visit
 from tests.support.harness import Armed
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, at_point
-from tests.support.leading import LeadingHarness, Seat, seats_at
+from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat
 from tests.support.processes import Process, descendants, stands_still
 from tests.support.schedules import Kill, Outcome, Schedule
 from tests.support.waiting import wait_until
@@ -132,6 +134,55 @@ def _kill_all(harness: "FaultyHarness", _leader: Seat) -> None:
     harness.database.restart()
 
 
+def _cut_leader_off_database(harness: "FaultyHarness", leader: Seat) -> None:
+    _cut_leader_off(harness, leader, _linked(leader).to_database)
+
+
+def _cut_leader_off_all(harness: "FaultyHarness", leader: Seat) -> None:
+    _cut_leader_off(harness, leader, _linked(leader).to_database, _linked(leader).by_drivers)
+
+
+def _cut_leader_off(harness: "FaultyHarness", leader: Seat, *links: Link) -> None:
+    """The links carry again when the other one leads."""
+    with _cut(*links):
+        harness.go_on()
+        wait_until(harness.other(leader).leads, "the coordinator that stood by leads")
+    wait_until(lambda: leader.could_lead() and not leader.leads(), "the one that was cut off stands by")
+
+
+def _cut_standby_off_database(harness: "FaultyHarness", leader: Seat) -> None:
+    standby = harness.other(leader)
+    with _cut(_linked(standby).to_database):
+        harness.go_on()
+        time.sleep(_STILL_S)
+    wait_until(standby.could_lead, "the one that was cut off stands by")
+
+
+def _cut_database_off(harness: "FaultyHarness", _leader: Seat) -> None:
+    with _cut(*(_linked(seat).to_database for seat in harness.seats)):
+        harness.go_on()
+        time.sleep(_STILL_S)
+
+
+def _linked(seat: Seat) -> LinkedSeat:
+    """All seats of `faulty_harness` have links."""
+    assert isinstance(seat, LinkedSeat)
+    return seat
+
+
+@contextmanager
+def _cut(*links: Link) -> Iterator[None]:
+    """Let the links carry nothing, without a reset: as when a cable is pulled."""
+    try:
+        for link in links:
+            for stream in Stream:
+                link.add(Toxic(type="timeout", stream=stream, attributes={"timeout": 0}))
+        yield
+    finally:
+        for link in links:
+            link.heal()
+
+
 @contextmanager
 def _standing_still(database: LocalPostgres) -> Iterator[None]:
     """Stop all processes of the database."""
@@ -162,6 +213,22 @@ FAULTS = (
     ),
     Fault(name="database-killed", process="database", strike=_kill_database),
     Fault(name="database-paused", process="database, paused", strike=_pause_database),
+    Fault(
+        name="leader-cut-off-database",
+        process="coordinator that leads, cut off from the database",
+        strike=_cut_leader_off_database,
+    ),
+    Fault(
+        name="leader-cut-off-all",
+        process="coordinator that leads, cut off from database and drivers",
+        strike=_cut_leader_off_all,
+    ),
+    Fault(
+        name="standby-cut-off-database",
+        process="coordinator that stands by, cut off from the database",
+        strike=_cut_standby_off_database,
+    ),
+    Fault(name="database-cut-off", process="database, cut off", strike=_cut_database_off),
     Fault(name="all-killed", process="coordinators and database", strike=_kill_all),
 )
 """Of the coordinators and their database."""
@@ -210,11 +277,12 @@ class FaultyHarness(LeadingHarness):
 
 @contextmanager
 def faulty_harness(directory: Path, kafka: LocalKafka) -> Iterator[FaultyHarness]:
-    """Two coordinators on a PostgreSQL of their own."""
+    """Two coordinators on a PostgreSQL of their own. Their links can be cut. Raises ToxiproxyError."""
     with (
         LocalPostgres() as database,
+        LocalToxiproxy() as proxies,
         FaultyHarness(directory, kafka) as harness,
-        harness.sharing(database, seats_at(database)),
+        harness.sharing(database, [linked_seat(proxies, number, database.port) for number in (1, 2)]),
     ):
         yield harness
 

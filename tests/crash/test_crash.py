@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.dev.postgres.binaries import is_offered
+from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
@@ -69,11 +70,16 @@ def test_a_random_schedule(harness: Harness) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
-def test_the_database_dies_when_the_leader_has_written_a_decision(harness: Harness, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["database-killed", "leader-cut-off-all"])
+def test_leader_or_database_is_lost_when_a_decision_is_written(harness: Harness, tmp_path: Path, name: str) -> None:
+    try:
+        toxiproxy_server()
+    except ToxiproxyError as error:
+        pytest.skip(str(error))
     point = KillPoint.COORDINATOR_AFTER_DECISION
-    (fault,) = (fault for fault in FAULTS if fault.name == "database-killed")
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
     with faulty_harness(tmp_path, harness.kafka) as leading:
-        assert_good(visit_leader(leading, fault, scene_of(point), "slice-leaders", points=[point]))
+        assert_good(visit_leader(leading, fault, scene_of(point), f"slice-{name}", points=[point]))
 
 
 def test_a_record_that_no_crash_explains_is_found_among_the_repeated_ones() -> None:
@@ -176,7 +182,9 @@ def test_queries_die_around_their_batches_and_write_each_batch_once(tmp_path: Pa
 
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
-def test_leader_standby_and_database_die_and_stand_still_at_every_kill_point_of_the_leader(tmp_path: Path) -> None:
+def test_leader_standby_and_database_die_stand_still_and_are_cut_off_at_every_kill_point_of_the_leader(
+    tmp_path: Path,
+) -> None:
     run_part("leaders", tmp_path)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.postgres.server import DATABASE, LocalPostgres
+from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Paths
-from tests.support.leading import LeadingHarness, Seat
-from tests.support.processes import Process, free_address
+from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat
+from tests.support.processes import Process
 
 __all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness", "two_coordinators"]
 
@@ -75,19 +75,16 @@ class LinkedHarness(LeadingHarness):
             f"--conf spark.onceward.tasks.port={tasks_port}"
         )
         """Arguments of spark-submit with which tasks that stay reach their driver through their link."""
-        self.linked_seats = [self._linked_seat(number) for number in (1, 2)]
+        self.linked_seats: Sequence[Seat] = [self._linked_seat(number) for number in (1, 2)]
         self.upstreams = {name: link.upstream for name, link in self.links.items()}
         self.driver: Callable[[], Process | None] = lambda: None
         """The driver of the running job, if any."""
 
-    def _linked_seat(self, number: int) -> Seat:
-        own = free_address()
-        self._own_ports.add(_port(own))
-        by_drivers = self.proxies.link(f"driver-coordinator-{number}", own)
-        to_database = self.proxies.link(f"coordinator-database-{number}", f"127.0.0.1:{self.database_port}")
-        self.links |= {link.name: link for link in (by_drivers, to_database)}
-        store_url = f"postgresql://{DATABASE}@{to_database.address}/{DATABASE}"
-        return Seat(address=own, address_for_drivers=by_drivers.address, store_url=store_url)
+    def _linked_seat(self, number: int) -> LinkedSeat:
+        seat = linked_seat(self.proxies, number, self.database_port)
+        self._own_ports.add(_port(seat.address))
+        self.links |= {link.name: link for link in (seat.by_drivers, seat.to_database)}
+        return seat
 
     def number(self, seat: Seat) -> int:
         """The number of a seat in the names of its links."""

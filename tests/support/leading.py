@@ -9,13 +9,14 @@ import grpc
 import psycopg
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from onceward.coordinator.dev.postgres.server import LocalPostgres
+from onceward.coordinator.dev.postgres.server import DATABASE, LocalPostgres
+from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
 from onceward.coordinator.wire.lead import READY
 from tests.support.harness import Armed, Harness
 from tests.support.processes import Process, free_address
 from tests.support.waiting import wait_until
 
-__all__ = ["LeadingHarness", "Seat", "seats_at"]
+__all__ = ["LeadingHarness", "LinkedSeat", "Seat", "linked_seat"]
 
 _ANSWER_S = 1.0
 _HAND_OVER_S = 5.0
@@ -59,12 +60,25 @@ class Seat:
         return False
 
 
-def seats_at(database: LocalPostgres) -> tuple[Seat, Seat]:
-    """Seats whose coordinators reach the database, and are reached, directly."""
-    one, two = free_address(), free_address()
-    return (
-        Seat(address=one, address_for_drivers=one, store_url=database.url),
-        Seat(address=two, address_for_drivers=two, store_url=database.url),
+@dataclass(kw_only=True)
+class LinkedSeat(Seat):
+    """A seat whose links can be disturbed."""
+
+    by_drivers: Link
+    to_database: Link
+
+
+def linked_seat(proxies: LocalToxiproxy, number: int, database_port: int) -> LinkedSeat:
+    """A seat with the links ``driver-coordinator-N`` and ``coordinator-database-N``."""
+    own = free_address()
+    by_drivers = proxies.link(f"driver-coordinator-{number}", own)
+    to_database = proxies.link(f"coordinator-database-{number}", f"127.0.0.1:{database_port}")
+    return LinkedSeat(
+        address=own,
+        address_for_drivers=by_drivers.address,
+        store_url=f"postgresql://{DATABASE}@{to_database.address}/{DATABASE}",
+        by_drivers=by_drivers,
+        to_database=to_database,
     )
 
 
