@@ -17,7 +17,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
-__all__ = ["PARTICIPANTS", "SINK", "SOURCE", "read", "settings", "settlements", "written"]
+__all__ = ["PARTICIPANTS", "SINK", "SOURCE", "members", "read", "settings", "settlements", "written"]
 
 SOURCE = ParticipantName("source")
 SINK = ParticipantName("sink")
@@ -25,6 +25,14 @@ PARTICIPANTS = (
     Participant(name=SOURCE, role=Role.SOURCE, kind="kafka"),
     Participant(name=SINK, role=Role.SINK, kind="kafka"),
 )
+
+
+def members(sinks: int) -> tuple[Participant, ...]:
+    """A source and so many sinks."""
+    more = (ParticipantName(f"sink-{number}") for number in range(2, sinks + 1))
+    return (*PARTICIPANTS, *(Participant(name=name, role=Role.SINK, kind="kafka") for name in more))
+
+
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 _TOPIC_ID = "w8aJ1sYwQdyGmJj4bXhA5g"
 _PARTITIONS = 4
@@ -47,9 +55,9 @@ def read(checkpoint: int) -> Snapshot:
     return Snapshot(positions=positions.to_document(), records=records, bytes=100 * records)
 
 
-def written(job: JobName, generation: int, checkpoint: int, slots: int) -> Snapshot:
-    """What the sink says: one committable for each of ``slots``."""
-    worker = f"{job}.sink.{generation}.{secrets.token_hex(4)}"
+def written(job: JobName, generation: int, checkpoint: int, slots: int, sink: ParticipantName = SINK) -> Snapshot:
+    """What a sink says: one committable for each of ``slots``."""
+    worker = f"{job}.{sink}.{generation}.{secrets.token_hex(4)}"
     committables = tuple(
         KafkaCommittable(
             slot=slot,

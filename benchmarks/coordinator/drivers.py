@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
+from benchmarks.coordinator.documents import SOURCE, members, read, settings, settlements, written
 from onceward.coordinator.client.calls import call_backoff
 from onceward.coordinator.protocol.answers import Complete, Trigger
 from onceward.coordinator.protocol.settings import CheckpointSettings, Duration
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, Snapshot
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Role, Snapshot
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire.answers import instruction_from_wire
@@ -64,16 +64,26 @@ class SimulatedDriver:
     """Opens its job, then does what the stream says, until cancelled."""
 
     def __init__(
-        self, address: str, job: JobName, interval: Duration | None, slots: int, measurements: Measurements
+        self,
+        address: str,
+        job: JobName,
+        interval: Duration | None,
+        slots: int,
+        measurements: Measurements,
+        *,
+        sinks: int = 1,
     ) -> None:
+        """``slots``: of each of the sinks."""
         self._address = address
         self._job = job
         self._settings: CheckpointSettings = settings(interval)
         self._slots = slots
+        self._members = members(sinks)
+        self._sinks = [member.name for member in self._members if member.role is Role.SINK]
         self._measured = measurements
         self._secret = secrets.token_hex(16)
         self._generation = 0
-        self._snapshots: dict[CheckpointId, Snapshot] = {}
+        self._snapshots: dict[CheckpointId, dict[ParticipantName, Snapshot]] = {}
         self._sent: dict[CheckpointId, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.watching = asyncio.Event()
@@ -106,7 +116,7 @@ class SimulatedDriver:
         request = pb.OpenJobRequest(
             job=self._job,
             driver=self._secret,
-            participants=[participant_to_wire(participant) for participant in PARTICIPANTS],
+            participants=[participant_to_wire(participant) for participant in self._members],
             settings=settings_to_wire(self._settings),
         )
         response = await self._answered(stub.OpenJob, request)
@@ -159,10 +169,13 @@ class SimulatedDriver:
 
     async def _checkpoint(self, stub: "Stub", trigger: Trigger) -> None:
         await asyncio.sleep(random.uniform(*_RUN_S))
-        sink = Snapshot()
-        if trigger.base != NO_CHECKPOINT:
-            sink = written(self._job, self._generation, int(trigger.checkpoint), self._slots)
-        self._snapshots[trigger.checkpoint] = sink
+        checkpoint = int(trigger.checkpoint)
+        slots = self._slots if trigger.base != NO_CHECKPOINT else 0
+        written_by = {
+            sink: written(self._job, self._generation, checkpoint, slots, sink) if slots else Snapshot()
+            for sink in self._sinks
+        }
+        self._snapshots[trigger.checkpoint] = written_by
         request = pb.AcknowledgeRequest(
             job=self._job,
             generation=self._generation,
@@ -170,12 +183,12 @@ class SimulatedDriver:
             checkpoint=trigger.checkpoint,
             base=trigger.base,
             acknowledgements=[
-                pb.Acknowledgement(participant=SOURCE, snapshot=snapshot_to_wire(read(int(trigger.checkpoint)))),
-                pb.Acknowledgement(participant=SINK, snapshot=snapshot_to_wire(sink)),
+                pb.Acknowledgement(participant=name, snapshot=snapshot_to_wire(snapshot))
+                for name, snapshot in {SOURCE: read(checkpoint), **written_by}.items()
             ],
         )
         sent = time.perf_counter()
-        if sink.committables:
+        if slots:
             self._sent[trigger.checkpoint] = sent
         response = await self._answered(stub.Acknowledge, request)
         self._measured.acknowledgements.append(time.perf_counter() - sent)
@@ -184,20 +197,18 @@ class SimulatedDriver:
 
     async def _settle(self, stub: "Stub", complete: Complete) -> None:
         await asyncio.sleep(random.uniform(*_COMMIT_S))
-        snapshot = self._snapshots.pop(complete.checkpoint, None)
-        if snapshot is None:
-            return
-        request = pb.SettleRequest(
-            job=self._job,
-            generation=self._generation,
-            driver=self._secret,
-            checkpoint=complete.checkpoint,
-            participant=SINK,
-            settlements=[settlement_to_wire(one) for one in settlements(snapshot)],
-        )
-        begun = time.perf_counter()
-        await self._answered(stub.Settle, request)
-        self._measured.settlements.append(time.perf_counter() - begun)
+        for sink, snapshot in self._snapshots.pop(complete.checkpoint, {}).items():
+            request = pb.SettleRequest(
+                job=self._job,
+                generation=self._generation,
+                driver=self._secret,
+                checkpoint=complete.checkpoint,
+                participant=sink,
+                settlements=[settlement_to_wire(one) for one in settlements(snapshot)],
+            )
+            begun = time.perf_counter()
+            await self._answered(stub.Settle, request)
+            self._measured.settlements.append(time.perf_counter() - begun)
 
 
 def _progress() -> pb.ReadProgress:

@@ -1,4 +1,4 @@
-"""How long decisions take while many jobs take a checkpoint every second."""
+"""How long decisions take while many jobs take checkpoints."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from benchmarks.percentiles import percentile
 from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["measure_jobs", "measure_slow_disk", "measure_stores"]
+__all__ = ["measure_jobs", "measure_participants", "measure_slow_disk", "measure_stores"]
 
 INTERVAL_S = 1.0
 SLOTS = 4
@@ -58,6 +58,21 @@ def measure_stores(
     return rows
 
 
+def measure_participants(
+    directory: Path, jobs: int, intervals_s: Sequence[float], seconds: float
+) -> list[dict[str, Any]]:
+    """One row for each interval, of jobs with a source and four sinks that have a committable each. Each job begins at
+    another moment of the first interval; measured are two intervals, and ``seconds`` at least."""
+    rows: list[dict[str, Any]] = []
+    for interval_s in intervals_s:
+        with served(directory / f"{interval_s:g}") as coordinator:
+            measured = _measure(
+                coordinator, jobs, max(seconds, 2 * interval_s), _WARM_UP_S, interval_s=interval_s, slots=1, sinks=4
+            )
+            rows.append({"interval_s": interval_s, "participants": 5 * jobs, **asyncio.run(measured)})
+    return rows
+
+
 def measure_slow_disk(
     directory: Path, jobs: int, delays_ms: Sequence[float], seconds: float, *, warm_up: float = _WARM_UP_S
 ) -> list[dict[str, Any]]:
@@ -81,13 +96,22 @@ def _most_checkpoints(store: Path) -> int:
     return int(most)
 
 
-async def _measure(coordinator: ServedCoordinator, jobs: int, seconds: float, warm_up: float) -> dict[str, Any]:
+async def _measure(
+    coordinator: ServedCoordinator,
+    jobs: int,
+    seconds: float,
+    warm_up: float,
+    *,
+    interval_s: float = INTERVAL_S,
+    slots: int = SLOTS,
+    sinks: int = 1,
+) -> dict[str, Any]:
     measured = Measurements()
     drivers = [
-        SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{INTERVAL_S}s", SLOTS, measured)
+        SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{interval_s:g}s", slots, measured, sinks=sinks)
         for number in range(jobs)
     ]
-    tasks = [asyncio.create_task(_later(driver, random.uniform(0, INTERVAL_S))) for driver in drivers]
+    tasks = [asyncio.create_task(_later(driver, random.uniform(0, interval_s))) for driver in drivers]
     try:
         await all_watch(drivers, tasks)
         await asyncio.sleep(warm_up)

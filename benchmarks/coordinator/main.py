@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
+from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
 from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import measure_size
 from benchmarks.machine import describe_machine
@@ -37,6 +37,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs with a checkpoint of 4 committables every second",
         lambda place: measure_jobs(place, (1, 10, 50, 200), 30.0),
         lambda place: measure_jobs(place, (1, 5), 3.0),
+    ),
+    "participants": (
+        "1,000 jobs of a source and four sinks, by the interval of their checkpoints",
+        lambda place: measure_participants(place, 1_000, (60, 30, 20, 10, 5), 30.0),
+        lambda place: measure_participants(place, 5, (1,), 3.0),
     ),
     "stores": (
         "jobs with a checkpoint of 4 committables every second, by the kind of store",
