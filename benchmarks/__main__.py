@@ -3,7 +3,8 @@
 ``coordinator`` measures the coordinator alone, without a broker; ``latency`` measures end-to-end latency over the
 interval, by rate and partitions; ``settle`` measures how quickly many pending transactions are committed; ``reading``
 measures reading into Spark; ``queries`` measures Structured Streaming queries; ``scale`` measures our job with more
-partitions, executors and slots, and larger records.
+partitions, executors and slots, and larger records; ``start`` measures how long a job takes to its first settled
+checkpoint.
 """
 
 import signal
@@ -16,6 +17,7 @@ from benchmarks.queries.main import main as queries
 from benchmarks.reading import main as reading
 from benchmarks.scale.main import main as scale
 from benchmarks.settle import main as settle
+from benchmarks.start import main as start
 
 if __name__ == "__main__":
     # On SIGTERM exit normally, so that started processes are ended.
@@ -33,5 +35,7 @@ if __name__ == "__main__":
             scale(arguments)
         case ["settle", *arguments]:
             settle(arguments)
+        case ["start", *arguments]:
+            start(arguments)
         case arguments:
             systems(arguments)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.chromium import chromium
 from benchmarks.coordinator.documents import written
 from benchmarks.coordinator.held import measure_held
-from benchmarks.coordinator.jobs import measure_jobs, measure_slow_disk, measure_stores
+from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import JOBS, measure_size
@@ -54,6 +54,12 @@ def test_both_stores_are_measured_with_their_ratio(tmp_path: Path) -> None:
     assert server["decision_p50_ms_ratio"] == pytest.approx(
         server["decision_p50_ms"] / file["decision_p50_ms"], abs=0.01
     )
+
+
+def test_jobs_of_five_participants_take_checkpoints(tmp_path: Path) -> None:
+    (row,) = measure_participants(tmp_path / "participants", 2, (1,), 3.0)
+    assert (row["participants"], row["broken"]) == (10, 0)
+    assert row["decisions_per_s"] > 0
 
 
 def test_every_simulated_job_takes_checkpoints(tmp_path: Path) -> None:
