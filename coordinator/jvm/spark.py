@@ -8,18 +8,22 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.jvm.archives import archive_option, archive_written, fingerprint, record_options
 
-__all__ = ["archive_file", "quiet_start", "start_from_archive", "write_archive"]
+__all__ = ["archive_file", "light_start", "start_from_archive", "write_archive"]
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"
 """Spark's launcher adds these options to those of the driver's JVM."""
 _DIRECTORY = Path(sys.prefix, "share", "onceward")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_LAUNCHER_OPTIONS = "SPARK_LAUNCHER_OPTS"
+"""Options of the JVM that only puts the driver's command together."""
+_FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+"""What the second compiler would make quicker in a short life is not worth its own time."""
 _LOGGING_OPTIONS = (_OPTIONS, "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 _TRAINING = "onceward.coordinator.pipeline.training"
 _TRAINING_LIMIT_S = 600.0
@@ -44,26 +48,38 @@ def start_from_archive(environment: MutableMapping[str, str] = os.environ) -> No
     except OSError:
         return  # Spark says what is missing when it starts
     if archive.is_file():
-        environment[_OPTIONS] = f'{given} "{archive_option(archive)}"'.lstrip()
+        _add_options(environment, f'"{archive_option(archive)}"')
 
 
 @contextlib.contextmanager
-def quiet_start(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """Let a Spark that is started meanwhile with these variables log without the warnings about the host's name and
-    Hadoop's native library. A configuration of its logging by the user stays in force."""
-    given = environment.get(_OPTIONS)
-    if not _logging_is_configured(environment):
-        environment[_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_LOGGING.as_uri()}".lstrip()
+def light_start(*, scheduling: bool = False, environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Let a Spark that is started meanwhile with these variables start with little work, and without the warnings about
+    the host's name and Hadoop's native library. What the user has configured stays in force.
+
+    ``scheduling``: its JVM will only schedule tasks. No record goes through it, so the first compiler does for its
+    whole life.
+    """
+    before = {name: environment.get(name) for name in (_OPTIONS, _LAUNCHER_OPTIONS)}
+    environment.setdefault(_LAUNCHER_OPTIONS, _FIRST_COMPILER)
     try:
+        if scheduling:
+            environment[_OPTIONS] = f"{_FIRST_COMPILER} {before[_OPTIONS] or ''}".rstrip()  # the user's comes later
+        if not _logging_is_configured(environment):
+            _add_options(environment, f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         yield
     finally:
-        if given is not None:
-            environment[_OPTIONS] = given
-        else:
-            environment.pop(_OPTIONS, None)
+        for name, value in before.items():
+            if value is not None:
+                environment[name] = value
+            else:
+                environment.pop(name, None)
 
 
-def _logging_is_configured(environment: MutableMapping[str, str]) -> bool:
+def _add_options(environment: MutableMapping[str, str], options: str) -> None:
+    environment[_OPTIONS] = f"{environment.get(_OPTIONS, '')} {options}".lstrip()
+
+
+def _logging_is_configured(environment: Mapping[str, str]) -> bool:
     from pyspark.find_spark_home import _find_spark_home
 
     if "LOG4J_CONFIGURATION_FILE" in environment:

@@ -98,7 +98,7 @@ def _spark() -> "Iterator[SparkSession]":
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        from onceward.coordinator.jvm.spark import quiet_start, start_from_archive
+        from onceward.coordinator.jvm.spark import light_start, start_from_archive
     except ImportError as error:
         raise ConfigurationError(
             f"Spark reads the state, and {error.name} is not installed here. {_UNREAD}. Install it with: pip install "
@@ -106,7 +106,7 @@ def _spark() -> "Iterator[SparkSession]":
         ) from error
     running = SparkSession.getActiveSession()
     start_from_archive()
-    with quiet_start():
+    with light_start():
         spark = running or SparkSession.builder.appName("onceward state").getOrCreate()
     try:
         yield spark

@@ -141,8 +141,7 @@ class GenerationRun:
         recovery.take_claim()
         self.claimed = True
         recovery.end_transactions()
-        # Start Spark only after recovery: it takes seconds, and readers wait until recovery has ended open
-        # transactions.
+        # Wait for Spark only after recovery: readers wait until recovery has ended open transactions.
         if not self._mailbox.stopping:
             self._m.tasks.start()
             recovery.restore()

@@ -169,12 +169,10 @@ class Pipeline:
             self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)
             self._page = open_page(stack, self._web, progress)
             stack.callback(setattr, self, "_page", None)
-            client = self._connect(stack, links)
             stack.enter_context(stopping_on_signals(self.stop))
             journal = Journal(self._job, self._measured.follow)
             tasks = self._tasks(stack, journal)
-            if self._spark is not None:
-                tasks.start()
+            client = self._connect(stack, links)
             committer = self._sink.committer()
             stack.callback(committer.close)
             members = Members(
@@ -201,6 +199,8 @@ class Pipeline:
         )
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
+        if self._stay:
+            self._source.follow()  # refuses what it cannot do before Spark starts
         tasks = SparkTasks(
             job=self._job,
             source=self._source,
@@ -214,13 +214,16 @@ class Pipeline:
             stay=self._stay,
         )
         stack.callback(tasks.close)
+        if self._spark is not None:
+            tasks.start()
+        elif not self._stopping.is_set():
+            tasks.begin()
         return tasks
 
     def _staying(self, tasks: Tasks) -> StayingTasks | None:
         if not self._stay:
             return None
         assert isinstance(tasks, SparkTasks)
-        self._source.follow()  # refuses what it cannot do before Spark starts
         return StayingTasks(
             job=self._job,
             source=self._source,

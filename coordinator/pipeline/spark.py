@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import PreflightError
-from onceward.coordinator.jvm.spark import quiet_start, start_from_archive
+from onceward.coordinator.jvm.spark import light_start, start_from_archive
+from onceward.coordinator.pipeline.daemon import DAEMON, can_start
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _CHECKSUMS = (
 _CHECKSUMS_SINCE = (4, 1)
 _PUSH = "spark.shuffle.push.enabled"
 
+_DAEMON = "spark.python.daemon.module"
 _PROGRESS_BARS = "spark.ui.showConsoleProgress"
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -62,13 +64,14 @@ _DEFAULTS = {
 }
 
 
-def make_session(job: str, master: str = "") -> "tuple[SparkSession, bool]":
+def make_session(job: str, master: str = "", *, scheduling: bool = False) -> "tuple[SparkSession, bool]":
     """Return a session, and whether it was created here and must be stopped here.
 
     A session that already runs in this process is used unchanged. Otherwise one is created with Onceward's defaults,
     which never override spark-submit or spark-defaults.conf.
 
     :param master: instead of any other. Executors elsewhere must reach the driver, so it then listens as Spark says.
+    :param scheduling: no records will go through the JVM.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -80,7 +83,7 @@ def make_session(job: str, master: str = "") -> "tuple[SparkSession, bool]":
         return SparkSession.builder.getOrCreate(), False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     start_from_archive()
-    with quiet_start():
+    with light_start(scheduling=scheduling):
         given = _given_configuration()
     builder = SparkSession.builder
     defaults = {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}
@@ -91,6 +94,9 @@ def make_session(job: str, master: str = "") -> "tuple[SparkSession, bool]":
     elif not given.contains("spark.master"):
         # local mode retries tasks only if the second number allows it
         builder = builder.master("local[*,4]")
+    workers_are_here = (master or given.get("spark.master", "local")).startswith("local")
+    if workers_are_here and not given.contains("spark.pyspark.python") and can_start():
+        defaults[_DAEMON] = DAEMON
     if not given.contains("spark.app.name"):
         builder = builder.appName(f"onceward {job}")
     for key, value in defaults.items():

@@ -10,6 +10,7 @@ from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.runtime import THREADS
 from onceward.coordinator.pipeline.spark import check_retries, check_session, is_alive, make_session, ship
 from onceward.coordinator.pipeline.spark_job import CheckpointJob, Path
 from onceward.coordinator.pipeline.tasks import Vote
@@ -63,19 +64,25 @@ class SparkTasks:
         self._transform_batches = transform_batches
         self._spark = spark
         self._made = False
+        self._making: Callable[[], tuple[SparkSession, bool]] | None = None
         self._embedded = embedded
         self._per_checkpoint_operations = per_checkpoint_operations
         self._journal = journal
         self._stay = stay
         self._checkpoint_job: CheckpointJob | None = None
 
+    def begin(self) -> None:
+        """Begin to make the session, in a thread of its own: that takes seconds, in which the job is recovered."""
+        if self._spark is None:
+            self._making = THREADS.beside(self._make)
+
     def start(self) -> None:
         """Raises PreflightError or ConfigurationError for a session or a transform that cannot be used."""
         if self._checkpoint_job is not None:
             return
         if self._spark is None:
-            with _our_handlers_kept():
-                self._spark, self._made = make_session(self._job)
+            make, self._making = self._making or self._make, None
+            self._spark, self._made = make()
             preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
         checkpoint_job = CheckpointJob(
             spark=self._spark,
@@ -115,9 +122,16 @@ class SparkTasks:
 
     def close(self) -> None:
         """Stop a session that was created here; a given session stays."""
+        if self._making is not None:
+            with contextlib.suppress(Exception):  # it was not needed
+                self._spark, self._made = self._making()
         if self._made and self._spark is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
                 self._spark.stop()
+
+    def _make(self) -> "tuple[SparkSession, bool]":
+        with _our_handlers_kept():
+            return make_session(self._job, scheduling=self._transform is None)
 
     @property
     def checkpoint_job(self) -> CheckpointJob:

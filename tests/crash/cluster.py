@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["allocate", "change_executors", "decommission"]
 
-_EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+_EXECUTOR, _WORKER = "CoarseGrainedExecutorBackend", "pyspark.worker"
 _CORES = "--conf spark.executor.cores=1 --conf spark.cores.max=4"
 _ALLOCATION = (
     "--conf spark.dynamicAllocation.enabled=true --conf spark.dynamicAllocation.shuffleTracking.enabled=true "

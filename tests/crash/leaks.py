@@ -91,7 +91,7 @@ def _least(job: Job) -> Iterator[tuple[int, Held]]:
     assert job.driver is not None
     seen: dict[int, list[Held]] = {}
     for _ in range(_LOOKS):
-        workers = [pid for pid, command in descendants(job.driver.pid) if "pyspark.daemon" in command]
+        workers = [pid for pid, command in descendants(job.driver.pid) if "pyspark.worker" in command]
         for pid in (job.driver.pid, *workers):
             with suppress(OSError):
                 seen.setdefault(pid, []).append(Held.of(pid))

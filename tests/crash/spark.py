@@ -27,7 +27,7 @@ __all__ = [
     "kill_tasks",
 ]
 
-WORKER, EXECUTOR, _JVM = "pyspark.daemon", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
+WORKER, EXECUTOR, _JVM = "pyspark.worker", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
 _SETTINGS = {"lease": "5s"}
 DRIVER = "driver with Spark"
 """With ``local[...]``. On a cluster, where executors have to start too, the kind of cluster is appended."""

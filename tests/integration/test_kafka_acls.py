@@ -206,7 +206,7 @@ def test_executors_with_a_user_of_their_own_need_no_more_and_each_right_that_the
                 lambda: len(here.topics.read(here.sink)) == len(here.topics.read(here.source)), "it continues", 120
             )
         arguments = [command for _, command in descendants(driver.pid)]
-        assert any("pyspark.daemon" in command for command in arguments)
+        assert any("pyspark.worker" in command for command in arguments)
         driver.terminate()
         assert driver.wait() == 0, driver.tail()
         here.is_complete()

@@ -75,6 +75,30 @@ def test_a_session_maps_the_archived_classes_of_spark(tmp_path: Path) -> None:
     assert len(mapped) > 1000 > 10 * len(loaded)
 
 
+WORKER = """
+from onceward.coordinator.pipeline.spark import make_session
+
+spark, _ = make_session("orders")
+
+def found(_rows):
+    import py4j, pyspark
+    yield pyspark.__file__, py4j.__file__
+
+for file in spark.sparkContext.parallelize([0], 1).mapPartitions(found).first():
+    print(file)
+"""
+
+
+@pytest.mark.slow
+def test_python_workers_of_a_session_that_we_make_run_the_installed_pyspark() -> None:
+    """Spark's archive of it has no compiled code, which costs each start a second."""
+    ended = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    files = ended.stdout.split()
+    assert len(files) == 2
+    assert not any(".zip" in file for file in files)
+
+
 QUIET = """
 from onceward.coordinator.pipeline.spark import make_session
 

@@ -119,7 +119,7 @@ def test_ids_stay_few_when_each_task_has_a_new_worker_process(
 
 def workers(driver: Process) -> set[int]:
     """Process ids of the Python workers, which Spark's daemons have forked."""
-    daemons = [pid for pid, command in descendants(driver.pid) if "pyspark.daemon" in command]
+    daemons = [pid for pid, command in descendants(driver.pid) if "pyspark.worker" in command]
     return {worker for daemon in daemons for worker, _ in descendants(daemon)}
 
 

@@ -8,7 +8,7 @@ import pytest
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.jvm import spark
 from onceward.coordinator.jvm.archives import archive_written
-from onceward.coordinator.jvm.spark import archive_file, quiet_start, start_from_archive, write_archive
+from onceward.coordinator.jvm.spark import archive_file, light_start, start_from_archive, write_archive
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_the_archive_is_kept_with_the_python_environment() -> None:
 
 def test_a_start_has_our_logging_only_while_it_lasts(machine: Path) -> None:
     variables = {"SPARK_SUBMIT_OPTS": "-Xmx1g"}
-    with quiet_start(variables):
+    with light_start(environment=variables):
         option = variables["SPARK_SUBMIT_OPTS"].removeprefix("-Xmx1g -Dlog4j2.configurationFile=file://")
         assert Path(option).is_file()
     assert variables == {"SPARK_SUBMIT_OPTS": "-Xmx1g"}
     nothing: dict[str, str] = {}
-    with quiet_start(nothing):
-        assert list(nothing) == ["SPARK_SUBMIT_OPTS"]
+    with light_start(environment=nothing):
+        assert sorted(nothing) == ["SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"]
     assert nothing == {}
 
 
@@ -107,7 +107,8 @@ def test_a_start_has_our_logging_only_while_it_lasts(machine: Path) -> None:
 )
 def test_options_for_the_users_own_logging_stay(machine: Path, variables: dict[str, str]) -> None:
     before = dict(variables)
-    with quiet_start(variables):
+    with light_start(environment=variables):
+        assert variables.pop("SPARK_LAUNCHER_OPTS")
         assert variables == before
 
 
@@ -124,5 +125,13 @@ def test_files_for_the_users_own_logging_stay_in_force(machine: Path, name: str,
     (machine / "spark" / "conf").mkdir()
     (machine / "spark" / "conf" / name).write_text(text)
     variables: dict[str, str] = {}
-    with quiet_start(variables):
-        assert variables == {}
+    with light_start(environment=variables):
+        assert "SPARK_SUBMIT_OPTS" not in variables
+
+
+def test_a_jvm_that_only_schedules_starts_with_the_first_compiler(machine: Path) -> None:
+    variables = {"SPARK_SUBMIT_OPTS": "-Xmx1g"}
+    with light_start(scheduling=True, environment=variables):
+        assert variables["SPARK_SUBMIT_OPTS"].startswith("-XX:TieredStopAtLevel=1 -Xmx1g ")
+    with light_start(environment=variables):
+        assert "Tiered" not in variables["SPARK_SUBMIT_OPTS"]

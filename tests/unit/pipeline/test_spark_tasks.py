@@ -1,0 +1,92 @@
+"""The session that a job makes is begun before it is needed, and never left behind."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.coordinator.pipeline import spark_tasks
+from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.spark_tasks import SparkTasks
+from onceward.coordinator.protocol.values import JobName
+
+
+class Session:
+    """Stands for a session of Spark."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def tasks() -> SparkTasks:
+    nothing: Any = None
+    return SparkTasks(
+        job=JobName("orders"),
+        source=nothing,
+        sink=nothing,
+        transform=None,
+        transform_batches=None,
+        spark=None,
+        embedded=True,
+        per_checkpoint_operations=False,
+        journal=Journal("orders"),
+    )
+
+
+def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Session]) -> list[threading.Thread]:
+    threads: list[threading.Thread] = []
+
+    def make_session(_job: str, *, scheduling: bool) -> tuple[Session, bool]:
+        assert scheduling, "there is no transform"
+        threads.append(threading.current_thread())
+        return make(), True
+
+    monkeypatch.setattr(spark_tasks, "make_session", make_session)
+    return threads
+
+
+def test_a_session_that_was_begun_and_not_needed_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, may_end = Session(), threading.Event()
+
+    def make() -> Session:
+        assert may_end.wait(60)
+        return session
+
+    threads = making(monkeypatch, make)
+    begun = tasks()
+    begun.begin()  # does not wait
+    may_end.set()
+    begun.close()
+    assert session.stopped
+    assert threading.current_thread() not in threads
+
+
+def test_a_session_that_cannot_be_made_is_reported_when_it_is_needed_and_retried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make() -> Session:
+        raise ConfigurationError("There is no Java.")
+
+    threads = making(monkeypatch, make)
+    begun = tasks()
+    begun.begin()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="no Java"):
+            begun.start()
+    assert len(threads) == 2
+    begun.close()
+
+
+def test_a_session_that_was_not_begun_is_made_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    threads = making(monkeypatch, lambda: session)
+    needed = tasks()
+    with pytest.raises(PreflightError, match="Spark Connect"):  # this one has no JVM
+        needed.start()
+    assert threads == [threading.current_thread()]
+    needed.close()
+    assert session.stopped
