@@ -1,76 +1,22 @@
-"""compose/leaders.yaml as plain processes: its certificates, its two coordinators over mTLS on a real PostgreSQL, and
-commands with the job's certificate while the leader dies. Only locations differ."""
+"""compose/leaders.yaml as plain processes: its certificates, its two coordinators over mTLS on a real PostgreSQL, its
+job, and commands with the job's certificate, while the leader dies."""
 
-import re
 import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS
 from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.errors import ExitCode
-from tests.support.compose import Service, topology
-from tests.support.processes import ONCEWARD, Process
+from tests.integration.test_compose_quickstart import written
+from tests.support.composed import Composed, composed
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
-
 COORDINATORS = ("coordinator", "coordinator-2")
-
-
-class Leaders:
-    """The file's services, without the brokers and the job."""
-
-    def __init__(self, directory: Path, postgres: LocalPostgres, cleanup: ExitStack) -> None:
-        self._directory, self._cleanup = directory, cleanup
-        self._topology = topology("leaders")
-        self._runs = 0
-        self.addresses = dict(
-            zip(COORDINATORS, (f"127.0.0.1:{ports.client}" for ports in free_ports(2, None)), strict=True)
-        )
-        self._store = f"@127.0.0.1:{postgres.port}/"
-        for volume in self._topology.model["volumes"]:
-            (directory / volume).mkdir()
-        (directory / "etc").mkdir()
-
-    def start(self, name: str, command: Sequence[str] = ()) -> Process:
-        """Start a service with its own command, or with another one."""
-        service = self._topology.services[name]
-        for target, file in self._topology.config_files(service).items():
-            Path(self._here(target, service)).write_text(file.read_text())
-        words = [self._here(word, service) for word in command or service.command]
-        if words[0] == "onceward":
-            words[:1] = [sys.executable, *ONCEWARD]
-        given = {name: self._here(value, service) for name, value in service.environment.items()}
-        self._runs += 1
-        log = self._directory / f"{name}-{self._runs}.log"
-        process = Process(words, log, {**given, "PYTHONPATH": OURS}, self._directory)
-        self._cleanup.callback(process.end)
-        return process
-
-    def run(self, name: str, *command: str) -> tuple[int, str]:
-        process = self.start(name, command)
-        return process.wait(), process.tail()
-
-    def healthy(self, name: str) -> bool:
-        """Whether the service's own check says so."""
-        return self.run(name, *self._topology.services[name].health)[0] == 0
-
-    def _here(self, text: str, service: Service) -> str:
-        own = self.addresses.get(service.name, "")
-        for listen in ("0.0.0.0:7878", "127.0.0.1:7878"):
-            text = text.replace(listen, own)
-        for name, address in self.addresses.items():
-            text = re.sub(rf"(?<![\w-]){name}:7878", address, text)
-        for volume, (target, _) in service.mounts.items():
-            text = re.sub(rf"{target}(?![\w.-])", str(self._directory / volume), text)
-        return text.replace("@postgres:5432/", self._store).replace("/etc/onceward", str(self._directory / "etc"))
+FLIGHTS = 5000
 
 
 @pytest.fixture
@@ -82,11 +28,12 @@ def own_postgres() -> Iterator[LocalPostgres]:
         yield local
 
 
+@pytest.mark.timeout(600)
 def test_either_coordinator_may_die_and_no_state_of_the_database_ends_one(
     tmp_path: Path, own_postgres: LocalPostgres
 ) -> None:
     with ExitStack() as cleanup:
-        here = Leaders(tmp_path, own_postgres, cleanup)
+        here = Composed("leaders", tmp_path, cleanup, postgres=own_postgres)
         code, said = here.run("secrets")
         assert code == 0, said
         authority = tmp_path / "job-secrets" / "ca.pem"
@@ -98,7 +45,7 @@ def test_either_coordinator_may_die_and_no_state_of_the_database_ends_one(
             assert path.stat().st_mode & 0o077 == 0, path
 
         leader = here.start("coordinator")
-        wait_until(lambda: "listens on" in leader.tail() or not leader.running, "the first coordinator leads")
+        wait_until(lambda: "listens on" in leader.tail() or leader.exit_code is not None, "the first coordinator leads")
         standby = here.start("coordinator-2")
         for name in COORDINATORS:
             wait_until(lambda name=name: here.healthy(name), f"{name} could lead")  # type: ignore[misc]
@@ -117,7 +64,27 @@ def test_either_coordinator_may_die_and_no_state_of_the_database_ends_one(
         live = ["onceward", "health", "--live", f"--coordinator={here.addresses['coordinator-2']}"]
         wait_until(lambda: not here.healthy("coordinator-2"), "without its database it is not ready")
         assert here.run("coordinator-2", *live)[0] == 0, standby.tail()
-        assert standby.running
+        assert standby.exit_code is None
         own_postgres.restart()
         wait_until(lambda: here.healthy("coordinator-2"), "it could lead again")
         assert here.run("check", "onceward", "jobs")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.compose
+@pytest.mark.timeout(900)
+def test_a_job_over_mtls_comes_to_its_pass_although_its_leader_dies(
+    tmp_path: Path, own_postgres: LocalPostgres
+) -> None:
+    """Send fewer flights, and faster, than the file's own feeder does."""
+    changed = {"feeder": ["--seconds=5", f"--limit={FLIGHTS}"]}
+    with composed("leaders", tmp_path, changed=changed, postgres=own_postgres) as here:
+        here.up()
+        assert here.ended("feeder") == 0, here.said("feeder")
+        here.kill("coordinator")
+        wait_until(lambda: "event=leads" in here.said("coordinator-2"), "the other one leads")
+        code, said = here.verdict(written(FLIGHTS))
+        assert code == 0, said
+        assert "exactly once: PASS" in said
+        assert here.stop("job") == 0, here.said("job")
+        assert "generation=2" not in here.said("job"), "its driver was not fenced"
