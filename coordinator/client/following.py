@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.wire.lead import TERM
 
 __all__ = ["following"]
@@ -177,7 +177,8 @@ class _Following(StubChannel):
         if before is not None:
             # in a thread of its own: it waits for calls whose own errors may need this lock
             threading.Thread(target=before.close, daemon=True).start()
-        _log.info("event=%s address=%s", "coordinator_lost" if address is None else "coordinator_found", address)
+        said = {"event": "coordinator_lost"} if address is None else {"event": "coordinator_found", "address": address}
+        _log.info("%s", log_fields(said))
         self._changed.notify_all()
 
     def _require(self, leader: _Leader, metadata: Sequence[tuple[str, Any]] | None) -> None:

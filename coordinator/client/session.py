@@ -19,7 +19,7 @@ from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.client.watching import WatchThread
 from onceward.coordinator.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
 from onceward.coordinator.links import Links
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.events import CloseReason
@@ -168,7 +168,8 @@ class CoordinatorClient:
                 if on_wait is not None:
                     on_wait(answer.detail)
                 else:
-                    _log.info("job=%s event=waiting_for_driver up_to_s=%g detail=%r", job, longest, answer.detail)
+                    said = {"job": job, "event": "waiting_for_driver", "up_to_s": longest, "detail": answer.detail}
+                    _log.info("%s", log_fields(said))
             time.sleep(min(max(answer.retry_after_s, 0.01), _LONGEST_POLL_S))
 
     def close(self) -> None:

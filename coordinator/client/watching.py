@@ -9,7 +9,7 @@ import grpc
 
 from onceward.coordinator.client.calls import REFUSALS, Caller, call_backoff, generation_over
 from onceward.coordinator.errors import CoordinatorLostError, OncewardError
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Instruction
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
@@ -69,7 +69,7 @@ class WatchThread:
                 self._on_error(error)
         except Exception as error:  # noqa: BLE001 - a driver without instructions must not live on
             if not self._closed.is_set():
-                _log.exception("event=watch_failed")
+                _log.exception("%s", log_fields({"event": "watch_failed"}))
                 self._on_error(OncewardError(f"The instructions could not be handled: {error!r}. Start the job again."))
 
     def _keep_watching(self) -> None:
@@ -81,7 +81,7 @@ class WatchThread:
             if self._closed.is_set():
                 return
             if connected:
-                _log.warning("event=stream_lost address=%s", self._caller.address)
+                _log.warning("%s", log_fields({"event": "stream_lost", "address": self._caller.address}))
                 away_since = time.monotonic()
                 if away_since - begun >= _STEADY_S:
                     backoff.reset()

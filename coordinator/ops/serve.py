@@ -14,7 +14,7 @@ from onceward.coordinator.ops.measuring import measure, trace
 from onceward.coordinator.ops.options import clusters_of, password_of
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.ops.settings_in_force import settings_of
-from onceward.coordinator.printable import escape_logs, logger
+from onceward.coordinator.printable import escape_logs, log_fields, logger
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import Listen, parse_listen, scratch_for_sockets
 from onceward.coordinator.service.observer import observers
@@ -51,7 +51,8 @@ def rights_of(file: Path | None, place: Listen, tls: ServerTls | None) -> Rights
     """Return the rights that hold; None if every client may do everything. Raises ConfigurationError."""
     if file is None:
         if not place.loopback:
-            _log.warning("event=no_rights detail='every client that is accepted may do everything; see --rights'")
+            detail = "every client that is accepted may do everything; see --rights"
+            _log.warning("%s", log_fields({"event": "no_rights", "detail": detail}))
         return None
     if tls is None and place.path is None:
         raise ConfigurationError(

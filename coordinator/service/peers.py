@@ -207,7 +207,7 @@ class _Lines:
         second = int(time.monotonic())
         if second != self._second:
             if self._count > _LINES_PER_S:
-                _log.warning("event=refused_more count=%d", self._count - _LINES_PER_S)
+                _log.warning("%s", log_fields({"event": "refused_more", "count": self._count - _LINES_PER_S}))
             self._second, self._count = second, 0
         self._count += 1
         if self._count <= _LINES_PER_S:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.service.rights import InvalidRightsError, Rights, parse_rights
 
 __all__ = ["RightsFile"]
@@ -54,9 +54,11 @@ class RightsFile:
         try:
             self._rights = self._read()
         except InvalidRightsError as error:
-            _log.error("event=rights_not_read file=%s detail=%r the old rights stay in force", self._path, str(error))
+            detail = f"the old rights stay in force: {error}"
+            _log.error("%s", log_fields({"event": "rights_not_read", "file": self._path, "detail": detail}))
         else:
-            _log.info("event=rights_renewed file=%s peers=%d", self._path, len(self._rights))
+            said = {"event": "rights_renewed", "file": self._path, "peers": len(self._rights)}
+            _log.info("%s", log_fields(said))
 
     def _read(self) -> Rights:
         try:

@@ -18,7 +18,7 @@ from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.errors import ConfigurationError, StoreError
 from onceward.coordinator.links import Links
 from onceward.coordinator.listings import Leader
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.store.database import Candidate
@@ -214,7 +214,7 @@ class _Process:
         finally:
             await asyncio.to_thread(store.close)
         if failure is not None and store.can_move:
-            _log.warning("event=stands_by term=%d detail=%r", store.term.number, str(failure))
+            _log.warning("%s", log_fields({"event": "stands_by", "term": store.term.number, "detail": failure}))
             if time.monotonic() - begun > _STEADY_S:
                 self._backoff.reset()
             await self._pause()
@@ -225,7 +225,9 @@ class _Process:
             await self._server.lead(store)
         except StoreError as error:  # its jobs cannot be read
             return error
-        _log.info("event=leads store=%s term=%d address=%s", store.store_id, store.term.number, store.term.address)
+        term = store.term
+        said = {"event": "leads", "store": store.store_id, "term": term.number, "address": term.address}
+        _log.info("%s", log_fields(said))
         self._announce_once(store)
         stopping, failed = asyncio.create_task(self._stopping.wait()), asyncio.create_task(self._server.failed())
         try:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from onceward.coordinator.listings import Leader, Standby
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.store.database import MAX_STANDBYS, Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta, metadata
@@ -211,10 +211,15 @@ class PostgresCandidate(Candidate):
         database = PostgresDatabase(self._url, session)
         self._leads = True
         facts = self._facts
-        _log.info(
-            "event=store_opened server=%s database=%s schema=%s synchronous_commit=%s standbys=%r",
-            facts.version, facts.database, facts.schema, facts.synchronous, facts.standbys,
-        )  # fmt: skip
+        said = {
+            "event": "store_opened",
+            "server": facts.version,
+            "database": facts.database,
+            "schema": facts.schema,
+            "synchronous_commit": facts.synchronous,
+            "standbys": facts.standbys,
+        }
+        _log.info("%s", log_fields(said))
         return database
 
     def leader(self) -> Leader | None:

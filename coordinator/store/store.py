@@ -18,7 +18,7 @@ from onceward.coordinator.listings import (
     LossReport,
     Standby,
 )
-from onceward.coordinator.printable import logger
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
@@ -155,7 +155,7 @@ class Store:
             if self._database.is_lost(error):
                 self._failure = self._database.explain(error, "asking who stands by")
                 raise self._failure from error
-            _log.warning("event=standbys_unknown detail=%r", cause_of(error))
+            _log.warning("%s", log_fields({"event": "standbys_unknown", "detail": cause_of(error)}))
             return None
 
     def load_jobs(self) -> list[Durable]:
@@ -194,7 +194,8 @@ class Store:
             if self._database.is_lost(error):
                 self._failure = self._database.explain(error, f"removing what retention does not keep of {names}")
                 raise self._failure from error
-            _log.warning("job=%s event=retention_failed detail=%r", names, cause_of(error))
+            said = {"event": "retention_failed", "jobs": names, "detail": cause_of(error)}
+            _log.warning("%s", log_fields(said))
             return False
         return True
 

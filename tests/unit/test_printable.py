@@ -1,5 +1,6 @@
 """No text from a job, a broker or a person can control the reader's terminal."""
 
+import ast
 import io
 import json
 import logging
@@ -173,3 +174,17 @@ def test_no_logger_of_ours_is_made_without_the_escapes() -> None:
     for package in ("connections", "coordinator", "sinks", "sources"):
         for file in (root / package).rglob("*.py"):
             assert 'getLogger("onceward' not in file.read_text(encoding="utf-8"), file
+
+
+def test_every_event_is_logged_by_its_fields() -> None:
+    """A formatter cannot read the fields of a text, so a line of JSON would have neither its event nor its fields."""
+    root = Path(__file__).resolve().parents[2]
+    as_text = [
+        f"{file.relative_to(root)}:{node.lineno}"
+        for package in ("connections", "coordinator", "sinks", "sources")
+        for file in (root / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log.")
+        if any(re.search(r"\bevent=", ast.unparse(given)) for given in node.args)
+    ]
+    assert as_text == []

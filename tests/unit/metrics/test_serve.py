@@ -111,6 +111,9 @@ def test_each_line_of_the_log_is_one_object_and_no_text_forges_another(tmp_path:
         set(line) == {"time", "level", "logger", "event", "job", "fields", "detail"} and line["event"] != "forged"
         for line in logged
     )
+    assert not any("event=" in line["detail"] for line in logged if line["event"] is None)
+    leads = next(line for line in logged if line["event"] == "leads")
+    assert set(leads["fields"]) == {"store", "term", "address"}
     granted = next(line for line in logged if line["event"] == "granted")
     assert (granted["level"], granted["logger"], granted["job"]) == ("info", "onceward.coordinator", "orders")
     assert granted["fields"] == {"generation": 1, "participants": "source,sink"}

@@ -197,7 +197,7 @@ def test_a_removal_that_fails_names_its_jobs(store: Store, place: Place, caplog:
             job.open()
             job.checkpoints(2)
         assert store.prune([(JOB, 1), (JobName("payments"), 1)]) is False
-    assert "job=orders,payments event=retention_failed" in caplog.text
+    assert "event=retention_failed jobs=orders,payments" in caplog.text
 
 
 def test_generations_are_bounded_and_the_newest_stay(store: Store) -> None:
