@@ -62,7 +62,7 @@ TRANSITIONS: Mapping[Transition, tuple[frozenset[JobStatus], JobStatus]] = {
     Transition.HALTED: (_OWNED | {JobStatus.SUSPENDED, JobStatus.HALTED}, JobStatus.HALTED),
     Transition.RESOLVED: (frozenset({JobStatus.HALTED}), JobStatus.SUSPENDED),
     Transition.FORGOTTEN: (
-        frozenset({JobStatus.SUSPENDED, JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED}),
+        frozenset({JobStatus.CREATED, JobStatus.SUSPENDED, JobStatus.FINISHED, JobStatus.CANCELLED, JobStatus.HALTED}),
         JobStatus.FORGOTTEN,
     ),
 }

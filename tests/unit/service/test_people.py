@@ -19,6 +19,8 @@ from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
+    Claim,
+    Generation,
     JobName,
     RequestId,
 )
@@ -271,3 +273,12 @@ def test_a_job_is_forgotten_only_when_it_is_no_longer_needed(
     assert again.session.generation == 2
     assert again.runs == [CheckpointId(2)], "ids go on"
     again.close()
+
+
+def test_a_job_that_no_driver_has_opened_can_be_forgotten(people: OperatorClient, job: str) -> None:
+    name, claim = JobName(job), Claim(store_id="s", generation=Generation(1), completed=CheckpointId(0), holder="h")
+    assert people.permit_adoption(name, claim, "Ada").verdict is Verdict.ACCEPTED
+    assert people.job(name).status is JobStatus.CREATED
+    assert people.forget(name, "Ada: a mistake").verdict is Verdict.ACCEPTED
+    assert people.job(name).status is JobStatus.FORGOTTEN
+    assert people.job(name).adoption_permitted is None
