@@ -26,6 +26,7 @@ from onceward.coordinator.protocol.facts import (
 )
 from onceward.coordinator.protocol.generations import fenced_answer
 from onceward.coordinator.protocol.state import JobState, restart
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
 from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.commit_times import RecentCommits
@@ -33,7 +34,7 @@ from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
 from onceward.coordinator.service.observer import Observer
-from onceward.coordinator.service.quotas import quota_refusal
+from onceward.coordinator.service.quotas import jobs_refusal, quota_refusal
 from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.store import Store
 
@@ -115,6 +116,8 @@ class Engine:
         self._latest: dict[JobName, JobState] = {}
         """States worked out but not yet published; they may not be on disk."""
         self._states = {durable.job: restart(durable, clock()) for durable in store.load_jobs()}
+        self._kept = sum(map(_is_kept, self._states.values()))
+        """How many jobs count towards the limit, with what is worked out but not yet published."""
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
             self._housekeeping.found(job)
@@ -160,10 +163,14 @@ class Engine:
                 batch.refused.append((job, note))
             return answer
         after, ready = step(state, event)
+        more = _is_kept(after) - (known and _is_kept(state))
+        if more > 0 and ready.facts and (refusal := jobs_refusal(self._kept)) is not None:
+            return refusal
         if ready.facts:
             batch.steps.append((after.durable, ready.facts))
         if ready.facts or known:  # a rejected call for a new job leaves no trace
             batch.states[job] = self._latest[job] = after
+            self._kept += more
             if ready.note is not None:
                 batch.refused.append((job, ready.note))
         return ready.answer
@@ -323,3 +330,7 @@ class Engine:
 
     def _unknown(self, job: JobName) -> UnknownJobError:
         return UnknownJobError(f"job {job} is unknown to this coordinator (store {self.store_id})")
+
+
+def _is_kept(state: JobState) -> bool:
+    return state.durable.status is not JobStatus.FORGOTTEN

@@ -1,10 +1,10 @@
-"""What a job may have the store keep. Savepoints have their quota where they are requested."""
+"""What the store may keep: of a job, and how many jobs. Savepoints have their quota where they are requested."""
 
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.events import Event, OpenJob
-from onceward.coordinator.wire.limits import MAX_RETAINED
+from onceward.coordinator.wire.limits import MAX_JOBS, MAX_RETAINED
 
-__all__ = ["quota_refusal"]
+__all__ = ["jobs_refusal", "quota_refusal"]
 
 
 def quota_refusal(event: Event) -> Answer | None:
@@ -14,5 +14,16 @@ def quota_refusal(event: Event) -> Answer | None:
     detail = (
         f"num_retained: {event.settings.num_retained} checkpoints, and a coordinator keeps at most {MAX_RETAINED} of a "
         "job. Nothing was opened. Lower it, and keep older ones as savepoints"
+    )
+    return Answer(verdict=Verdict.REFUSED, detail=detail)
+
+
+def jobs_refusal(jobs: int) -> Answer | None:
+    """The answer to an event that would add a job to ``jobs`` others; None while there is room."""
+    if jobs < MAX_JOBS:
+        return None
+    detail = (
+        f"this coordinator's store holds {jobs} jobs, and a coordinator keeps at most {MAX_JOBS}. Nothing was changed. "
+        "Delete one that has ended: onceward forget JOB --reason WHY --clusters FILE"
     )
     return Answer(verdict=Verdict.REFUSED, detail=detail)

@@ -9,6 +9,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_HEALTH_CALLS",
     "MAX_HELD_BYTES",
+    "MAX_JOBS",
     "MAX_LABEL",
     "MAX_LISTED",
     "MAX_MESSAGE_BYTES",
@@ -91,6 +92,9 @@ MAX_CALLS_OF_PEER = 500
 
 MAX_HEALTH_CALLS = 2_000
 """Open health checks, and as many streams of them; apart from the other calls."""
+
+MAX_JOBS = 10_000
+"""Jobs that are not forgotten, in the store of one coordinator."""
 
 MAX_RETAINED = 10_000
 """Completed checkpoints that a job may have kept."""

@@ -295,6 +295,7 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
         "open health checks, and open streams of them": f"{limits.MAX_HEALTH_CALLS} each",
         "JSON values in the documents of one request": f"{limits.MAX_VALUES}, of which {limits.MAX_CONTAINERS} ",
         "slots that one request names": f"{limits.MAX_SLOTS}",
+        "jobs in the store of a coordinator": f"{limits.MAX_JOBS}",
         "savepoints of a job": f"{limits.MAX_SAVEPOINTS}",
         "num_retained": f"{limits.MAX_RETAINED}",
         "tokens of a rights file": f"{MAX_TOKENS}",

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
+    CheckpointId,
     CheckpointKind,
     Claim,
     Generation,
@@ -699,6 +701,37 @@ def test_a_job_may_have_a_limited_number_of_checkpoints_kept(tmp_path: Path) -> 
             client.open_job(X, (SOURCE, SINK), settings, None, driver="d")
         settings = CheckpointSettings(num_retained=limits.MAX_RETAINED)
         client.open_job(X, (SOURCE, SINK), settings, None, driver="d").let_go()
+
+
+def test_a_store_has_a_limited_number_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.coordinator.service.quotas.MAX_JOBS", 2)
+    claim, z = Claim(store_id="s", generation=Generation(1), completed=0, holder="h"), JobName("orders-z")  # type: ignore[arg-type]
+    full = "holds 2 jobs, and a coordinator keeps at most 2.* Nothing was changed.* onceward forget JOB"
+    with ServedCoordinator(tmp_path / "store.db") as served, OperatorClient(served.address) as people:
+        with connect(served.address) as client:
+            client.open_job(X, (SOURCE, SINK), SETTINGS, None, driver="d").let_go()
+            assert people.permit_adoption(Y, claim, "a test").verdict is Verdict.ACCEPTED
+            with pytest.raises(RefusedError, match=full):
+                client.open_job(z, (SOURCE, SINK), SETTINGS, None, driver="d")
+        answer = people.permit_adoption(z, claim, "a test")
+        assert (answer.verdict, bool(re.search(full, answer.detail))) == (Verdict.REFUSED, True)
+        assert [one.job for one in people.jobs()] == [X, Y]
+    with (
+        ServedCoordinator(tmp_path / "store.db") as served,
+        OperatorClient(served.address) as people,
+        connect(served.address) as client,
+    ):
+        with pytest.raises(RefusedError, match=full):
+            client.open_job(z, (SOURCE, SINK), SETTINGS, None, driver="d")
+        monkeypatch.setattr("onceward.coordinator.service.quotas.MAX_JOBS", 1)
+        client.open_job(X, (SOURCE, SINK), SETTINGS, None, driver="d").let_go()
+        again = people.permit_adoption(Y, replace(claim, completed=CheckpointId(1)), "a test")
+        assert again.verdict is Verdict.ACCEPTED, "known jobs always work"
+        assert people.forget(Y, "a test").verdict is Verdict.ACCEPTED
+        monkeypatch.setattr("onceward.coordinator.service.quotas.MAX_JOBS", 2)
+        client.open_job(z, (SOURCE, SINK), SETTINGS, None, driver="d").let_go()
+        with pytest.raises(RefusedError, match=full):  # a forgotten job is a new one
+            client.open_job(Y, (SOURCE, SINK), SETTINGS, None, driver="d")
 
 
 def test_a_coordinator_without_a_rights_file_permits_everything(tmp_path: Path, token: str) -> None:
