@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.service.tls import ServerTls
@@ -114,8 +115,11 @@ class ServedCoordinator:
         most: int = MAX_CONCURRENT_RPCS,
         reflection: bool = False,
         target: str = f"{HOST}:0",
+        observer: Observer | None = None,
     ) -> None:
-        self._options = ServerOptions(tls=tls, rights=rights, reflection=reflection, max_concurrent_rpcs=most)
+        self._options = ServerOptions(
+            tls=tls, rights=rights, reflection=reflection, max_concurrent_rpcs=most, observer=observer
+        )
         self._store = store
         self._target = target
         self._ready = threading.Event()

@@ -10,7 +10,7 @@ import pytest
 
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import FencedError, OncewardError
+from onceward.coordinator.errors import FencedError, OncewardError, RefusedError
 from onceward.coordinator.metrics.coordinator import COORDINATOR_METRICS, CoordinatorMetrics
 from onceward.coordinator.metrics.places import OTHERS
 from onceward.coordinator.protocol.answers import Note, Verdict
@@ -40,9 +40,12 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.rights import digest_of
+from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1.participants_pb2 import WatchRequest
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from tests.support.peers import PeerFiles, ServedCoordinator
 from tests.support.scraped import Scraped
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 from tests.support.waiting import wait_until
@@ -348,6 +351,31 @@ def test_refusals_are_counted_by_verdict_and_by_status(
             driver.session.decline(CheckpointId(99), SINK.name, "too late")
         wait_until(lambda: refusals(metrics, "DescribeJob", "not_found") == 1, "the unknown job is counted")
         wait_until(lambda: refusals(metrics, "Decline", "fenced") >= 1, "the fenced driver is counted")
+
+
+def test_calls_without_the_right_and_of_unknown_peers_are_counted(tmp_path: Path, metrics: CoordinatorMetrics) -> None:
+    viewer, stranger = tmp_path / "viewer", tmp_path / "stranger"
+    for file in (viewer, stranger):
+        file.write_text(f"the-token-of-a-{file.name}-0123456789abcdef")
+    files = PeerFiles(tmp_path)
+    files.grant(f'[peers.viewer]\ntokens = ["sha256:{digest_of(viewer.read_text()).hex()}"]\nview = ["a"]\n')
+    rights, tls = RightsFile(files.rights, certificates=False), files.server_tls(client_ca=False)
+    with ServedCoordinator(tmp_path / "store.db", tls=tls, rights=rights, observer=metrics) as served:
+        with OperatorClient(served.address, tls=files.client_tls(), token=f"file:{viewer}") as people:
+            for asked in (people.stop, people.job):
+                with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
+                    asked(B)
+        with (
+            OperatorClient(served.address, tls=files.client_tls(), token=f"file:{stranger}") as people,
+            pytest.raises(RefusedError, match="UNAUTHENTICATED"),
+        ):
+            people.job(A)
+        for call, reason in (
+            ("StopJob", "permission_denied"),
+            ("DescribeJob", "permission_denied"),
+            ("DescribeJob", "unauthenticated"),
+        ):
+            wait_until(lambda: refusals(metrics, call, reason) == 1, f"the refused {call} is counted")  # noqa: B023
 
 
 def refusals(metrics: CoordinatorMetrics, call: str, reason: str) -> float:
