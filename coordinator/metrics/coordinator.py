@@ -77,12 +77,6 @@ READ = Described(
 WRITTEN = Described(
     "onceward_records_written_total", "counter", ("job_name",), "Records of completed checkpoints, by the sink."
 )
-BYTES_READ = Described(
-    "onceward_bytes_read_total",
-    "counter",
-    ("job_name",),
-    "Bytes of keys and values read; 0 for a source that does not report them, as Kafka's.",
-)
 BYTES_WRITTEN = Described("onceward_bytes_written_total", "counter", ("job_name",), "Bytes of keys and values written.")
 REPLAYS = Described("onceward_replays_total", "counter", ("job_name",), "Amendments: lost slots were written again.")
 
@@ -149,7 +143,7 @@ _LEAST = (COMPLETED_AT,)
 COORDINATOR_METRICS = (
     *(JOBS, STATUS, GENERATION, CHECKPOINTS, ABORTS, PHASE, PHASES, COMPLETED_AT, COMPLETED_AGE, PROGRESS_AGE),
     *(PENDING_AGE, FAILURES, UNSETTLED, UNSETTLED_AGE, OLDEST_AGE, OLDEST_RATIO, REPLAYS, LOSSES),
-    *(READ, WRITTEN, BYTES_READ, BYTES_WRITTEN, COMMIT, REFUSALS, CERTIFICATE, LEADER, TERM),
+    *(READ, WRITTEN, BYTES_WRITTEN, COMMIT, REFUSALS, CERTIFICATE, LEADER, TERM),
 )
 """All of them, as the reference page lists them."""
 
@@ -252,9 +246,11 @@ class CoordinatorMetrics:
         self._spent(job, "run", fact.ran_s)
         self._spent(job, "decide", fact.decided_s)
         for snapshot in fact.snapshots.values():
-            read = snapshot.positions is not None
-            totals.plain[READ if read else WRITTEN] += snapshot.records
-            totals.plain[BYTES_READ if read else BYTES_WRITTEN] += snapshot.bytes
+            if snapshot.positions is not None:
+                totals.plain[READ] += snapshot.records  # their bytes are not known: the votes count what is written
+            else:
+                totals.plain[WRITTEN] += snapshot.records
+                totals.plain[BYTES_WRITTEN] += snapshot.bytes
         self._completed[job] = at.timestamp()
         self._moved(job)
 
@@ -309,7 +305,7 @@ class CoordinatorMetrics:
         ):
             # copied first: facts pass meanwhile
             yield _counter(metric, {(label, word): n for label, words in given for word, n in list(words.items())})
-        for plain in (READ, WRITTEN, BYTES_READ, BYTES_WRITTEN, REPLAYS):
+        for plain in (READ, WRITTEN, BYTES_WRITTEN, REPLAYS):
             yield _counter(plain, {(label,): one.plain.get(plain, 0.0) for label, one in totals})
 
     def _gauges(self, view: View) -> Iterable[Metric]:

@@ -148,7 +148,6 @@ def test_facts_become_counters_and_phases(world: World) -> None:
     for name, value in {
         "records_read": 10,
         "records_written": 9,
-        "bytes_read": 0,
         "bytes_written": 1000,
         "replays": 1,
     }.items():
