@@ -186,6 +186,21 @@ def test_latest_on_an_empty_partition_reads_records_written_before_a_restart(top
     assert read_values(restarted, restarted.plan(document)) == values(2, "late")
 
 
+def test_only_the_first_start_looks_at_the_group(topics: Topics, opened: Opener) -> None:
+    """Another program that commits offsets to the group afterwards moves nothing."""
+    topic, group = topics.create("in"), f"{topics.prefix}.g"
+    topics.fill(topic, values(5))
+    commit_group(topics, group, {(topic, 0): 2})
+    first = opened([topic], group_id=group)
+    document = first.resolve()
+    assert positions(document, topic) == {0: 2}
+    commit_group(topics, group, {(topic, 0): 5})
+    restarted = opened([topic], group_id=group)
+    restarted.restore(document)
+    for source in (first, restarted):
+        assert read_values(source, source.plan(document)) == values(5)[2:]
+
+
 def test_start_offsets_that_are_not_in_the_log_are_refused_with_its_limits(topics: Topics, opened: Opener) -> None:
     topic = topics.create("in")
     topics.fill(topic, values(5))
