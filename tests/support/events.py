@@ -8,7 +8,7 @@ SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowl
 checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
 SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
 CHECKPOINT]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick). A final ``as gN`` sends the
-event for a generation other than the newest.
+event for a generation other than the newest, ``as gN of DRIVER`` also says which driver sends it.
 """
 
 import re
@@ -56,6 +56,10 @@ def event(
 ) -> events.Event:
     """The event that a command means. ``newest``: the generation that sends it, unless it names another one.
     ``completed``: what a ``restore`` may go back to."""
+    sender = re.search(r"(?<= as g)(\d+) of (\S+)$", command)
+    if sender is not None:
+        sent = event(command[: sender.end(1)], now=now, newest=newest, settings=settings, completed=completed)
+        return replace(sent, driver=sender[2])  # type: ignore[arg-type]
     command, generation = _generation(command, newest)
     words = command.split()
     match words:

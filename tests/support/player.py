@@ -8,8 +8,9 @@
       wants complete 1           all instructions to the driver, if they have changed
 
 `events` lists the events. Here are also ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the
-coordinator dies, or its store fails, before the event's facts are durable; then a restart), and ``damage`` (a restart
-that cannot read the newest completed checkpoint).
+coordinator dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart
+that cannot read the newest completed checkpoint), ``copy`` (an asynchronous copy of the store gets no more writes), and
+``promote`` (the copy takes the store's place; then a restart).
 """
 
 from dataclasses import replace
@@ -57,12 +58,17 @@ class Player:
         self.state = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
         self.wanted = "nothing"
         self.completed: dict[int, CompletedCheckpoint] = {}
+        self.standby = self.state.durable
 
     def play(self, command: str) -> list[str]:
         """The core's output for one event."""
         said: list[str] = []
         if command == "restart":
             self.state = restart(self.state.durable, self.now)
+        elif command == "copy":
+            self.standby = self.state.durable
+        elif command == "promote":
+            self.state = restart(self.standby, self.now)
         elif command == "damage":
             damaged = replace(self.state.durable, completed=None, unreadable="its record was changed")
             self.state = restart(damaged, self.now)
