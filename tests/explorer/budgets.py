@@ -25,6 +25,7 @@ class Budgets:
             bounds.requests,
             bounds.losses,
             bounds.takeovers,
+            bounds.promotions,
         )
         self._values = list(product(*(range(count + 1) for count in most)))
         self._numbers = {value: number for number, value in enumerate(self._values)}

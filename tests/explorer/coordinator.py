@@ -33,8 +33,8 @@ from onceward.coordinator.protocol.values import (
     OnLost,
     Participant,
 )
-from tests.explorer.oracle import Demand, Output, see, see_answer, see_state, stamp
-from tests.explorer.world import Bounds, Call
+from tests.explorer.oracle import Demand, Fork, Output, see, see_answer, see_state, stamp
+from tests.explorer.world import NO_CLAIM, Bounds, Call
 from tests.support.documents import document
 from tests.support.events import SINK, SOURCE, event
 from tests.support.oracle import Invariant, Violation
@@ -73,8 +73,8 @@ class Reply(NamedTuple):
     base: int
     at: int
     settled: bool
-    handle: tuple[int, int]
-    """Generation and amendment of the transaction that counts."""
+    handle: tuple[int, int, int]
+    """Generation, amendment and driver of the transaction that counts."""
     lost: bool
 
 
@@ -114,13 +114,18 @@ class View(NamedTuple):
     goes_on: bool
     """False when no more checkpoint would be triggered, however many ids this world had."""
 
+    def owned_by(self, generation: int, token: int) -> bool:
+        """True when this driver has the job, as far as the coordinator knows."""
+        return self.owned and generation == self.generation and self.output.holder in (0, token)
+
 
 class Coordinators:
     """All coordinators reached so far, by number; number 0 is a fresh one."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._members = (SOURCE, replace(SINK, on_lost=OnLost.REPLAY)) if bounds.losses else (SOURCE, SINK)
+        replaying = bounds.losses or bounds.promotions
+        self._members = (SOURCE, replace(SINK, on_lost=OnLost.REPLAY)) if replaying else (SOURCE, SINK)
         self._numbers: dict[Hashable, int] = {}
         self._processes: list[Process] = []
         self.views: list[View] = []
@@ -128,7 +133,9 @@ class Coordinators:
         """Violations in what a coordinator instructs its driver to do."""
         self._calls: dict[tuple[int, Call], Result] = {}
         self._restarts: dict[int, int] = {}
-        self._number(JobState(durable=Durable(job=JobName("orders"), store_id="store-a")), Output())
+        self._promoted: dict[tuple[int, int], int] = {}
+        fresh = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
+        self._number(fresh, Output(named=bounds.promotions > 0))
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -149,11 +156,22 @@ class Coordinators:
             number = self._restarts[coordinator] = self._number(state, process.output)
         return number
 
+    def promote(self, copy: int, current: int) -> int:
+        """Let a copy of the store take the place of the store that ``current`` writes."""
+        number = self._promoted.get((copy, current))
+        if number is None:
+            state, known = self._processes[copy]
+            fork = Fork(known.generation, known.decided, self._processes[current].output.decided)
+            number = self._promoted[copy, current] = self._number(state, replace(known, fork=fork))
+        return number
+
     def _call(self, coordinator: int, call: Call) -> Result:
         state, output = self._processes[coordinator]
         after, ready = core.step(*_happens(state, call, self._members))
         written, demand, violation = see(output, ready.facts)
         violation = violation or see_answer(written, call.checkpoint, ready.answer)
+        if call.kind != "close":  # a coordinator whose driver is lost ends the job by what its store knows
+            demand = demand._replace(ended=None)
         stored = _store(state.durable, ready.facts)
         if violation is None and stored != after.durable:
             violation = Violation(Invariant.REMEMBERED, _difference(stored, after.durable))
@@ -299,6 +317,8 @@ def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> t
 def _event(call: Call, members: tuple[Participant, ...]) -> Event:
     """The event of a scenario, with contents that differ between generations."""
     happens = event(command(call), now=0.0, newest=Generation(call.generation), settings=_SETTINGS)
+    if call.token:
+        happens = replace(happens, driver=f"d{call.token}")  # type: ignore[arg-type]
     match happens:
         case OpenJob():
             return replace(happens, participants=members)
@@ -316,7 +336,9 @@ def command(call: Call) -> str:
     """The call in the words of a scenario, sent by the newest generation."""
     match call.kind:
         case "open":
-            return f"open d{call.generation}{f' takeover g{call.base}' if call.base else ''}"
+            claim = f" claim store-a {call.seen.generation} {call.seen.completed} by d{call.seen.token}"
+            takeover = f" takeover g{call.base}" if call.base else ""
+            return f"open d{call.generation}{takeover}{claim if call.seen != NO_CLAIM else ''}"
         case "ack":
             content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
             return f"ack {call.checkpoint} {call.who} on {call.base}{content}{' unchanged' if call.unchanged else ''}"
@@ -330,7 +352,7 @@ def command(call: Call) -> str:
             amendment = f" amendment {call.base}" if call.base else ""
             return f"amend {call.checkpoint} sink 0{amendment} slots 0"
         case "close":
-            return f"close {call.who}"
+            return f"close {call.who}{f' knows {call.knows}' if call.knows else ''}"
         case "savepoint":
             return f"request {call.who} savepoint{' stop' if call.data else ''}"
         case "take":

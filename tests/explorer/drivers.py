@@ -4,14 +4,14 @@ Its threads block in their calls, so it takes an answer at the moment it is give
 before, and its next call may stay in flight for any time. Its steps at Kafka are separate moves. Two groups of steps
 are one move each. The first is aborting its own undone checkpoint, writing the next transaction and sweeping: these
 touch only what no other process may touch, or abort what any process may abort at any time. The second is a commit and
-sending its report.
+sending its report. With a claim, reading it, taking it and renewing it are moves of their own.
 """
 
 from typing import NamedTuple
 
 from onceward.coordinator.protocol.answers import Verdict
 from tests.explorer.coordinator import Reply, View
-from tests.explorer.world import Call, Driver, Fault, Kafka, Phase, Stream
+from tests.explorer.world import NO_CLAIM, Call, Claim, Driver, Fault, Kafka, Phase, Stream, Transaction
 from tests.support.oracle import Invariant, Violation
 
 __all__ = [
@@ -23,13 +23,17 @@ __all__ = [
     "instructed",
     "left_behind",
     "local",
+    "over_for_good",
     "overlooked",
+    "refused",
     "standing_in",
 ]
 
 GONE = Driver(phase=Phase.GONE)
 
 _BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING, Phase.AMENDING)
+_NAMING = ("trigger", "trigger at once", "abort", "complete", "replay")
+"""Instructions that name the newest completed checkpoint."""
 _WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
 
 
@@ -42,11 +46,13 @@ class Local(NamedTuple):
     cost: Fault | None = None
     sent: tuple[Call, ...] = ()
     """Calls whose answers it does not wait for."""
-    committed: int = 0
-    """The checkpoint that it asked Kafka to commit."""
-    aborted: tuple[tuple[int, int, int, int], ...] = ()
+    committed: Transaction | None = None
+    """What it asked Kafka to commit."""
+    aborted: tuple[Transaction, ...] = ()
     """Open transactions that it aborted."""
     violation: Violation | None = None
+    failed: Driver | None = None
+    """The driver instead, if an older copy of the store may have led to ``violation``: it fails, and leaves."""
     replayed: int = 0
     """The checkpoint of which it wrote records again."""
 
@@ -55,8 +61,10 @@ def calls(driver: Driver) -> tuple[Call, ...]:
     """Calls in flight whose answers a thread of the driver waits for."""
     d, found = driver, []
     match d.phase:
+        case Phase.ABSENT if d.claims:
+            pass
         case Phase.ABSENT | Phase.OPENING:
-            found.append(Call("open", d.token, base=d.call))
+            found.append(Call("open", d.token, base=d.call, seen=d.seen))
         case Phase.ACKNOWLEDGING_SOURCE:
             idle = d.base != 0 and d.answer == d.at
             found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer, unchanged=idle))
@@ -65,7 +73,7 @@ def calls(driver: Driver) -> tuple[Call, ...]:
             data = d.base != 0 and not idle
             found.append(Call("ack", d.generation, d.call, "sink", d.base, data=data, unchanged=idle))
         case Phase.LEAVING:
-            found.append(Call("close", d.generation, who="cancelled" if d.stopping > 1 else "stopped"))
+            found.append(_close(d, "cancelled" if d.stopping > 1 else "stopped"))
         case Phase.DECLINING:
             found.append(Call("decline", d.generation, d.call))
         case Phase.AMENDING:
@@ -76,7 +84,13 @@ def calls(driver: Driver) -> tuple[Call, ...]:
         found.append(Call("settle", d.generation, d.report, d.outcome, d.report_of))
     if d.stream is Stream.WANTED:
         found.append(Call("watch", d.generation))
+    if d.claims:
+        return tuple([call if call.kind == "open" else call._replace(token=d.token) for call in found])
     return tuple(found)
+
+
+def _close(d: Driver, who: str) -> Call:
+    return Call("close", d.generation, who=who, token=d.token if d.claims else 0, knows=d.knows)
 
 
 def left_behind(driver: Driver) -> tuple[Call, ...]:
@@ -94,20 +108,24 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
     if verdict is Verdict.FENCED and d.phase is Phase.STANDING_IN:
         return d._replace(report=0) if d.abort else GONE
     if verdict is Verdict.FENCED:
-        return d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0, report_of=0, outcome="")
+        d = d._replace(phase=Phase.FENCED, call=0, stream=Stream.NONE, report=0, report_of=0, outcome="")
+        return d if not d.claims or _may_commit(d) else GONE
     fine = verdict in (Verdict.ACCEPTED, Verdict.DUPLICATE)
     late = verdict in (Verdict.TOO_LATE, Verdict.EXPIRED)
     match call.kind:
         case "open" if fine:
+            base = reply.base
             return d._replace(
-                phase=Phase.SWEEPING,
+                phase=Phase.CLAIMING if d.claims else Phase.SWEEPING,
                 call=0,
                 generation=reply.generation,
-                base=reply.base,
+                base=base,
                 at=reply.at,
-                work=0 if reply.settled else 1 << reply.base,
-                handle=(0, 0, 0) if reply.settled else (reply.base, *reply.handle),
-                lost=reply.base if reply.lost else 0,
+                work=0 if reply.settled else 1 << base,
+                handle=(0, 0, 0, 0) if reply.settled else (base, *reply.handle),
+                lost=base if reply.lost else 0,
+                newest=base if d.claims else 0,
+                knows=base if d.claims else 0,
             )
         case "open" if verdict is Verdict.BUSY and d.token > 1 and call.base != reply.generation:
             return d._replace(phase=Phase.OPENING, call=reply.generation)
@@ -150,6 +168,22 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return Violation(Invariant.CONTRACT, f"{call} is answered {verdict.value}{decided}")
 
 
+def refused(driver: Driver, call: Call) -> Driver:
+    """The driver after a coordinator with an older copy of the store has refused one of its calls: its generation
+    fails, and leaves."""
+    d = driver
+    match call.kind:
+        case "open":
+            return GONE
+        case "decline":
+            return d._replace(phase=Phase.ABANDONING)  # it does not read the answer
+        case "settle":
+            phase = Phase.IDLE if d.phase is Phase.SETTLING else d.phase
+            return d._replace(phase=phase, report=0, report_of=0, outcome="", over=True)
+        case _:
+            return d._replace(phase=Phase.IDLE, call=0, over=True)
+
+
 def standing_in(reply: Reply) -> Driver | Violation:
     """The coordinator after its core granted it a job without a driver: one thread sweeps and one commits.
 
@@ -165,7 +199,7 @@ def standing_in(reply: Reply) -> Driver | Violation:
         abort=1,
         complete=base,
         work=1 << base if base else 0,
-        handle=(base, *reply.handle) if base else (0, 0, 0),
+        handle=(base, *reply.handle) if base else (0, 0, 0, 0),
     )
 
 
@@ -173,6 +207,12 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
     """The driver after these instructions were sent; the newest of each kind counts."""
     d = driver
     for kind, checkpoint, base in wanted:
+        if d.claims and kind in _NAMING:
+            named = checkpoint if kind in ("complete", "replay") else base
+            if is_older(d, named):
+                d = d._replace(over=True, halted=True)
+                continue
+            d = d._replace(newest=named)
         match kind:
             case "trigger" | "trigger at once":
                 d = d._replace(trigger=checkpoint, trigger_base=base)
@@ -195,9 +235,25 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
     return d
 
 
+def is_older(driver: Driver, named: int) -> bool:
+    """True when an instruction names an older completed checkpoint than the driver knows: it halts."""
+    return named < driver.newest
+
+
 def overlooked(driver: Driver) -> Driver:
     """The driver after all instructions in flight are lost."""
-    return driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False, replay=0, replay_of=0)
+    lost = driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False, replay=0, replay_of=0)
+    return lost._replace(newest=driver.knows, halted=False) if driver.claims else lost
+
+
+def over_for_good(driver: Driver, view: View) -> bool:
+    """True when neither this coordinator nor one that follows it on its store takes the driver for the job's owner.
+
+    An older copy of the store may still grant the driver's generation, even to this driver.
+    """
+    if driver.claims and driver.generation >= view.generation:
+        return driver.generation == view.generation and not view.owned_by(driver.generation, driver.token)
+    return not (view.owned and driver.generation == view.generation)
 
 
 def cut_off(driver: Driver, view: View) -> Driver:
@@ -207,18 +263,21 @@ def cut_off(driver: Driver, view: View) -> Driver:
     main thread would end. So they count as answered at once; only what it can still do at Kafka is kept.
     """
     d = driver
-    if d.phase in (Phase.ABSENT, Phase.OPENING, Phase.GONE) or (view.owned and d.generation == view.generation):
+    if d.phase in (Phase.ABSENT, Phase.OPENING, Phase.GONE) or not over_for_good(d, view):
         return d
     if d.phase is Phase.LEAVING:
         return GONE
     if d.phase in _BUSY:
         d = d._replace(phase=Phase.FENCED, call=0)
-    d = d._replace(stream=Stream.NONE, report=0, report_of=0, outcome="", over=False)
-    may_commit = d.phase in _WORKING and d.complete and d.work >> d.complete & 1
+    d = d._replace(stream=Stream.NONE, report=0, report_of=0, outcome="", over=False, halted=False)
     may_write = d.phase is Phase.IDLE and (d.trigger > d.last_run or d.abort or d.replay)
-    if may_commit or may_write or d.phase in (Phase.SWEEPING, Phase.ABANDONING):
+    if _may_commit(d) or may_write or d.phase in (Phase.CLAIMING, Phase.SWEEPING, Phase.ABANDONING):
         return d
     return GONE
+
+
+def _may_commit(d: Driver) -> bool:
+    return bool(d.phase in _WORKING and d.complete and d.work >> d.complete & 1)
 
 
 def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
@@ -234,13 +293,17 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
     match d.phase:
         case Phase.STANDING_IN:
             return _alone(d, kafka)
+        case Phase.ABSENT if d.claims:
+            moves.append(Local("reads the claim", d._replace(phase=Phase.OPENING, seen=kafka.claim), kafka))
+        case Phase.CLAIMING:
+            moves.append(_take(d, kafka))
         case Phase.SWEEPING:
             moves.append(_recover(d, kafka))
         case Phase.ABANDONING:
             done = d._replace(phase=Phase.IDLE, call=0)
             moves.append(_abandon(f"aborts checkpoint {d.call}", done, kafka, d.call))
         case Phase.IDLE if d.over:
-            moves.append(_leave(d, kafka, "restarting"))
+            moves.append(_leave(d, kafka, "halted" if d.halted else "restarting"))
         case Phase.IDLE:
             if d.stopping and not d.work:
                 ended, left = _without_tasks(d, kafka)
@@ -259,7 +322,7 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
                     moves.append(swept._replace(label="sweeps"))
         case _:
             pass
-    if d.phase in (Phase.SWEEPING, Phase.SETTLING, Phase.IDLE) and not d.over:
+    if d.phase in (Phase.CLAIMING, Phase.SWEEPING, Phase.SETTLING, Phase.IDLE) and not d.over:
         failing = _leave(d, kafka, "failed")
         moves.append(failing._replace(label="fails: sweeps and leaves", cost=Fault.CRASH))
     return tuple(move for move in moves if (move.driver, move.kafka, move.sent) != (driver, kafka, ()))
@@ -281,8 +344,8 @@ def _rested(move: Local) -> Local:
     return move if d.complete or d.abort or d.report else move._replace(driver=GONE)
 
 
-def _written_ahead(d: Driver) -> tuple[int, int, int, int]:
-    return (0, d.generation, d.ahead, 0)
+def _written_ahead(d: Driver) -> Transaction:
+    return Transaction(0, d.generation, d.ahead, 0)
 
 
 def _without_tasks(d: Driver, kafka: Kafka) -> tuple[Driver, Kafka]:
@@ -295,18 +358,22 @@ def _sweep(d: Driver, kafka: Kafka, *, tasks_stay: bool = False) -> Local:
     over. ``tasks_stay``: they go on writing; else they end."""
     if not tasks_stay:
         d, kafka = _without_tasks(d, kafka)
-    if any(one[1] > d.generation for one in kafka.open):
+    if any(one.generation > d.generation for one in kafka.open):
         return Local("finds a higher generation", d._replace(phase=Phase.FENCED), kafka)
     kept = (_written_ahead(d),) if d.ahead else ()
     gone = tuple(
-        one for one in kafka.open if one not in kept and not (d.work >> one[0] & 1 and one[1::2] == _handle(d, one[0]))
+        one for one in kafka.open if one not in kept and not (d.work >> one.checkpoint & 1 and _counts(d, one))
     )
     return Local("sweeps", d, kafka.without(gone), aborted=gone)
 
 
-def _handle(d: Driver, checkpoint: int) -> tuple[int, int]:
-    """Generation and amendment of the transaction that counts for a checkpoint, as far as the driver knows."""
-    return d.handle[1:] if d.handle[0] == checkpoint else (d.generation, 0)
+def _handle(d: Driver, checkpoint: int) -> tuple[int, int, int]:
+    """Generation, amendment and driver of the transaction that counts for a checkpoint, as far as the driver knows."""
+    return d.handle[1:] if d.handle[0] == checkpoint else (d.generation, 0, d.token if d.claims else 0)
+
+
+def _counts(d: Driver, one: Transaction) -> bool:
+    return (one.generation, one.amendment, one.token) == _handle(d, one.checkpoint)
 
 
 def _replay(d: Driver, kafka: Kafka) -> Local:
@@ -321,10 +388,9 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
     swept = _sweep(d, kafka)
     if swept.driver.phase is Phase.FENCED:
         return swept
-    mine = (checkpoint, d.generation, at, reported + 1)
-    d = d._replace(
-        phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=(checkpoint, d.generation, reported + 1)
-    )
+    mine = Transaction(checkpoint, d.generation, at, reported + 1, d.token if d.claims else 0)
+    handle = (checkpoint, d.generation, reported + 1, mine.token)
+    d = d._replace(phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=handle)
     kafka = swept.kafka._replace(open=tuple(sorted({*swept.kafka.open, mine})))
     return Local(label, d, kafka, aborted=swept.aborted, replayed=checkpoint)
 
@@ -334,6 +400,40 @@ def _abandon(label: str, d: Driver, kafka: Kafka, checkpoint: int) -> Local:
     if d.answered == checkpoint:
         d = d._replace(answered=0, answer=0)
     return _sweep(d._replace(work=d.work & ~(1 << checkpoint)), kafka)._replace(label=label)
+
+
+def _take(d: Driver, kafka: Kafka) -> Local:
+    """Take the claim, if it is still the one that the coordinator has compared. Nothing of the job is touched
+    before."""
+    if not is_unchanged(d, kafka):
+        close = _close(d, "restarting")
+        return Local("finds that the claim has changed, and leaves", GONE, kafka, sent=(close,))
+    claim = Claim(d.generation, d.token, d.base)
+    taken = d._replace(phase=Phase.SWEEPING, claimed=d.base, seen=NO_CLAIM)
+    return Local("takes the claim", taken, kafka._replace(claim=claim))
+
+
+def _renew(d: Driver, kafka: Kafka, checkpoint: int) -> Local:
+    """Let the claim name a checkpoint before it is committed. A driver that finds another claim has lost the job."""
+    if not is_own(d, kafka):
+        return Local("finds another claim: it has lost the job", GONE, kafka)
+    claim = Claim(d.generation, d.token, checkpoint)
+    return Local(f"claims checkpoint {checkpoint}", d._replace(claimed=checkpoint), kafka._replace(claim=claim))
+
+
+def is_unchanged(driver: Driver, kafka: Kafka) -> bool:
+    """Compare the claim before it is taken."""
+    return kafka.claim == driver.seen
+
+
+def is_own(driver: Driver, kafka: Kafka) -> bool:
+    """Compare the claim before it is renewed."""
+    return kafka.claim == Claim(driver.generation, driver.token, driver.claimed)
+
+
+def has_claimed(driver: Driver, checkpoint: int) -> bool:
+    """True when the driver may commit the checkpoint: its claim names it."""
+    return not driver.claims or driver.claimed >= checkpoint
 
 
 def _recover(d: Driver, kafka: Kafka) -> Local:
@@ -346,8 +446,8 @@ def _recover(d: Driver, kafka: Kafka) -> Local:
 
 def _commit(d: Driver, kafka: Kafka) -> Local:
     """Let the settling thread end the transaction of a completed checkpoint, and report it."""
-    checkpoint, label = d.complete, f"commits checkpoint {d.complete} at Kafka"
-    d = d._replace(complete=0)
+    checkpoint, label, before = d.complete, f"commits checkpoint {d.complete} at Kafka", d
+    d = d._replace(complete=0, knows=max(d.knows, checkpoint) if d.claims else 0)
     if d.report:
         return Local("finds the commit ordered again", d, kafka)
     if not d.work >> checkpoint & 1:
@@ -356,27 +456,33 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         return Local(f"gets the instruction to commit checkpoint {checkpoint} again", reported, kafka)
     if d.lost == checkpoint:
         return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
-    d = d._replace(report=checkpoint, report_of=_handle(d, checkpoint)[1])
-    if kafka.committed >> checkpoint & 1:
-        return Local(label + " again", d, kafka, committed=checkpoint)
-    handle = (checkpoint, *_handle(d, checkpoint))
-    found = next((one for one in kafka.open if (one[0], one[1], one[3]) == handle), None)
-    if found is None and any((one[0], one[1], one[3]) == handle for one in kafka.lost):
+    if not has_claimed(d, checkpoint):
+        return _renew(before._replace(knows=d.knows), kafka, checkpoint)
+    generation, amendment, token = _handle(d, checkpoint)
+    d = d._replace(report=checkpoint, report_of=amendment)
+    ordered = Transaction(checkpoint, generation, 0, amendment, token)
+    if kafka.committed >> ordered.bit & 1:
+        return Local(label + " again", d, kafka, committed=ordered)
+    found = next((one for one in kafka.open if one.checkpoint == checkpoint and _counts(d, one)), None)
+    if found is None and any(one.checkpoint == checkpoint and _counts(d, one) for one in kafka.lost):
         return Local(f"finds checkpoint {checkpoint} lost", d._replace(outcome="lost"), kafka)
     if found is None:
         text = f"checkpoint {checkpoint} is completed, and its transaction is gone"
-        return Local(label, d, kafka, committed=checkpoint, violation=Violation(Invariant.TILES, text))
+        lost = d._replace(outcome="lost")
+        return Local(label, d, kafka, committed=ordered, violation=Violation(Invariant.TILES, text), failed=lost)
     violation = None
-    if found[2] != kafka.committed.bit_count():
-        text = f"record {found[2]} becomes visible after {kafka.committed.bit_count()} records"
+    if found.first != kafka.committed.bit_count():
+        text = f"record {found.first} becomes visible after {kafka.committed.bit_count()} records"
         violation = Violation(Invariant.TILES, text)
-    after = kafka.without((found,))._replace(committed=kafka.committed | 1 << checkpoint)
-    return Local(label, d, after, committed=checkpoint, violation=violation)
+    after = kafka.without((found,))._replace(committed=kafka.committed | 1 << found.bit)
+    return Local(label, d, after, committed=found, violation=violation)
 
 
 def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
     """Take the trigger: run the checkpoint, or repeat the recorded answers."""
     checkpoint, base = d.trigger, d.trigger_base
+    if d.claims:
+        d = d._replace(knows=max(d.knows, base))
     taken = d._replace(trigger=0, trigger_base=0)
     again = "before the abort that was sent earlier" if d.abort else ""
     cost = Fault.MESSAGE if again else None
@@ -406,12 +512,13 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
 
 def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = False) -> Local:
     """Abandon what was undone, write the range from the base's position, sweep, and start to acknowledge."""
-    aborted: tuple[tuple[int, int, int, int], ...] = ()
+    aborted: tuple[Transaction, ...] = ()
     if d.answered and base == d.answered:
         d = d._replace(base=d.answered, at=d.answer)
     elif base != d.base:
         text = f"checkpoint {checkpoint} is to build on {base}, whose positions its driver never got"
-        return Local("", d, kafka, violation=Violation(Invariant.RESTORED, text))
+        failed = d._replace(trigger=0, trigger_base=0, over=True)
+        return Local("", d, kafka, violation=Violation(Invariant.RESTORED, text), failed=failed)
     elif d.answered and d.answered > base:
         undone = _abandon("", d, kafka, d.answered)
         d, kafka, aborted = undone.driver, undone.kafka, undone.aborted
@@ -428,7 +535,7 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
         return Local("", d, kafka, aborted=aborted)
     if d.ahead and _written_ahead(d) not in kafka.open:
         return _failed(d, kafka, checkpoint)._replace(aborted=aborted)
-    violation, written = None, {(checkpoint, d.generation, d.at, 0)}
+    violation, written = None, {Transaction(checkpoint, d.generation, d.at, 0, d.token if d.claims else 0)}
     if d.ahead not in (0, d.at):
         text = f"checkpoint {checkpoint} begins at record {d.at}, and its tasks have written from {d.ahead} on"
         violation = Violation(Invariant.TILES, text)
@@ -447,7 +554,7 @@ def _failed(d: Driver, kafka: Kafka, checkpoint: int) -> Local:
 
 
 def _leave(d: Driver, kafka: Kafka, who: str) -> Local:
-    """This generation has failed: sweep, try to close the job, and end."""
-    swept = _sweep(d, kafka)
-    sent = (Call("close", d.generation, who=who), *left_behind(d))
+    """This generation has failed: sweep, unless the job is not claimed yet, try to close the job, and end."""
+    swept = _sweep(d, kafka) if d.phase is not Phase.CLAIMING else Local("", d, kafka)
+    sent = (_close(d, who), *left_behind(d))
     return swept._replace(label="leaves", driver=GONE, sent=sent)

@@ -13,12 +13,26 @@ from tests.explorer.drivers import (
     instructed,
     left_behind,
     local,
+    over_for_good,
     overlooked,
+    refused,
     standing_in,
 )
-from tests.explorer.oracle import Demand
+from tests.explorer.oracle import Demand, Output
 from tests.explorer.probes import useless
-from tests.explorer.world import Bounds, Call, Driver, Fault, Kafka, Phase, SmallWorld, Stream, Table
+from tests.explorer.world import (
+    Bounds,
+    Call,
+    Claim,
+    Driver,
+    Fault,
+    Kafka,
+    Phase,
+    SmallWorld,
+    Stream,
+    Table,
+    Transaction,
+)
 from tests.support.oracle import Invariant, Violation
 
 __all__ = ["Move", "Moves"]
@@ -30,6 +44,7 @@ _CRASH, _MESSAGE, _TIMEOUT = 1 << Fault.CRASH, 1 << Fault.MESSAGE, 1 << Fault.TI
 _REQUEST = 1 << Fault.REQUEST
 _LOSS = 1 << Fault.LOSS
 _TAKEOVER = 1 << Fault.TAKEOVER
+_PROMOTION = 1 << Fault.PROMOTION
 _TAKE = Call("take", 0)
 _DEATH = _CRASH | 1 << Fault.STORE
 
@@ -78,16 +93,19 @@ class Moves:
         self.strays: Table[tuple[Call, ...]] = Table()
         self._gone = self.drivers.number(GONE)
         self._turns: dict[tuple[int, int, bool], tuple[Turn, ...]] = {}
-        self._missed: dict[tuple[int, int, int], tuple[int, int]] = {}
-        self._reported: dict[tuple[int, int, int, int], int] = {}
-        self._kept: dict[tuple[int, int], int] = {}
+        self._claims = bounds.promotions > 0
+        self._strict = not bounds.output_only
+        self._missed: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+        self._reported: dict[tuple[int, int, int, int, int], int] = {}
+        self._kept: dict[tuple[int, int, int], int] = {}
         self._locals: dict[tuple[int, int], tuple[tuple[Local, int, int], ...]] = {}
 
     def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
-        first, second = (self.drivers.number(Driver(token=token, stays=self.bounds.staying)) for token in (1, 2))
+        stays, claims = self.bounds.staying, self._claims
+        first, second = (self.drivers.number(Driver(token=token, stays=stays, claims=claims)) for token in (1, 2))
         strays, kafka = self.strays.number(()), self.kafkas.number(Kafka())
-        return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0)
+        return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0, -1)
 
     # -- all moves
 
@@ -119,6 +137,11 @@ class Moves:
             moves += self._formerly(world)
         elif faults & _TAKEOVER:
             moves += self._taken_over(world, ("coordinator stands still",))
+        if world.copy >= 0:
+            moves += self._promoted(world, world.coordinator, ("copy", "is promoted"))
+        elif faults & _PROMOTION:
+            copy = self.coordinators.restart(world.coordinator)
+            moves.append(Move(("copy", "falls behind"), world._replace(copy=copy), _PROMOTION, None))
         return moves
 
     def _delivered(self, world: SmallWorld, slot: int, turn: Turn, faults: int) -> list[Move]:
@@ -137,6 +160,8 @@ class Moves:
             moves += self._restarted(world, result.restarted, (*label, "dies before it answers"), faults & _DEATH)
         if result.restarted >= 0 and faults & _TAKEOVER and world.former < 0:
             moves += self._taken_over(self._after(world, result.after), (*label, "stands still before it answers"))
+        if result.restarted >= 0 and world.copy >= 0:
+            moves += self._promoted(world, result.after, (*label, "the copy is promoted before it answers"))
         if faults & _MESSAGE:
             if reported != world[1 + slot]:
                 lost = self._after(world, result.after)
@@ -164,9 +189,11 @@ class Moves:
             cost = 0 if done.cost is None else 1 << done.cost
             if cost & ~faults:
                 continue
+            violation = done.violation or self._rightful(world, done)
+            if violation is not None and done.failed is not None and self._forked(world):
+                violation, driver = None, self.drivers.number(done.failed)
             before = world if kafka == world.kafka else world._replace(kafka=kafka)
             after = self._after(before, world.coordinator, slot, driver, None, done.sent)
-            violation = done.violation or self._rightful(world, done)
             moves.append(Move(("driver", slot, done.label), after, cost, violation))
         return moves
 
@@ -181,8 +208,7 @@ class Moves:
         if view.owes and faults & _TIMEOUT:
             moves += self._clock(world, Call("overdue", 0), _TIMEOUT)
         if view.stream and not any(
-            self.drivers.values[number].generation == view.generation
-            and self.drivers.values[number].stream is Stream.OPEN
+            self._owns(view, self.drivers.values[number]) and self.drivers.values[number].stream is Stream.OPEN
             for number in (world.first, world.second)
         ):
             moves += self._clock(world, Call("lost", view.generation))
@@ -203,9 +229,9 @@ class Moves:
         fault ends the process at a write. It counts as one more such death at any point, which covers more than can
         happen.
         """
-        first, first_lost = self._cut_off(world.first, coordinator, world.former)
-        second, second_lost = self._cut_off(world.second, coordinator, world.former)
-        stray = self._keep(world.stray, coordinator)
+        first, first_lost = self._cut_off(world.first, coordinator, world.former, world.copy)
+        second, second_lost = self._cut_off(world.second, coordinator, world.former, world.copy)
+        stray = self._keep(world.stray, coordinator, world.copy)
         after = world._replace(coordinator=coordinator, first=first, second=second, stray=stray, alone=self._gone)
         moves = [Move(label, after, cost, None)]
         if first_lost != first or second_lost != second:
@@ -218,6 +244,20 @@ class Moves:
         restarted = self.coordinators.restart(world.coordinator)
         world = world._replace(former=world.coordinator, former_alone=world.alone, aware=0)
         return self._restarted(world, restarted, label, _TAKEOVER)
+
+    def _promoted(self, world: SmallWorld, current: int, label: Label) -> list[Move]:
+        """The database is lost, with the coordinator ``current``. A coordinator starts from the copy.
+
+        Calls that no thread waits for may still arrive, but not those that open the job: they end with the connection
+        to the coordinator that is lost.
+        """
+        promoted = self.coordinators.promote(world.copy, current)
+        left = tuple(call for call in self.strays.values[world.stray] if call.kind != "open")
+        world = world._replace(copy=-1, stray=self.strays.number(left))
+        return self._restarted(world, promoted, label, 0)
+
+    def _forked(self, world: SmallWorld) -> bool:
+        return self.coordinators.views[world.coordinator].output.fork is not None
 
     def _formerly(self, world: SmallWorld) -> list[Move]:
         """What a coordinator does that led before: it answers from memory, shows its instructions, and its threads
@@ -258,7 +298,7 @@ class Moves:
 
     def _stepped_down(self, world: SmallWorld) -> SmallWorld:
         leader = world.coordinator
-        first, second = (self._tell(one, leader, leader, -1) for one in (world.first, world.second))
+        first, second = (self._tell(one, leader, leader, -1, -1) for one in (world.first, world.second))
         return world._replace(first=first, second=second, former=-1, former_alone=self._gone, aware=0)
 
     def _requests(self, world: SmallWorld, faults: int) -> list[Move]:
@@ -283,7 +323,11 @@ class Moves:
         moves: list[Move] = []
         for one in kafka.open:
             after = kafka.without((one,))._replace(lost=tuple(sorted({*kafka.lost, one})))
-            which = f"the transaction of checkpoint {one[0]}" if one[0] else "what tasks have begun to write"
+            which = (
+                f"the transaction of checkpoint {one.checkpoint}"
+                if one.checkpoint
+                else "what tasks have begun to write"
+            )
             label: Label = ("kafka", f"aborts {which} by itself")
             moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
         return moves
@@ -334,8 +378,10 @@ class Moves:
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         for slot in (0, 1):
             driver = self.drivers.values[world[1 + slot]]
+            if driver.phase is Phase.ABSENT and driver.claims:
+                continue  # as one that never starts
             if driver.phase in (Phase.ABSENT, Phase.OPENING) or (
-                driver.generation == view.generation and driver.phase is not Phase.GONE
+                self._owns(view, driver) and driver.phase is not Phase.GONE
             ):
                 after = self._after(world, world.coordinator, slot, self._gone, None, left_behind(driver))
                 moves.append(Move(("driver dies", slot), after, _CRASH, None))
@@ -363,6 +409,8 @@ class Moves:
         view = self.coordinators.views[world.coordinator]
         if world.former >= 0:
             return self._formerly(world)[0]
+        if world.copy >= 0:
+            return Move(("copy", "is thrown away"), self._without_copy(world), 0, None)
         for call in self.strays.values[world.stray]:
             for move in self._strayed(world, call, 0):
                 return move
@@ -373,21 +421,25 @@ class Moves:
             driver = self.drivers.values[world[1 + slot]]
             if driver.phase in (Phase.ABSENT, Phase.GONE):
                 continue
-            if driver.phase is not Phase.OPENING and not (view.owned and driver.generation == view.generation):
+            if driver.phase is not Phase.OPENING and not (view.owned and self._owns(view, driver)):
                 return Move(("driver", slot, "hears that it is fenced"), self._with(world, slot, self._gone), 0, None)
+            if driver.phase is Phase.FENCED and not self._alone(world, slot, 0) and not calls(driver):
+                return Move(("driver", slot, "ends"), self._with(world, slot, self._gone), 0, None)
             owner = slot
             for turn in self._turns_of(world.coordinator, world[1 + slot], beyond=True):
                 return self._delivered(world, slot, turn, 0)[0]
             for move in self._alone(world, slot, 0):
                 return move
         if owner >= 0:
-            return self._undone(world, owner)
+            return self._undone(world, owner) or self._unanswered(world, owner)
         if view.stream:
             return self._clock(world, Call("lost", view.generation))[0]
         if self.bounds.alone and (abandoned := self._abandoned(world)) is not None:
             return abandoned
         slot, token = (1 if world.second == self._gone else 0), 10 + view.generation
-        number = self.drivers.number(Driver(phase=Phase.OPENING, token=token, stays=self.bounds.staying))
+        if self._refused(world):
+            return None
+        number = self.drivers.number(self._opening(world, token))
         return Move(("start", slot, token), self._with(world, slot, number), 0, None)
 
     def _abandoned(self, world: SmallWorld) -> Move | None:
@@ -405,6 +457,38 @@ class Moves:
         text = f"what a driver has left stays open: {still}, checkpoint {output.last} settled: {output.settled}"
         return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
 
+    def _opening(self, world: SmallWorld, token: int) -> Driver:
+        """A driver that is started now, and has read the claim."""
+        seen = self.kafkas.values[world.kafka].claim
+        return Driver(phase=Phase.OPENING, token=token, stays=self.bounds.staying, claims=self._claims, seen=seen)
+
+    def _refused(self, world: SmallWorld) -> bool:
+        """True when this copy of the store must not run the job, according to the claim: a person has to act."""
+        if not self._forked(world):
+            return False
+        (call,) = calls(self._opening(world, 99))
+        return self.coordinators.call(world.coordinator, call).reply.verdict is Verdict.REFUSED
+
+    def _without_copy(self, world: SmallWorld) -> SmallWorld:
+        """The copy is never promoted."""
+        leader = world.coordinator
+        first, second = (self._tell(one, leader, leader, -1, -1) for one in (world.first, world.second))
+        return world._replace(first=first, second=second, stray=self._keep(world.stray, leader, -1), copy=-1)
+
+    def _unanswered(self, world: SmallWorld, slot: int) -> Move | None:
+        """A copy of the store asks for what its driver has long since given up: in the end it asks no more, or a person
+        starts the driver again."""
+        view = self.coordinators.views[world.coordinator]
+        if view.output.fork is None:
+            return None
+        due = [kind for kind, waits in (("expire", view.unanswered), ("overdue", view.owes)) if waits]
+        for kind in due:
+            for move in self._clock(world, Call(kind, 0)):
+                return move
+        if self._strict or (view.output.settled and not self.kafkas.values[world.kafka].open):
+            return None
+        return Move(("driver", slot, "is stopped by a person"), self._with(world, slot, self._gone), 0, None)
+
     def _undone(self, world: SmallWorld, slot: int) -> Move | None:
         """A trigger after the last one of this world shows the driver which checkpoint was undone."""
         view, driver = self.coordinators.views[world.coordinator], self.drivers.values[world[1 + slot]]
@@ -418,13 +502,17 @@ class Moves:
         """What is wrong with a world in which nothing is left to do."""
         output = self.coordinators.views[world.coordinator].output
         kafka = self.kafkas.values[world.kafka]
+        if self._refused(world):
+            return None  # the output was checked at each commit
         if not output.settled:
             return Violation(Invariant.SETTLED, f"checkpoint {output.last} is completed and never settled")
         drivers = (self.drivers.values[number] for number in (world.first, world.second))
-        written_ahead = {(0, driver.generation, driver.ahead, 0) for driver in drivers if driver.ahead}
+        written_ahead = {Transaction(0, driver.generation, driver.ahead, 0) for driver in drivers if driver.ahead}
         for one in kafka.open:
             if one not in written_ahead:
-                return Violation(Invariant.SETTLED, f"the transaction of checkpoint {one[0]} stays open for ever")
+                return Violation(
+                    Invariant.SETTLED, f"the transaction of checkpoint {one.checkpoint} stays open for ever"
+                )
         if kafka.committed.bit_count() != max(output.end, 0):
             text = f"{kafka.committed.bit_count()} records are visible, {output.end} are in completed checkpoints"
             return Violation(Invariant.TILES, text)
@@ -451,11 +539,25 @@ class Moves:
                 result = self.coordinators.call(coordinator, call)
                 if beyond or not self._beyond(result):
                     reported = answered(d, call, result.reply)
-                    refused = reported if isinstance(reported, Violation) else None
-                    number = driver if isinstance(reported, Violation) else self.drivers.number(reported)
-                    turns.append(Turn(call, result, number, result.violation or refused))
+                    wrong = None
+                    if isinstance(reported, Violation):
+                        reported, wrong = self._excused(coordinator, d, call, result, reported)
+                    turns.append(Turn(call, result, self.drivers.number(reported), result.violation or wrong))
             found = self._turns[key] = tuple(turns)
         return found
+
+    def _excused(
+        self, coordinator: int, driver: Driver, call: Call, result: Result, wrong: Violation
+    ) -> tuple[Driver, Violation | None]:
+        """What a refusal does to a driver: an older copy of the store may refuse, and what the claim rules out."""
+        output = self.coordinators.views[coordinator].output
+        if output.fork is None or (call.kind == "open" and output.knows(call.seen)):
+            return driver, wrong
+        return refused(driver, call), None
+
+    def _owns(self, view: View, driver: Driver) -> bool:
+        """True when the driver's generation is the newest that the coordinator knows."""
+        return driver.generation == view.generation and (not driver.claims or view.output.holder == driver.token)
 
     def _locals_of(self, driver: int, kafka: int) -> tuple[tuple[Local, int, int], ...]:
         found = self._locals.get((driver, kafka))
@@ -469,30 +571,80 @@ class Moves:
     def _demanded(self, demand: Demand, world: SmallWorld) -> Violation | None:
         kafka = self.kafkas.values[world.kafka]
         if demand.committed and not kafka.committed >> demand.committed & 1:
-            return Violation(Invariant.SETTLED, f"checkpoint {demand.committed} counts as settled and is not committed")
-        if demand.lost is not None and demand.lost not in kafka.lost:
-            text = f"checkpoint {demand.lost[0]} is to be written again, and its transaction was not lost"
+            return Violation(Invariant.SETTLED, "a checkpoint counts as settled, and its transaction is not committed")
+        visible = kafka.committed.bit_count()
+        if demand.ended is not None and demand.ended[0] == kafka.claim.token and demand.ended[1] != visible:
+            text = f"the job has ended after {demand.ended[1]} records, {visible} are visible"
             return Violation(Invariant.TILES, text)
-        if demand.open is not None and demand.open not in kafka.open and demand.open not in kafka.lost:
-            text = f"checkpoint {demand.open[0]} is completed, its transaction is not open any more"
-            return Violation(Invariant.TILES, text)
+        output = self.coordinators.views[world.coordinator].output
+        forked = output.fork is not None
+        if (one := demand.lost) is not None and one not in kafka.lost:
+            ended = one not in kafka.open and not kafka.committed >> one.bit & 1
+            if not (forked and ended):  # a driver aborted it before the copy completed it
+                text = f"checkpoint {one.checkpoint} is to be written again, and its transaction was not lost"
+                return Violation(Invariant.TILES, text)
+        if (one := demand.open) is not None and one not in kafka.open and one not in kafka.lost:
+            both = forked and kafka.committed >> one.bit & 1  # the lost store had completed it too
+            if not both and output.knows(kafka.claim) and (self._strict or not forked):
+                text = f"checkpoint {one.checkpoint} is completed, its transaction is not open any more"
+                return Violation(Invariant.TILES, text)
         return None
 
     def _rightful(self, world: SmallWorld, move: Local) -> Violation | None:
         """Check that commits follow a durable decision and aborts never contradict one."""
         output = self.coordinators.views[world.coordinator].output
-        completed = output.completed
         if move.replayed and move.driver.generation == output.generation and output.undecided > move.replayed:
             text = f"checkpoint {move.replayed} is written again, and {output.undecided} is not aborted"
             return Violation(Invariant.IN_ORDER, text)
-        if move.committed and not completed >> move.committed & 1:
-            text = f"the transaction of checkpoint {move.committed} is committed before the decision is durable"
+        decided = output.decided | (output.fork.lost if output.fork is not None else 0)
+        if (one := move.committed) is not None and not decided >> one.bit & 1:
+            text = f"the transaction of checkpoint {one.checkpoint} is committed before the decision is durable"
             return Violation(Invariant.ONE_DECISION, text)
-        for checkpoint, generation, _, amendment in move.aborted:
-            counts = (generation, amendment) == output.handle if checkpoint == output.last else not amendment
-            if completed >> checkpoint & 1 and counts:
-                text = f"checkpoint {checkpoint} is completed, its transaction is aborted"
+        if not self._claims:
+            return self._keeps_decided(output, move)
+        claim = self.kafkas.values[world.kafka].claim
+        return (
+            self._one_output(output, move)
+            or (self._claimed(claim, move) if self._strict else None)
+            or (self._keeps_decided(output, move) if output.knows(claim) and self._aborts_count(output) else None)
+            or (self._keeps_claimed(output, claim, move) if self._aborts_count(output) else None)
+        )
+
+    def _aborts_count(self, output: Output) -> bool:
+        return self._strict or output.fork is None
+
+    def _keeps_decided(self, output: Output, move: Local) -> Violation | None:
+        for one in move.aborted:
+            counts = one[1::2] == output.handle[:2] if one.checkpoint == output.last else not one.amendment
+            if output.decided >> one.bit & 1 and counts:
+                text = f"checkpoint {one.checkpoint} is completed, its transaction is aborted"
                 return Violation(Invariant.NEVER_CHANGES, text)
+        return None
+
+    def _keeps_claimed(self, output: Output, claim: Claim, move: Local) -> Violation | None:
+        """Check that what the claim has taken from this copy of the store stays for the newest one."""
+        for one in move.aborted if not output.knows(claim) else ():
+            if output.only_lost >> one.bit & 1 and one.checkpoint <= claim.completed:
+                text = f"checkpoint {one.checkpoint} is completed and claimed, its transaction is aborted"
+                return Violation(Invariant.NEVER_CHANGES, text)
+        return None
+
+    def _one_output(self, output: Output, move: Local) -> Violation | None:
+        """Check that of two stores one at most continues the output."""
+        visible = move.kafka.committed
+        if move.committed is not None and visible & output.only_here and visible & output.only_lost:
+            text = "what only the lost store has completed is visible, and what only its older copy has completed"
+            return Violation(Invariant.TILES, text)
+        return None
+
+    def _claimed(self, claim: Claim, move: Local) -> Violation | None:
+        """Check that the claim names what is committed, and never goes back."""
+        after = move.kafka.claim
+        if after.generation < claim.generation or after.completed < claim.completed:
+            return Violation(Invariant.CLAIMED, f"{after} takes the place of {claim}")
+        if move.committed is not None and claim.completed < move.committed.checkpoint:
+            text = f"checkpoint {move.committed.checkpoint} is committed, the claim names {claim.completed}"
+            return Violation(Invariant.CLAIMED, text)
         return None
 
     def _after(
@@ -507,60 +659,67 @@ class Moves:
         """The world with another coordinator and driver: instructions are sent, and what cannot matter any more is
         dropped."""
         before, first, second, stray, former = world.coordinator, world.first, world.second, world.stray, world.former
+        copy = world.copy
         if strayed:
             stray = self.strays.number(tuple(sorted((*self.strays.values[stray], *strayed))))
         if stray:
-            stray = self._keep(stray, coordinator)
+            stray = self._keep(stray, coordinator, copy)
         if slot == 0:
             first = driver
         elif slot == 1:
             second = driver
         new = call is not None and call.kind == "watch"
         if coordinator != before or slot == 0:
-            first = self._tell(first, -1 if new and slot == 0 else before, coordinator, former)
+            first = self._tell(first, -1 if new and slot == 0 else before, coordinator, former, copy)
         if coordinator != before or slot == 1:
-            second = self._tell(second, -1 if new and slot == 1 else before, coordinator, former)
+            second = self._tell(second, -1 if new and slot == 1 else before, coordinator, former, copy)
         return world._replace(coordinator=coordinator, first=first, second=second, stray=stray)
 
-    def _tell(self, driver: int, before: int, after: int, former: int) -> int:
+    def _tell(self, driver: int, before: int, after: int, former: int, copy: int) -> int:
         """Send what is wanted now and was not sent before (``before`` = -1: a new stream, nothing was sent)."""
-        key = (driver, before, after, former)
+        key = (driver, before, after, former, copy)
         found = self._reported.get(key)
         if found is None:
             d, view = self.drivers.values[driver], self.coordinators.views[after]
-            if d.stream is Stream.OPEN and view.owned and d.generation == view.generation:
+            if d.stream is Stream.OPEN and view.owned and self._owns(view, d):
                 shown = self.coordinators.views[before].wanted if before >= 0 else ()
                 d = instructed(d, tuple(one for one in view.wanted if one not in shown))
-            found = self._reported[key] = self.drivers.number(self._reduced(d, view, former))
+            found = self._reported[key] = self.drivers.number(self._reduced(d, view, former, copy))
         return found
 
-    def _reduced(self, driver: Driver, view: View, former: int) -> Driver:
-        """Reduce a fenced driver, unless a former leader still takes it for the owner of the job."""
+    def _reduced(self, driver: Driver, view: View, former: int, copy: int) -> Driver:
+        """Reduce a fenced driver, unless a former leader still takes it for the owner of the job, or a copy would."""
+        if copy >= 0 and not over_for_good(driver, self.coordinators.views[copy]):
+            return driver
         if former >= 0:
             outdated = self.coordinators.views[former]
             if outdated.owned and outdated.generation == driver.generation:
                 return driver
         return cut_off(driver, view)
 
-    def _keep(self, stray: int, coordinator: int) -> int:
-        key = (stray, coordinator)
+    def _keep(self, stray: int, coordinator: int, copy: int) -> int:
+        key = (stray, coordinator, copy)
         found = self._kept.get(key)
         if found is None:
-            view = self.coordinators.views[coordinator]
-            kept = tuple(call for call in self.strays.values[stray] if not useless(call, view, self.bounds.generations))
+            views = [self.coordinators.views[one] for one in (coordinator, copy) if one >= 0]
+            kept = tuple(
+                call
+                for call in self.strays.values[stray]
+                if not all(useless(call, view, self.bounds.generations) for view in views)
+            )
             found = self._kept[key] = self.strays.number(kept)
         return found
 
-    def _cut_off(self, driver: int, coordinator: int, former: int) -> tuple[int, int]:
+    def _cut_off(self, driver: int, coordinator: int, former: int, copy: int) -> tuple[int, int]:
         """The driver after a restart of its coordinator, with and without the instructions in flight."""
-        key = (driver, coordinator, former)
+        key = (driver, coordinator, former, copy)
         found = self._missed.get(key)
         if found is None:
             d, view = self.drivers.values[driver], self.coordinators.views[coordinator]
             missed = overlooked(d) if d.stream is Stream.OPEN else d
             stream = Stream.NONE if d.stream is Stream.NONE else Stream.WANTED
             found = self._missed[key] = (
-                self.drivers.number(self._reduced(d._replace(stream=stream), view, former)),
-                self.drivers.number(self._reduced(missed._replace(stream=stream), view, former)),
+                self.drivers.number(self._reduced(d._replace(stream=stream), view, former, copy)),
+                self.drivers.number(self._reduced(missed._replace(stream=stream), view, former, copy)),
             )
         return found

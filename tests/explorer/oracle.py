@@ -6,12 +6,25 @@ from typing import NamedTuple
 
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CompletedCheckpoint, Generation, Outcome, ParticipantName, Snapshot
+from tests.explorer.world import Claim, Transaction, bit_of
 from tests.support.oracle import History, Invariant, Violation
 
-__all__ = ["Demand", "Output", "see", "see_answer", "see_state", "stamp"]
+__all__ = ["Demand", "Fork", "Output", "see", "see_answer", "see_state", "stamp"]
 
 SOURCE, SINK = ParticipantName("source"), ParticipantName("sink")
+
+
+class Fork(NamedTuple):
+    """What was known when an older copy of the store took the store's place."""
+
+    generation: int
+    """The newest generation in the copy."""
+    common: int
+    """Bits of the completed transactions in the copy."""
+    lost: int
+    """The same in the store that it has replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +35,50 @@ class Output(History):
     """Bits of checkpoints."""
     end: int = -1
     """The position of the last completed checkpoint: all records before it are in completed checkpoints."""
-    handle: tuple[int, int] = (0, 0)
-    """Generation and amendment of the last one's transaction."""
+    handle: tuple[int, int, int] = (0, 0, 0)
+    """Generation, amendment and driver of the last one's transaction."""
+    decided: int = 0
+    """Bits of the completed transactions."""
+    named: bool = False
+    """Whether drivers are distinguished by their tokens: two copies of a store grant the same generation."""
+    holder: int = 0
+    """The token of the newest generation's driver; 0 if drivers are not distinguished."""
+    fork: Fork | None = None
+    """Set when this is a promoted copy of the store."""
+
+    granted: frozenset[tuple[int, int]] = frozenset()
+    """Generations and drivers since the copy was promoted."""
+
+    def knows(self, claim: Claim) -> bool:
+        """False when the claim was written for a store that this copy has replaced, and that knew more."""
+        if self.fork is None:
+            return True
+        granted = claim.generation <= self.fork.generation or claim[:2] in self.granted
+        return granted and claim.completed <= self.last
+
+    @property
+    def only_here(self) -> int:
+        """Bits of transactions that this copy of the store has decided since it was promoted, and the other has
+        not."""
+        return self.decided & ~self.fork.common & ~self.fork.lost if self.fork is not None else 0
+
+    @property
+    def only_lost(self) -> int:
+        """Bits of transactions that only the store has decided that the copy has replaced."""
+        return self.fork.lost & ~self.decided if self.fork is not None else 0
 
 
 class Demand(NamedTuple):
     """What must hold at Kafka when a fact becomes durable."""
 
     committed: int = 0
-    """The checkpoint that is committed; 0 for none."""
-    open: tuple[int, int, int, int] | None = None
+    """The bit of the transaction that is committed; 0 for none."""
+    open: Transaction | None = None
     """The transaction that can still be committed, unless the brokers have lost it."""
-    lost: tuple[int, int, int, int] | None = None
+    lost: Transaction | None = None
     """The transaction that the brokers have lost."""
+    ended: tuple[int, int] | None = None
+    """The driver whose last call ends the job, and the number of records that are visible then."""
 
 
 def stamp(generation: int, checkpoint: int) -> int:
@@ -56,26 +100,37 @@ def see(output: Output, written: Sequence[facts.Fact]) -> tuple[Output, Demand, 
         former = output
         output, wrong = former.after(fact)
         match fact:
+            case facts.GenerationGranted(driver=driver) if output.named:
+                output = replace(output, holder=int(driver.removeprefix("d")))
+                if output.fork is not None:
+                    output = replace(output, granted=output.granted | {(output.generation, output.holder)})
             case facts.CheckpointCompleted(checkpoint=checkpoint):
                 wrong = wrong or _completed(former, fact)
                 if wrong is not None:
                     return output, demand, wrong
                 if fact.snapshots[SINK].committables:
-                    demand = demand._replace(open=(checkpoint, former.generation, former.end, 0))
+                    one = Transaction(checkpoint, former.generation, former.end, 0, former.holder)
+                    demand = demand._replace(open=one)
                 output = replace(
                     output,
                     completed=former.completed | 1 << checkpoint,
                     end=position(fact.snapshots[SOURCE]),
-                    handle=(former.generation, 0),
+                    handle=(former.generation, 0, former.holder),
+                    decided=former.decided | 1 << bit_of(checkpoint, former.holder),
                 )
             case facts.CheckpointSettled(checkpoint=checkpoint):
-                demand = demand._replace(committed=checkpoint)
+                demand = demand._replace(committed=bit_of(checkpoint, former.handle[2]))
             case facts.LossRecorded(checkpoint=checkpoint):
-                demand = demand._replace(lost=(checkpoint, former.handle[0], former.end - 1, former.handle[1]))
+                generation, amendment, token = former.handle
+                lost = Transaction(checkpoint, generation, former.end - 1, amendment, token)
+                demand = demand._replace(lost=lost)
             case facts.CheckpointAmended(checkpoint=checkpoint):
-                handle = (former.generation, fact.amendment)
-                demand = demand._replace(open=(checkpoint, handle[0], former.end - 1, handle[1]))
-                output = replace(output, handle=handle)
+                handle = (former.generation, fact.amendment, former.holder)
+                again = Transaction(checkpoint, handle[0], former.end - 1, handle[1], former.holder)
+                demand = demand._replace(open=again)
+                output = replace(output, handle=handle, decided=output.decided | 1 << again.bit)
+            case facts.StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED):
+                demand = demand._replace(ended=(output.holder, max(output.end, 0)))
             case facts.JobHalted():
                 if any(one.outcome is not Outcome.IN_DOUBT for one in fact.settlements):
                     wrong = Violation(Invariant.CONTRACT, f"the job is halted: {fact.reason}")

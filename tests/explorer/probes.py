@@ -18,11 +18,15 @@ def useless(call: Call, view: View, generations: int) -> bool:
         return view.generation >= generations
     if call.generation != view.generation or not view.owned:
         return True
+    if call.checkpoint > view.output.burnt:
+        return False  # this is an older copy of the store, and has yet to use this id
     match call.kind:
         case "decline" if view.output.lost and call.checkpoint == view.output.last:
             return False  # it reports that this cannot be written again
         case "ack" | "decline":
             return call.checkpoint != view.undecided
+        case "settle" if call.checkpoint == view.undecided:
+            return False  # the same
         case "settle":
             return call.checkpoint != view.output.last or view.output.settled or call.base != view.output.handle[1]
         case "amend":
@@ -57,6 +61,14 @@ def probe(coordinators: Coordinators, coordinator: int) -> tuple[Call, Violation
                 if result.after != idle or result.restarted >= 0:
                     text = f"{call} is {result.reply.verdict.value} and changes something"
                     return call, Violation(Invariant.NEVER_CHANGES, text)
+    if view.owned and view.output.named:
+        for call in _calls(view, view.generation):
+            if call.kind != "lost":
+                call = call._replace(token=99)
+                result = coordinators.call(coordinator, call)
+                if result.after != idle or result.restarted >= 0 or result.reply.verdict is not Verdict.FENCED:
+                    text = f"{call} comes from another process and is {result.reply.verdict.value}"
+                    return call, Violation(Invariant.STALE, text)
     if view.stream:
         for earlier in range(view.generation):  # 0: no takeover
             call = Call("open", 9, base=earlier)

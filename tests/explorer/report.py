@@ -30,7 +30,7 @@ def scenario(broken: Broken) -> str:
         f"# {broken.violation.text}",
         "settings " + " ".join(f"{name}={value}" for name, value in SETTINGS.items()),
     ]
-    replaying = any(label[0] == "kafka" for label in broken.path)
+    replaying = any(label[0] in ("kafka", "copy") for label in broken.path)
     for label in broken.path:
         for line in _lines(label, player):
             if replaying and line.startswith("> open"):
@@ -71,6 +71,12 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return _died("", lost)
         case ("coordinator stands still", *lost):
             return _stands_still("", lost)
+        case ("copy", "falls behind"):
+            return ["# the standby of the database gets no more writes", "> copy"]
+        case ("copy", "is promoted", *lost):
+            return _promoted("", lost)
+        case ("copy", str(what)):
+            return [f"# the copy of the store {what}"]
         case ("former", str(what)):
             return [f"# the former leader {what}"]
         case ("former", int(slot), Call() as call):
@@ -91,6 +97,8 @@ def _handled(call: Call, how: list[object], player: Player, who: str) -> list[st
             return ["# the call is doubled: a copy stays under way", *commands]
         case ["dies before it answers", *lost]:
             return [*commands, *_died(" after the write, before it answers", lost)]
+        case ["the copy is promoted before it answers", *lost]:
+            return [*commands, *_promoted(" after the write, before the coordinator answers", lost)]
         case ["stands still before it answers", *lost]:
             return [*commands, *_stands_still(" after the write, before it answers", lost)]
         case _:
@@ -104,6 +112,11 @@ def _died(when: str, lost: list[object]) -> list[str]:
 def _stands_still(when: str, lost: list[object]) -> list[str]:
     missed = "; instructions are lost" if lost else ""
     return [f"# the coordinator stands still{when}, and another one leads{missed}", "> restart"]
+
+
+def _promoted(when: str, lost: list[object]) -> list[str]:
+    missed = "; instructions are lost" if lost else ""
+    return [f"# the database is lost{when}, and its standby is promoted{missed}", "> promote"]
 
 
 def _commands(call: Call, player: Player) -> list[str]:
@@ -123,4 +136,6 @@ def _commands(call: Call, player: Player) -> list[str]:
             return [f"> {command(call)}"]
         case _:
             newest = call.generation == state.durable.generation
+            if call.token and state.durable.driver != f"d{call.token}":
+                return [f"> {command(call)} as g{call.generation} of d{call.token}"]
             return [f"> {command(call)}{'' if newest else f' as g{call.generation}'}"]

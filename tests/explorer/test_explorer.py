@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol import checkpoints, core, settling
+from onceward.coordinator.protocol import checkpoints, core, generations, settling
 from onceward.coordinator.protocol import state as states
 from onceward.coordinator.protocol.answers import Complete, Instruction
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import CloseJob
 from onceward.coordinator.protocol.facts import CheckpointRestored
 from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.values import NO_CHECKPOINT
 from tests.explorer import drivers
 from tests.explorer.moves import Moves
 from tests.explorer.report import scenario, summary
@@ -30,6 +32,8 @@ SMALLER = WORLDS | {
     "staying": replace(WORLDS["staying"], checkpoints=3, messages=0),
     "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
+    "copies": replace(WORLDS["copies"], crashes=0),
+    "copies that lack an abort": replace(WORLDS["copies that lack an abort"], generations=1),
 }
 """The worlds of `make explore` with fewer faults: they have a small part of its states."""
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
@@ -156,3 +160,91 @@ def test_an_outdated_leader_is_found_out_without_each_protection(
     text = scenario(result.broken)
     assert "the former leader answers" in text
     assert player.play(text) == text
+
+
+def _patched_driver(name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(drivers, name, lambda *_: value)
+
+
+CLAIMS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the coordinator compares no claim": _patched(generations, "claim_refusal", lambda *_: None),
+    "a driver takes a claim that has changed": _patched_driver("is_unchanged", True),
+    "a driver renews a claim that is not its own": _patched_driver("is_own", True),
+    "a commit does not wait for the claim": _patched_driver("has_claimed", True),
+}
+"""What protects the output from an older copy of the store, left out in turn."""
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_rule_of_the_claim_is_found_broken_without_each_protection(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CLAIMS[name](monkeypatch)
+    result = explore(SMALLER["copies"])
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.CLAIMED
+    text = scenario(result.broken)
+    assert player.play(text) == text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_record_becomes_visible_twice_without_each_protection(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CLAIMS[name](monkeypatch)
+    _finds_a_record_twice(replace(SMALLER["copies"], output_only=True))
+
+
+@pytest.mark.slow
+def test_a_record_becomes_visible_twice_if_a_driver_follows_an_older_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it takes instructions that name an older checkpoint than it knows. The copy gives up a checkpoint that is
+    visible, and the driver writes it again under its own claim."""
+    monkeypatch.setattr(drivers, "is_older", lambda *_: False)
+    _finds_a_record_twice(SMALLER["copies that lack an abort"])
+
+
+def _finds_a_record_twice(bounds: Bounds) -> None:
+    result = explore(bounds)
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.TILES
+    assert result.broken.violation.text == "record 0 becomes visible after 1 records"
+    text = scenario(result.broken)
+    assert "> promote" in text
+    assert player.play(text) == text
+
+
+@pytest.mark.slow
+def test_a_job_ends_in_an_older_copy_if_a_driver_does_not_say_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = Bounds(
+        checkpoints=2,
+        generations=1,
+        crashes=0,
+        messages=0,
+        store=0,
+        declines=0,
+        timeouts=0,
+        requests=1,
+        promotions=1,
+        output_only=True,
+    )
+    result = explore(bounds)
+    assert result.broken is None, scenario(result.broken)
+
+    def ignore_what_it_knows(original: Callable[..., Any], state: JobState, event: CloseJob) -> Any:
+        return original(state, replace(event, completed=NO_CHECKPOINT))
+
+    _patched(generations, "close_job", ignore_what_it_knows)(monkeypatch)
+    result = explore(bounds)
+    assert result.broken is not None
+    assert result.broken.violation.text == "the job has ended after 0 records, 1 are visible"
+    text = scenario(result.broken)
+    assert player.play(text) == text
+
+
+def test_a_copy_that_lacks_an_abort_completes_what_its_driver_aborts() -> None:
+    """The driver hears of an abort while its acknowledgement is under way. The copy does not know of the abort, asks
+    for the checkpoint again and completes it; then the driver carries out the abort. Nothing prevents this yet: the
+    records are written again (``output_only``)."""
+    result = explore(replace(SMALLER["copies that lack an abort"], output_only=False))
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.NEVER_CHANGES
+    assert scenario(result.broken).endswith("# driver 1 takes the abort of checkpoint 2\n")

@@ -1,9 +1,9 @@
 """The parts of a small world. All values are hashable: equal situations are equal states.
 
-A world is nine numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, the
-coordinator's own threads in place of a driver, and a coordinator that led before, with such threads, and who
-knows of its successor. Each number stands for a value that is interned once, so that a step of
-a part is computed once and looked up in all worlds that share it.
+A world is ten numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, the
+coordinator's own threads in place of a driver, a coordinator that led before, with such threads, and who
+knows of its successor, and an asynchronous copy of the store. Each number stands for a value that is interned once, so
+that a step of a part is computed once and looked up in all worlds that share it.
 """
 
 from collections.abc import Hashable
@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["WORLDS", "Bounds", "Call", "Driver", "Fault", "Kafka", "Phase", "SmallWorld", "Stream", "Table"]
+__all__ = [
+    "NO_CLAIM",
+    "WORLDS",
+    "Bounds",
+    "Call",
+    "Claim",
+    "Driver",
+    "Fault",
+    "Kafka",
+    "Phase",
+    "SmallWorld",
+    "Stream",
+    "Table",
+    "Transaction",
+]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -40,6 +54,13 @@ class Bounds:
     """Transactions that the brokers abort on their own after the pre-commit, or whose outcome cannot be proved."""
     takeovers: int = 0
     """Coordinators that stand still while another one takes the lead, and wake up afterwards."""
+    promotions: int = 0
+    """Asynchronous copies of the store that fall behind and are promoted later, at most one. The claim at Kafka is
+    modelled only with them."""
+    output_only: bool = False
+    """Whether only the output is judged once a copy is promoted. A copy may lack an abort that its driver has heard:
+    then it may complete what the driver aborts, and the records are written again, perhaps only after a person has
+    started the driver again. That costs time, and no record."""
     alone: bool = False
     """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
     staying: bool = False
@@ -56,12 +77,17 @@ WORLDS = {
     "leaders of orphans": Bounds(
         checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, takeovers=1, alone=True
     ),
+    "copies": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, promotions=1),
+    "copies that lack an abort": Bounds(
+        checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=1, promotions=1, output_only=True
+    ),
 }
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
 immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
-continues to answer drivers. One while it continues to end transactions in place of a driver."""
+continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
+of the store takes its place; and the same while the copy may lack an abort."""
 
 
 class Fault(IntEnum):
@@ -76,6 +102,7 @@ class Fault(IntEnum):
     REQUEST = 6
     LOSS = 7
     TAKEOVER = 8
+    PROMOTION = 9
 
 
 class Table(Generic[T]):
@@ -96,6 +123,44 @@ class Table(Generic[T]):
         return len(self.values)
 
 
+class Transaction(NamedTuple):
+    """A transaction at Kafka."""
+
+    checkpoint: int
+    """0 while staying tasks write it: they do not know the checkpoint until the cut."""
+    generation: int
+    first: int
+    """Its first record."""
+    amendment: int
+    token: int = 0
+    """The driver that wrote it, where copies of a store may grant a generation twice; 0 elsewhere."""
+
+    @property
+    def bit(self) -> int:
+        """Its place in sets of bits."""
+        return bit_of(self.checkpoint, self.token)
+
+
+def bit_of(checkpoint: int, token: int) -> int:
+    """The place of a driver's transaction in sets of bits: a driver writes one for each checkpoint, unless it was
+    lost."""
+    return checkpoint + 8 * token
+
+
+class Claim(NamedTuple):
+    """Who owns the job, according to Kafka."""
+
+    generation: int
+    token: int
+    completed: int
+
+    def __str__(self) -> str:
+        return f"claim {self.generation} of d{self.token} through {self.completed}"
+
+
+NO_CLAIM = Claim(0, 0, 0)
+
+
 class Call(NamedTuple):
     """What a driver sends to the coordinator, or what time does (``expire``, ``lease``, ``overdue``): one event of the
     core."""
@@ -112,6 +177,12 @@ class Call(NamedTuple):
     data: bool = False
     """True when the sink has a committable."""
     unchanged: bool = False
+    token: int = 0
+    """The driver that calls, where copies of a store may grant a generation twice; 0 elsewhere."""
+    seen: Claim = NO_CLAIM
+    """For ``open``, the claim at Kafka."""
+    knows: int = 0
+    """For ``close``, the newest completed checkpoint that the driver knows."""
 
     def __str__(self) -> str:
         if not self.checkpoint:
@@ -123,9 +194,10 @@ class Phase(IntEnum):
     """The state of a driver's main thread."""
 
     ABSENT = 0
-    """Not started, or its call to open the job has not arrived: the two are indistinguishable."""
+    """Not started, or its call to open the job has not arrived: the two are indistinguishable. With a claim: it has
+    not read the claim."""
     OPENING = 1
-    """Its call has arrived once; the driver does not know."""
+    """Its call has arrived once; the driver does not know. With a claim: it has read the claim, and calls."""
     SWEEPING = 2
     """Recovery: granted; aborts all undecided transactions."""
     SETTLING = 3
@@ -145,6 +217,8 @@ class Phase(IntEnum):
     """Has written a lost transaction again, and reports it."""
     STANDING_IN = 12
     """No driver: the coordinator's own threads, which end what a driver has left open."""
+    CLAIMING = 14
+    """Recovery: granted; has not taken the claim."""
 
 
 class Stream(IntEnum):
@@ -195,8 +269,8 @@ class Driver(NamedTuple):
     """The amendment of that report."""
     outcome: str = ""
     """The outcome in the report unless committed: lost, or in doubt."""
-    handle: tuple[int, int, int] = (0, 0, 0)
-    """Checkpoint, generation and amendment of a transaction that is not the first of its own generation."""
+    handle: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Checkpoint, generation, amendment and driver of a transaction that is not the first of its own generation."""
     lost: int = 0
     """The checkpoint that is proved lost and waits to be written again."""
     replay: int = 0
@@ -207,22 +281,32 @@ class Driver(NamedTuple):
     """Its tasks stay."""
     ahead: int = 0
     """The first record of the transaction that they have begun for the next checkpoint; 0 for none."""
+    claims: bool = False
+    """Whether the claim is modelled."""
+    seen: Claim = NO_CLAIM
+    """The claim that it has read, until it has taken the job's claim."""
+    claimed: int = 0
+    """The checkpoint in the claim that it has written last."""
+    newest: int = 0
+    """The newest completed checkpoint that an instruction has named, received or in flight."""
+    knows: int = 0
+    """The same, of what it has certainly received."""
+    halted: bool = False
+    """An instruction has named an older one than it knows."""
 
 
 class Kafka(NamedTuple):
-    """The output: transactions as (checkpoint, generation, first record, amendment), and what is committed.
+    """The output, and the claim."""
 
-    Staying tasks do not know the checkpoint of the transaction that they write: it is 0 until the cut.
-    """
-
-    open: tuple[tuple[int, int, int, int], ...] = ()
+    open: tuple[Transaction, ...] = ()
     committed: int = 0
-    """Bits of checkpoints. What is neither open nor committed was never begun, or was aborted."""
+    """Bits of transactions. What is neither open nor committed was never begun, or was aborted."""
 
-    lost: tuple[tuple[int, int, int, int], ...] = ()
+    lost: tuple[Transaction, ...] = ()
     """Transactions that the brokers aborted on their own."""
+    claim: Claim = NO_CLAIM
 
-    def without(self, gone: tuple[tuple[int, int, int, int], ...]) -> "Kafka":
+    def without(self, gone: tuple[Transaction, ...]) -> "Kafka":
         return self._replace(open=tuple(one for one in self.open if one not in gone))
 
 
@@ -243,3 +327,5 @@ class SmallWorld(NamedTuple):
     """Its own threads, as a driver."""
     aware: int
     """Bits of the drivers that the new leader has answered: they ignore the former one."""
+    copy: int
+    """The coordinator that would start from a copy of the store that gets no more writes; -1 for none."""

@@ -25,6 +25,7 @@ class Invariant(StrEnum):
     SETTLED = "a completed checkpoint is settled once faults stop"
     TILES = "no record range is skipped or counted twice"
     REMEMBERED = "the coordinator continues with exactly what it has stored"
+    CLAIMED = "no checkpoint is committed before the claim names it, and no claim takes the place of a newer one"
     ALONE = "what a driver leaves behind is ended without another one"
     CONTRACT = "a driver that keeps the contract is never refused"
 
