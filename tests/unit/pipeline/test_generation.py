@@ -20,7 +20,7 @@ from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Tr
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, Settle
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName
+from onceward.coordinator.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from tests.support.running_job import SINK, SOURCE, Coordinator, Job, nothing
 
 
@@ -228,6 +228,30 @@ def test_a_driver_that_does_not_get_the_claim_sweeps_and_commits_nothing() -> No
     with pytest.raises(ClaimChangedError):
         job.generation.run()
     assert (job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [])
+
+
+class Forged(Job):
+    """The coordinator's store names a transaction of another job."""
+
+    def __init__(self, coordinator: Coordinator, *, until: int) -> None:
+        super().__init__(coordinator, until=until)
+        self.claimed: list[Claim] = []
+
+    def check(self, author: Author, committables: Sequence[Committable]) -> None:
+        raise HaltedError("it names another's transaction")
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        self.claimed.append(claim)
+
+
+def test_a_driver_that_is_given_the_transaction_of_another_claims_sweeps_and_commits_nothing() -> None:
+    coordinator = Coordinator()
+    with pytest.raises(FencedError):
+        Claimed(coordinator, until=9, fenced_at=3).generation.run()
+    job = Forged(coordinator, until=9)
+    with pytest.raises(HaltedError, match="another's transaction"):
+        job.generation.run()
+    assert (job.claimed, job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [], [])
 
 
 class Unswept(Job):
