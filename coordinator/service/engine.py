@@ -130,14 +130,14 @@ class Engine:
         return self._store.store_id
 
     @property
-    def leads_until(self) -> float:
-        """On the monotonic clock: no other coordinator can lead before."""
-        return self._store.leads_until
+    def leads_for(self) -> float:
+        """For how many seconds no other coordinator can lead; not above 0 if the store must be asked first."""
+        return self._store.leads_for
 
     @property
-    def confirm_at(self) -> float:
-        """On the monotonic clock: when the store is to be asked again whether this coordinator leads."""
-        return self._store.confirm_at
+    def confirm_in(self) -> float:
+        """In how many seconds the store is to be asked again whether this coordinator leads."""
+        return self._store.confirm_in
 
     def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
         """Add the event's changes to ``batch``. Send the answer only after ``batch`` is stored and published.

@@ -113,12 +113,12 @@ class GroupCommit:
 
     async def confirm(self) -> None:
         """Return when it is certain that no other coordinator leads. Raises StoreError."""
-        while self._engine.clock() >= self._engine.leads_until:
+        while self._engine.leads_for <= 0:
             await self.read(lambda store: store.confirm(), lambda _: None)
 
     def hurry(self) -> None:
         """Wake the loop, because deadlines may have changed."""
-        if self._engine.failure is not None or self._deadline() < self._sleeps_until:
+        if self._engine.failure is not None or self._due() < self._sleeps_until:
             self._wake.set()
 
     async def _run(self) -> None:
@@ -140,7 +140,7 @@ class GroupCommit:
             busy = bool(self._next.states or self._waiting)
             if busy:
                 await self._commit_batch()
-            if engine.clock() >= engine.confirm_at:
+            if engine.confirm_in <= 0:
                 await self._on_disk(lambda: engine.ask(lambda store: store.confirm()))
             if chores := engine.chores(engine.clock() - (_CHORES_LATE_S if busy else 0.0), _CHORES_PER_WRITE):
                 await self._on_disk(lambda chores=chores: engine.do(chores))  # type: ignore[misc]
@@ -186,8 +186,9 @@ class GroupCommit:
                 then()
 
     async def _sleep(self) -> None:
-        self._sleeps_until = self._deadline()
-        wait = max(self._sleeps_until - self._engine.clock(), _SOONEST_S)
+        now = self._engine.clock()
+        self._sleeps_until = min(self._due(), now + self._engine.confirm_in)
+        wait = max(self._sleeps_until - now, _SOONEST_S)
         try:
             # Not wait_for: before Python 3.12 it swallows a cancellation that coincides with the event, and stopping
             # would hang.
@@ -198,9 +199,9 @@ class GroupCommit:
         finally:
             self._sleeps_until = -math.inf
 
-    def _deadline(self) -> float:
+    def _due(self) -> float:
         deadline = self._engine.next_deadline()
-        return min(math.inf if deadline is None else deadline, self._engine.confirm_at)
+        return math.inf if deadline is None else deadline
 
 
 def _unexpected(error: Exception) -> StoreError:

@@ -235,8 +235,7 @@ class CoordinatorServer:
     async def _show_doubts(self, store: Store) -> None:
         """Serve, as far as clients see, only while no other coordinator can lead."""
         served = True
-        while math.isfinite(store.leads_until):
-            left = store.leads_until - self._clock()
+        while math.isfinite(left := store.leads_for):
             if (left > 0) is not served:
                 served = left > 0
                 await self._serving(served)

@@ -44,12 +44,19 @@ from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.term import Term, begin_term, require_term
 from onceward.coordinator.store.writing import write_notes, write_steps
 
-__all__ = ["Store"]
+__all__ = ["Store", "with_suspension"]
 
 _log = logger("onceward.store")
 
 _CONFIRMATIONS = 4
 """In the silence that ends the lead."""
+
+
+def with_suspension() -> float:
+    """Seconds on a clock that counts the time for which this machine is suspended: the database's clock runs on, and
+    another coordinator may lead. Only Linux has one for certain; elsewhere this is the monotonic clock."""
+    boottime: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 class Store:
@@ -68,13 +75,14 @@ class Store:
         *,
         address: str = "",
         web: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = with_suspension,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Begin a term on the store in ``database``, or on a new store there; then the store closes the database.
 
         :param address: where clients reach this coordinator.
         :param web: where browsers reach its page.
+        :param clock: seconds, for the end of the lead.
         """
         self._database = database
         self._clock = clock
@@ -126,14 +134,15 @@ class Store:
         return math.isfinite(self._pause_s)
 
     @property
-    def leads_until(self) -> float:
-        """On the clock: no other coordinator can lead before, because the database has not ended this session yet."""
-        return self._confirmed + self._pause_s
+    def leads_for(self) -> float:
+        """For how many seconds no other coordinator can lead, because the database has not ended this session yet. Not
+        above 0: unknown, :meth:`confirm` first."""
+        return self._confirmed + self._pause_s - self._clock()
 
     @property
-    def confirm_at(self) -> float:
-        """On the clock: when to :meth:`confirm`, if nothing else uses the store before."""
-        return self._confirmed + self._pause_s / _CONFIRMATIONS
+    def confirm_in(self) -> float:
+        """In how many seconds to :meth:`confirm`, if nothing else uses the store before."""
+        return self._confirmed + self._pause_s / _CONFIRMATIONS - self._clock()
 
     def confirm(self) -> None:
         """Ask the database whether this process still leads. Raises LeadLostError, StoreError."""

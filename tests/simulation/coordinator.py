@@ -133,17 +133,17 @@ class _Connection:
         self._promotions = store.promotions
 
     @property
-    def leads_until(self) -> float:
-        return self._begun + self._pause_s
+    def leads_for(self) -> float:
+        return self._begun + self._pause_s - self._now()
 
     @property
-    def confirm_at(self) -> float:
-        return self._begun + self._pause_s / 4
+    def confirm_in(self) -> float:
+        return self._begun + self._pause_s / 4 - self._now()
 
     @property
     def silent(self) -> bool:
         """True when the database ends the session."""
-        return self._now() >= self.leads_until
+        return self.leads_for <= 0
 
     def confirm(self) -> None:
         self._contact()

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,13 +20,21 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.watchers import Watchers
+from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.opening import open_database
+from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
+from onceward.coordinator.store.term import begin_term
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.secret import fingerprint
-from tests.support.places import Place
+from tests.support.manual_time import ManualTime
+from tests.support.places import Place, postgres_place
 from tests.support.scripted import SETTINGS, SINK, SOURCE
 from tests.support.stored_jobs import StoredJob, ids
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
 
 A, B, C = JobName("a"), JobName("b"), JobName("c")
 FIRST = Generation(1)
@@ -263,6 +271,36 @@ def test_a_slow_listing_blocks_no_call(place: Place) -> None:
         assert await listing
 
     play(place, body)
+
+
+def test_a_leader_whose_machine_was_suspended_answers_nothing_before_it_has_asked_the_database(
+    postgres: "LocalPostgres",
+) -> None:
+    """The engine's clock stood still meanwhile, so no timeout of a job has passed. Another coordinator leads."""
+    place, awake, with_suspension = postgres_place(postgres), ManualTime(), ManualTime()
+
+    async def body(store: Store, group_commit: GroupCommit) -> None:
+        await group_commit.confirm()
+        with place.raw() as raw:
+            begin_term(raw, "b:2")
+        await group_commit.confirm()  # it cannot know, and no other one could lead yet
+        with_suspension.now += PAUSE_S
+        with pytest.raises(LeadLostError):
+            await group_commit.confirm()
+
+    async def run() -> None:
+        database = open_database(place.url)
+        database.pause_s = PAUSE_S  # the server does not end the session: this machine may be slow
+        store = Store(database, clock=with_suspension.monotonic)
+        engine = Engine(store, clock=awake.monotonic, wall=lambda: datetime.now(UTC), checkers=Checkers({}))
+        group_commit = GroupCommit(engine)
+        try:
+            await body(store, group_commit)
+        finally:
+            await group_commit.stop()
+            store.close()
+
+    asyncio.run(run())
 
 
 async def given_up(engine: Engine) -> None:

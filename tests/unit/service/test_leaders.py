@@ -114,7 +114,7 @@ def test_a_leader_that_cannot_confirm_its_lead_answers_nothing(
         if not confirmed.is_set():
             raise LeadLostError("another one leads")
 
-    monkeypatch.setattr(Store, "leads_until", property(lambda _: math.inf if confirmed.is_set() else -math.inf))
+    monkeypatch.setattr(Store, "leads_for", property(lambda _: math.inf if confirmed.is_set() else -math.inf))
     monkeypatch.setattr(Store, "confirm", confirm)
     with open_channel(on(tmp_path / "late").address) as channel:
         late: Any = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)

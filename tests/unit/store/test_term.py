@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
@@ -16,7 +17,7 @@ from onceward.coordinator.store.database import Candidate
 from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError, StoreError
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S
-from onceward.coordinator.store.store import Store
+from onceward.coordinator.store.store import Store, with_suspension
 from onceward.coordinator.store.term import begin_term
 from tests.support.manual_time import ManualTime
 from tests.support.places import Place, postgres_place
@@ -105,16 +106,30 @@ def test_a_damaged_term_is_not_followed_by_a_guess(place: Place) -> None:
 
 
 def test_a_leader_trusts_its_lead_from_its_last_contact_on(shared: Place) -> None:
-    time = ManualTime()
+    clock = ManualTime()
     database = open_database(shared.url)
     database.limit_silence()
-    with closing(Store(database, clock=time.monotonic)) as store:
+    with closing(Store(database, clock=clock.monotonic)) as store:
         assert store.can_move
-        assert store.leads_until == time.monotonic() + PAUSE_S
-        time.now += PAUSE_S / 2
-        assert store.confirm_at <= time.monotonic() < store.leads_until
+        assert store.leads_for == PAUSE_S
+        clock.now += PAUSE_S / 2
+        assert store.confirm_in <= 0 < store.leads_for
         store.confirm()
-        assert store.leads_until == time.monotonic() + PAUSE_S
+        assert store.leads_for == PAUSE_S
+        clock.now += PAUSE_S
+        assert store.leads_for <= 0
+
+
+def test_the_lead_is_measured_on_a_clock_that_counts_suspension_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = {time.CLOCK_MONOTONIC: 5.0, 77: 3605.0}
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 77, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    monkeypatch.setattr(time, "monotonic", lambda: clocks[time.CLOCK_MONOTONIC])
+    assert with_suspension() == 3605.0
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    assert with_suspension() == 5.0
 
 
 def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) -> None:
@@ -209,4 +224,4 @@ def test_a_process_that_stands_still_with_the_lock_before_it_leads_loses_it(shar
 def test_a_store_in_a_file_cannot_move(tmp_path: Any) -> None:
     with closing(Store.open(f"sqlite:///{tmp_path / 'store.db'}")) as store:
         assert not store.can_move
-        assert store.leads_until == store.confirm_at == float("inf")
+        assert store.leads_for == store.confirm_in == float("inf")
