@@ -74,6 +74,27 @@ def test_nothing_is_written_after_another_term_has_begun(shared: Place, write: C
     assert shared_rows(shared) == before
 
 
+@pytest.mark.parametrize(
+    "write", [lambda store: store.prune([(JOB, 1)]), Store.confirm], ids=["a removal", "a confirmation"]
+)
+def test_a_term_of_the_same_number_is_another_term_if_another_coordinator_holds_it(
+    shared: Place, write: Callable[[Store], object]
+) -> None:
+    """An older copy of the database was put back, and another coordinator leads there: its term has the same number."""
+    shared.open().close()
+    with shared.raw() as raw:
+        copy = raw.exec_driver_sql("SELECT value, checksum FROM onceward_meta WHERE key = 'term'").one()
+    with closing(shared.open()) as store:
+        assert store.term.number == 2
+        with shared.raw() as raw:
+            back = text("UPDATE onceward_meta SET value = :value, checksum = :checksum WHERE key = 'term'")
+            raw.execute(back, copy._asdict())
+            other = begin_term(raw, store.term.address)
+        assert (other.number, other.address) == (store.term.number, store.term.address)
+        with pytest.raises(LeadLostError, match="this coordinator's term 2 is over"):
+            write(store)
+
+
 def shared_rows(place: Place) -> list[Any]:
     with place.raw() as raw:
         tables = ("jobs", "checkpoints", "generations", "history")
@@ -145,6 +166,30 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
             with pytest.raises(Exception, match="nothing is built on it"):
                 store.confirm()
         store.close()
+
+
+def test_a_leader_that_stands_still_inside_a_write_loses_the_lead_and_its_write(shared: Place) -> None:
+    """Its transaction holds the record of the term, so that no other term could begin before the server ends it."""
+    with closing(open_candidate(shared.url)) as candidate, closing(open_candidate(shared.url)) as other:
+        first = candidate.wait(60.0)
+        assert first is not None
+        store = Store.lead(first, address="a:1")
+
+        def write_and_stand_still() -> None:
+            with store._writing("deciding") as connection:
+                connection.exec_driver_sql("UPDATE onceward_meta SET value = 'lost' WHERE key = 'leader'")
+                second = other.wait(60.0)
+                assert second is not None, "the other one waits for as long as the leader stands still"
+                with closing(Store.lead(second, address="b:2")) as successor:
+                    assert successor.term.number == 2
+
+        with pytest.raises(StoreError, match="idle-in-transaction"):
+            write_and_stand_still()
+        with pytest.raises(StoreError):
+            store.confirm()
+        store.close()
+    with closing(open_candidate(shared.url)) as third:
+        assert led_by(third) == "b:2"
 
 
 def test_one_that_stands_by_knows_who_leads_since_when_and_where_its_page_is(shared: Place) -> None:
