@@ -2,6 +2,7 @@
 refused."""
 
 import re
+import secrets
 import socket
 import struct
 import threading
@@ -10,6 +11,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
@@ -132,6 +134,32 @@ def test_a_session_that_cannot_keep_decisions_is_refused(place: Place, setting: 
     with pytest.raises(StoreUnusableError, match=f"Nothing was started.*\n  - .*{why}") as refused:
         Store.open(of(place, setting))
     assert refused.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.usefixtures("postgres")
+def test_a_server_that_could_lose_decisions_or_takes_none_is_refused() -> None:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+    with LocalPostgres(settings={"fsync": "off"}) as server:
+        with pytest.raises(StoreUnusableError, match=r"Nothing was started.*\n  - fsync is off"):
+            Store.open(server.url)
+        server.kill()
+        (server.directory / "data" / "standby.signal").touch(mode=0o644)
+        server.restart()
+        with pytest.raises(StoreUnusableError, match=r"Nothing was started.*\n  - the server is a standby"):
+            Store.open(server.url)
+        with psycopg.connect(server.url) as connection:
+            made = connection.execute("SELECT count(*) FROM pg_tables WHERE tablename = 'onceward_meta'").fetchone()
+        assert made == (0,)
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: "LocalPostgres") -> None:
+    name = f"d{secrets.token_hex(8)}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+        with pytest.raises(StoreUnusableError, match=r"Nothing was started.*\n  - .*encoding is LATIN1"):
+            Store.open(postgres.url.removesuffix("/onceward") + f"/{name}")
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_all_problems_are_reported_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
