@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from onceward.coordinator.client.calls import open_channel
@@ -43,8 +44,9 @@ _JOBS = 5
 class Pair:
     """Two coordinators, and drivers that know both."""
 
-    def __init__(self, stack: ExitStack, directory: Path, place: Place) -> None:
+    def __init__(self, stack: ExitStack, directory: Path, place: Place, *, preamble: str = "") -> None:
         self._stack = stack
+        self._preamble = preamble
         self.place = place
         self.processes = [self._started(directory / name) for name in ("a", "b")]
         self.address = ",".join(process.address for process in self.processes)
@@ -55,6 +57,7 @@ class Pair:
             directory,
             port=port,
             store_url=self.place.url,
+            preamble=self._preamble,
             options=["--metrics", "127.0.0.1:0", "--web", "127.0.0.1:0"],
         )
         self._stack.callback(process.end)
@@ -218,6 +221,34 @@ def test_sigterm_hands_the_lead_over_before_the_process_ends(pair: Pair) -> None
     assert leader.exit_code == 0
     assert pair.term() == term + 1
     pair.require_one_history()
+
+
+_WITHOUT_LIMITS = """
+from onceward.coordinator.service.server import CoordinatorServer
+from onceward.coordinator.store import postgres
+postgres._WAITING["idle_session_timeout"] = postgres._LEADING["idle_session_timeout"] = "0"
+stop = CoordinatorServer.stop
+CoordinatorServer.stop = lambda server: stop(server, 3600.0)
+"""
+
+
+def test_sigterm_releases_the_lead_before_the_server_waits_for_open_calls(
+    tmp_path: Path, postgres: "LocalPostgres"
+) -> None:
+    """An open call keeps the process for the server's time of grace, which has no end here. Neither does the database
+    end a silent session: only the process itself can release the lead."""
+    with ExitStack() as stack:
+        pair = Pair(stack, tmp_path, postgres_place(postgres), preamble=_WITHOUT_LIMITS)
+        leader, standby = pair.leader(), pair.standby()
+        with open_channel(leader.address) as channel:
+            watched: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=LIVE))
+            next(watched)
+            os.kill(leader.pid, signal.SIGTERM)
+            wait_until(lambda: run_health(standby.address) == 0, "the other one leads")
+            assert leader.running
+            watched.cancel()
+        wait_until(lambda: not leader.running, "it ends")
+        assert leader.exit_code == 0
 
 
 def test_a_leader_whose_session_is_ended_stands_by_or_leads_again(pair: Pair) -> None:
