@@ -205,14 +205,15 @@ class Orphan:
     async def _look_for_latecomers(self) -> None:
         """Sweep for as long as a transaction can last: a task that slept through the end of its job may still open
         one."""
-        pace, since = self._around.pace, await self._around.unattended_since(self.job)
-        until = since + await self._around.longest_open(self._clusters)
+        pace, around, since = self._around.pace, self._around, await self._around.unattended_since(self.job)
+        # The time of day says only how long ago that was, which no other clock knows after a restart. It may jump.
+        now, begun = around.wall(), around.clock()
+        ago = max(timedelta(), now - since)
+        longest = await around.longest_open(self._clusters)
+        end, shown = begun + (longest - ago).total_seconds(), now + longest - ago
         looks = Backoff(first=pace.first_look_s, longest=pace.longest_look_s)
-        while True:
-            left = (until - self._around.wall()).total_seconds()
-            if left <= 0:
-                break
-            self.doing = f"looks for transactions of late tasks until {until.astimezone():%H:%M:%S}"
+        while (left := end - around.clock()) > 0:
+            self.doing = f"looks for transactions of late tasks until {shown.astimezone():%H:%M:%S}"
             await asyncio.sleep(min(looks.next(), left))
             await self._fails(self._clusters.sweep)  # on failure, the next sweep follows soon
         self.doing = ""

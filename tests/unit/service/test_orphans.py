@@ -653,7 +653,7 @@ def test_after_a_job_ended_late_tasks_are_swept_for_one_transaction_timeout(tmp_
         await here.leave(generation, CloseReason.FINISHED)
         await until(lambda: brokers.count("sweep") > 2, "it looks again and again")
         assert "late tasks" in here.orphans.doing(JOB)
-        here.later = timedelta(seconds=3600)
+        here.now += 3600
         await until(lambda: here.orphans.doing(JOB) == "", "it stops looking")
         assert brokers.asked[-1] == ("sweep", "main", 1), "an ended job was taken"
 
@@ -666,6 +666,48 @@ def test_after_a_job_ended_late_tasks_are_swept_for_one_transaction_timeout(tmp_
 
     play(tmp_path, body, brokers)
     brokers.asked.clear()
+    play(tmp_path, later, brokers)
+
+
+@pytest.mark.parametrize("hours", [10, -10])
+def test_a_time_of_day_that_jumps_neither_ends_nor_extends_the_search_for_late_tasks(
+    tmp_path: Path, hours: int
+) -> None:
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        here.orphans.start()
+        generation = await here.open()
+        await here.complete(generation)
+        await here.leave(generation, CloseReason.FINISHED)
+        await until(lambda: brokers.count("sweep") > 0, "it looks")
+        here.later = timedelta(hours=hours)
+        looks = brokers.count("sweep")
+        await until(lambda: brokers.count("sweep") > looks + 2, "it looks again and again")
+        here.now += brokers.longest_open
+        await until(lambda: here.orphans.doing(JOB) == "", "it stops looking")
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_coordinator_whose_time_of_day_is_behind_its_predecessors_looks_no_longer_for_late_tasks(
+    tmp_path: Path,
+) -> None:
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        generation = await here.open()
+        await here.complete(generation)
+        await here.leave(generation, CloseReason.FINISHED)
+
+    async def later(here: Here) -> None:
+        here.later = timedelta(hours=-10)
+        here.orphans.start()
+        await until(lambda: brokers.count("sweep") > 1, "it looks for them")
+        here.now += brokers.longest_open
+        await until(lambda: here.orphans.doing(JOB) == "", "it stops looking")
+
+    play(tmp_path, body, brokers)
     play(tmp_path, later, brokers)
 
 
