@@ -132,12 +132,14 @@ class KafkaCommitter(Committer):
         return handle_of(transaction.id, transaction.producer_id, transaction.epoch)
 
     def age(self, committable: Committable) -> Age | None:
-        """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time."""
+        """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time: the age is wrong
+        by the difference, and only shown."""
         handle = KafkaCommittable.of(committable)
         if not handle.timeout:
             return None
         began = handle.pre_committed if handle.began is None else min(handle.began, handle.pre_committed)
-        return Age(transaction=handle.transaction.id, open_for=self._clock.now() - began, timeout=handle.timeout)
+        open_for = max(timedelta(0), self._clock.now() - began)
+        return Age(transaction=handle.transaction.id, open_for=open_for, timeout=handle.timeout)
 
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.leftovers`. Raises ControlPlaneError if a broker does not answer."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from onceward.coordinator.errors import (
     OncewardError,
 )
 from onceward.coordinator.pipeline import generation
+from onceward.coordinator.pipeline.interfaces import Age
 from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, Settle
 from onceward.coordinator.protocol.state import JobState
@@ -252,6 +254,27 @@ def test_a_driver_that_is_given_the_transaction_of_another_claims_sweeps_and_com
     with pytest.raises(HaltedError, match="another's transaction"):
         job.generation.run()
     assert (job.claimed, job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [], [])
+
+
+@pytest.mark.parametrize("hours", [10, -10])
+def test_a_wall_clock_that_jumps_after_a_pre_commit_neither_aborts_nor_delays_a_checkpoint(hours: int) -> None:
+    coordinator, good_for = Coordinator(), list[float | None]()
+
+    def note(event: Event, _answer: Answer) -> None:
+        if isinstance(event, Acknowledge) and event.participant == SINK.name and event.checkpoint > 1:
+            good_for.append(event.good_for_s)
+
+    class Jumped(Job):
+        def age(self, committable: Committable) -> Age | None:
+            name = f"t{committable.document.body['checkpoint']}"
+            return Age(transaction=name, open_for=timedelta(hours=hours), timeout=timedelta(hours=1))
+
+    coordinator.answered = note
+    job = Jumped(coordinator, until=5)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert (job.committed, job.aborted) == ([2, 3, 4, 5], [])
+    assert all(3000 < (seconds or 0) <= 3540 for seconds in good_for)
+    assert len(good_for) >= 4
 
 
 class Unswept(Job):

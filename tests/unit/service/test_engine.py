@@ -1,17 +1,28 @@
 """The engine of all jobs, step by step on a store: what it refuses, keeps, schedules and publishes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import cycle, repeat
 from pathlib import Path
 
 import pytest
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol.answers import Answer, Trigger, Verdict
-from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, StreamLost, Watch
+from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, Settle, StreamLost, Watch
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import Author, CheckpointId, Document, Generation, JobName, Snapshot
+from onceward.coordinator.protocol.values import (
+    Author,
+    CheckpointId,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Settlement,
+    Snapshot,
+)
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.store.store import Store
@@ -33,15 +44,16 @@ def check(document: Document, _base: Document | None, _author: Author) -> None:
 class Bench:
     """An engine with a clock; its results are stored and published at once."""
 
-    def __init__(self, file: Path) -> None:
-        self.now = 100.0
+    def __init__(self, file: Path, *, now: float = 100.0, wall: datetime = AT) -> None:
+        self.now = now
+        self.wall = wall
         self.changed: list[JobName] = []
         self.failures = 0
         self.store = Store.open(f"sqlite:///{file}")
         self.engine = Engine(
             self.store,
             clock=lambda: self.now,
-            wall=lambda: AT,
+            wall=lambda: self.wall,
             checkers=Checkers({"test": check}),
             changed=self.changed.append,
             failed=self._failed,
@@ -180,6 +192,76 @@ def test_time_acts_on_as_many_jobs_as_fit_into_a_turn_and_on_the_others_later(be
         bench.take(batch)
         driven = [job for job in bench.engine.jobs() if bench.engine.state(job).durable.driver is not None]
         assert driven == ["job-2"][:left]
+
+
+class Life:
+    """The life of one job, each step of it at the next of these times of day."""
+
+    _SETTINGS = CheckpointSettings(
+        interval="10s", timeout="8s", lease="20s", stream_grace="5s", tolerable_failed_checkpoints=3
+    )
+
+    def __init__(self, file: Path, hours: Iterable[int]) -> None:
+        self.seen: list[object] = []
+        """What each step decided, and when the next deadline is."""
+        self._file = file
+        self._hours = iter(hours)
+        self._bench = Bench(file)
+
+    def live(self) -> None:
+        bench = self._bench
+        self._step(replace(bench.opening(), settings=self._SETTINGS))
+        self._step(bench.watching())
+        self._step(bench.acknowledging(positions(1)), bench.acknowledging(slots(1, 1)))
+        self._step(
+            Settle(
+                now=bench.now,
+                generation=FIRST,
+                checkpoint=CheckpointId(1),
+                participant=SINK.name,
+                settlements=(Settlement(slot=0, outcome=Outcome.COMMITTED, evidence=""),),
+            )
+        )
+        self._pass("interval")
+        self._step(bench.acknowledging(positions(2), checkpoint=2))
+        self._pass("timeout")
+        self._step(StreamLost(now=bench.now, generation=FIRST))
+        self._pass("stream_grace")
+        bench.store.close()
+        self._bench = Bench(self._file, now=bench.now, wall=self._time_of_day())
+        self._step()
+        self._pass("lease")
+        self.seen += [one.checkpoint for one in self._bench.store.checkpoints(A, 100)]
+        self.seen += self._bench.history(A)
+        self._bench.store.close()
+
+    def _pass(self, setting: str) -> None:
+        self._bench.now += self._SETTINGS.seconds(setting)
+        self._step()
+
+    def _time_of_day(self) -> datetime:
+        return AT + timedelta(hours=next(self._hours))
+
+    def _step(self, *events: Event) -> None:
+        bench = self._bench
+        bench.wall = self._time_of_day()
+        verdicts = bench.send(A, *events)
+        bench.engine.due(batch := CommitBatch(), 10)
+        bench.take(batch)
+        bench.engine.tidy()
+        durable = replace(bench.engine.state(A).durable, store_id="")
+        self.seen += [verdicts, durable, bench.engine.next_deadline()]
+
+
+def test_a_time_of_day_that_jumps_by_hours_changes_no_decision_deadline_or_order(tmp_path: Path) -> None:
+    steady = Life(tmp_path / "steady.db", repeat(0))
+    steady.live()
+    happened = [one[0] for one in steady.seen if isinstance(one, tuple)]
+    assert {"CheckpointCompleted", "CheckpointSettled", "CheckpointAborted", "GenerationEnded"} <= set(happened)
+    for hours in ((10, -10), (-300, 7, 0)):
+        jumping = Life(tmp_path / f"jumps by {hours}.db", cycle(hours))
+        jumping.live()
+        assert jumping.seen == steady.seen
 
 
 def test_only_the_driver_of_the_current_generation_gets_instructions(bench: Bench) -> None:

@@ -669,6 +669,24 @@ def test_an_age_counts_from_the_earlier_of_the_two_clocks(bench: Bench) -> None:
     assert age(timeout=timedelta(0)) is None
 
 
+@pytest.mark.parametrize(("hours", "shown"), [(10, timedelta(hours=10)), (-10, timedelta(0))])
+def test_a_wall_clock_that_jumped_shows_a_wrong_age_and_changes_no_outcome(
+    bench: Bench, hours: int, shown: timedelta
+) -> None:
+    """For example that of the driver which recovers the job, or that of the coordinator which settles it."""
+    wrong = replace(clock(bench), now=lambda: NOW + timedelta(hours=hours))
+    one = committable(bench, written(bench))
+    late = KafkaCommitter(controls=[bench.control], clock=wrong, generation=lambda: 2)
+    age = late.age(one)
+    assert age is not None
+    assert age.open_for == shown
+    assert late.sweep(JOB, keep=[one]) == []
+    (settlement,) = late.commit(author(), [one])
+    assert settlement.outcome is Outcome.COMMITTED
+    bench.wait(1)
+    assert bench.visible() == [b"a", b"b"]
+
+
 def test_a_claim_is_taken_on_every_cluster_that_has_one_and_on_no_other(bench: Bench) -> None:
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
     ClaimHolder(bench.control, JOB, clock(bench)).take(ours, ())
