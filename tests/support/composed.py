@@ -15,9 +15,9 @@ from pathlib import Path
 from onceward.coordinator.dev.kafka.places import free_ports
 from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
 from onceward.coordinator.dev.postgres.server import LocalPostgres
-from tests.integration import broker_tools
-from tests.integration.test_compose_brokers import java, on_loopback, set_up
+from tests.support import broker_tools
 from tests.support.compose import Service, topology
+from tests.support.image_broker import java, on_loopback, set_up
 from tests.support.processes import ONCEWARD
 from tests.support.waiting import wait_until
 
