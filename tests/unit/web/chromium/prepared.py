@@ -400,7 +400,7 @@ def _checkpoints(job: JobSummary) -> Sequence[CheckpointSummary]:
             "settled": settled,
             "records_read": 18_000 + number * 7919 % 5000,
             "records_written": 17_000 + number * 7919 % 5000,
-            "bytes_read": 1_800_000,
+            "bytes_read": 0,
             "bytes_written": 1_700_000,
             "committables": 4,
             "amendment": 0,
