@@ -141,5 +141,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests measured and do not judge. `--junitxml` writes it down too."""
+    passed: list[pytest.TestReport] = terminalreporter.getreports("passed")
+    found = [(one.nodeid.rpartition("::")[2], what, value) for one in passed for what, value in one.user_properties]
+    if found:
+        terminalreporter.section("measured")
+    for test, what, value in found:
+        terminalreporter.line(f"{what}: {value} ({test})")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="tests/scenarios: write what the core says now")

@@ -184,23 +184,30 @@ def named(standbys: Sequence[Mapping[str, str]] | None) -> list[int]:
     return [int(one["name"].rpartition(":")[2]) for one in standbys or ()]
 
 
-def test_a_killed_leader_is_replaced_and_no_driver_is_fenced(pair: Pair) -> None:
+Measured = Callable[[str, object], None]
+
+
+def test_a_killed_leader_is_replaced_and_no_driver_is_fenced(pair: Pair, record_property: Measured) -> None:
     pair.drive()
     for _ in range(2):
         leader, term = pair.leader(), pair.term()
         leader.end()
-        print(f"killed: every job decides again after {pair.wait_for_decisions():.2f} s")
+        record_property("leader killed, until every job decided again", _seconds(pair.wait_for_decisions()))
         assert pair.term() == term + 1
         pair.again(leader)
     pair.require_one_history()
 
 
-def test_a_paused_leader_is_replaced_and_writes_nothing_when_it_wakes(pair: Pair) -> None:
+def _seconds(took: float) -> str:
+    return f"{took:.2f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+
+
+def test_a_paused_leader_is_replaced_and_writes_nothing_when_it_wakes(pair: Pair, record_property: Measured) -> None:
     pair.drive()
     leader, term = pair.leader(), pair.term()
     os.kill(leader.pid, signal.SIGSTOP)
     try:
-        print(f"paused: every job decides again after {pair.wait_for_decisions():.2f} s")
+        record_property("leader paused, until every job decided again", _seconds(pair.wait_for_decisions()))
     finally:
         os.kill(leader.pid, signal.SIGCONT)
     assert pair.term() == term + 1
@@ -212,11 +219,11 @@ def test_a_paused_leader_is_replaced_and_writes_nothing_when_it_wakes(pair: Pair
     pair.require_one_history()
 
 
-def test_sigterm_hands_the_lead_over_before_the_process_ends(pair: Pair) -> None:
+def test_sigterm_hands_the_lead_over_before_the_process_ends(pair: Pair, record_property: Measured) -> None:
     pair.drive()
     leader, term = pair.leader(), pair.term()
     os.kill(leader.pid, signal.SIGTERM)
-    print(f"terminated: every job decides again after {pair.wait_for_decisions():.2f} s")
+    record_property("leader terminated, until every job decided again", _seconds(pair.wait_for_decisions()))
     wait_until(lambda: not leader.running, "it ends")
     assert leader.exit_code == 0
     assert pair.term() == term + 1
