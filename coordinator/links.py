@@ -66,8 +66,8 @@ class Links:
         may call `troubles`; it must be quick and must not raise."""
         self._follow = look
 
-    def failed(self, link: str, why: object, *, waiting: str) -> None:
-        """Record an attempt without an answer."""
+    def failed(self, link: str, why: object, *, waiting: str, news: bool = False) -> None:
+        """Record an attempt without an answer. ``news`` is logged whenever the link was last reported."""
         now = self._clock()
         with self._lock:
             before = self._broken.get(link)
@@ -80,7 +80,7 @@ class Links:
                 waiting=waiting,
                 logged=before is not None and before.logged,
             )
-            logs = self._may_log(link, now)
+            logs = self._may_log(link, now, news)
             self._broken[link] = replace(entry, logged=True) if logs else entry
         if logs:
             self._report(logging.WARNING, "link_down", link, entry, now, waits=waiting, why=entry.why)
@@ -111,8 +111,8 @@ class Links:
             Trouble(link=link, for_s=now - entry.since, why=entry.why, waiting=entry.waiting) for link, entry in broken
         )
 
-    def _may_log(self, link: str, now: float) -> bool:
-        if now - self._logged_at.get(link, float("-inf")) < LOG_EVERY_S:
+    def _may_log(self, link: str, now: float, news: bool) -> bool:
+        if not news and now - self._logged_at.get(link, float("-inf")) < LOG_EVERY_S:
             return False
         self._logged_at = {known: at for known, at in self._logged_at.items() if now - at < LOG_EVERY_S}
         self._logged_at[link] = now

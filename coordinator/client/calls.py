@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.client.access import require_token, with_token
 from onceward.coordinator.client.following import following
-from onceward.coordinator.client.tls import CoordinatorTls, diagnose, renewing
+from onceward.coordinator.client.obstacles import Obstacles
+from onceward.coordinator.client.tls import CoordinatorTls, renewing
 from onceward.coordinator.errors import (
     CheckpointFailedError,
     ConfigurationError,
@@ -53,6 +54,8 @@ CALL_TIMEOUT_S = 8.0
 _CONNECT_TIMEOUT_MS = 8_000
 """Limit for the TCP connection and the HTTP/2 handshake that follows."""
 _FRAME_ALLOWANCE = 1024
+_LOOK_S = 0.5
+"""How long a call waits to learn what keeps it from several addresses."""
 
 
 def call_backoff() -> Backoff:
@@ -139,6 +142,8 @@ class Caller:
         self.links = links or Links()
         self._broken = broken
         self._closed = threading.Event()
+        self._waiting = ""
+        self._obstacles = Obstacles(lambda: addresses_of(self.address), tls, self._report)
 
     def call(
         self,
@@ -176,11 +181,11 @@ class Caller:
                 raise self._lost(doing, "the client was closed") from None
             else:
                 self._reached = True
-                self.links.worked(self.link)
+                self.worked()
                 return answer
             if time.monotonic() - begun >= limit:
-                raise self._lost(doing, f"it did not answer for {limit:g} s: {code.name}: {detail}")
-            self.links.failed(self.link, f"{code.name}: {detail}", waiting=f"{doing}, given up after {limit:g} s")
+                raise self._lost(doing, f"it did not answer for {limit:g} s: {self.last_reason(code, detail)}")
+            self.failed(code, detail, waiting=f"{doing}, given up after {limit:g} s")
             self._closed.wait(backoff.next())
 
     def require_working(self, doing: str) -> None:
@@ -191,14 +196,47 @@ class Caller:
         if self._closed.is_set():
             raise self._lost(doing, "the client was closed")
 
+    def worked(self) -> None:
+        """Report an attempt with an answer."""
+        self.links.worked(self.link)
+        self._obstacles.worked()
+
+    def failed(self, code: grpc.StatusCode, detail: str, *, waiting: str) -> None:
+        """Report an attempt without an answer. If TLS is at fault, the log says so as soon as that is known."""
+        self._waiting = waiting
+        if not self._reached:
+            self._obstacles.report()
+        elif code is grpc.StatusCode.UNAVAILABLE and self._tls is not None:
+            self._obstacles.look_aside()
+        self.links.failed(self.link, self._obstacles.why or f"{code.name}: {detail}", waiting=waiting)
+
+    def last_reason(self, code: grpc.StatusCode, detail: str) -> str:
+        """Why there was no answer, for an error."""
+        if code is grpc.StatusCode.UNAVAILABLE and self._tls is not None:
+            self._obstacles.look(_LOOK_S)
+        return self._obstacles.why or f"{code.name}: {detail}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a lost coordinator."""
+        if not self._obstacles.why:
+            return "Start the coordinator, then the job."
+        return (
+            "A decided checkpoint is committed when the job runs again. Renew or correct what is named, then start the "
+            "job."
+        )
+
+    def _report(self, why: str) -> None:
+        self.links.failed(self.link, why, waiting=self._waiting, news=True)
+
     def _require_encryption(self, doing: str) -> None:
         """Raise ConfigurationError when both sides cannot agree on TLS. Afterwards a replaced certificate may be at
         fault, which passes, so only the first connection is judged."""
-        reasons = [diagnose(address, self._tls) for address in addresses_of(self.address)]
-        if all(reasons):  # else one of them may only be down
-            why = "; ".join(dict.fromkeys(str(reason) for reason in reasons))
+        self._obstacles.look(_LOOK_S)
+        if self._obstacles.insurmountable:  # else one of them may only be down
             raise ConfigurationError(
-                f"The coordinator at {self.address} cannot be reached for {doing}: {why}. Nothing was sent."
+                f"The coordinator at {self.address} cannot be reached for {doing}: {self._obstacles.why}. Nothing was "
+                "sent."
             )
 
     def close(self) -> None:
@@ -208,7 +246,7 @@ class Caller:
     def _lost(self, doing: str, why: str) -> CoordinatorLostError:
         lost = CoordinatorLostError(
             f"The coordinator at {self.address} is lost while {doing}: {why}. Whether the last call was carried out is "
-            "unknown; nothing is guessed, no pre-committed transaction is ended. Start the coordinator, then the job."
+            f"unknown; nothing is guessed, no pre-committed transaction is ended. {self.remedy}"
         )
         lost.why = why
         return lost

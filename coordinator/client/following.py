@@ -82,7 +82,11 @@ class _Following(StubChannel):
         self._serving: dict[str, bool] = dict.fromkeys(addresses, False)
         """In the order in which they began to serve, the last one last."""
         self._why: dict[str, str] = dict.fromkeys(addresses, "not asked yet")
+        self._unreachable: dict[str, bool | None] = dict.fromkeys(addresses)
+        """None for one that has not been asked yet."""
         self._leader: _Leader | None = None
+        self._led = False
+        """True once there was a leader."""
         self._term = 0
         self._closed = False
         self._watched = [open_one(address) for address in addresses]
@@ -123,18 +127,24 @@ class _Following(StubChannel):
         return _Stream(stream, lambda metadata: self._require(leader, metadata), lambda: self._doubt(leader))
 
     def _find(self) -> tuple[_Leader, grpc.Channel]:
-        """Return the leader. Raises ValueError if this channel is closed, UNAVAILABLE if there is none for a while."""
+        """Return the leader. Raises ValueError if this channel is closed, UNAVAILABLE if there is none for a while, or
+        none to be expected."""
         limit = time.monotonic() + _FIND_S
         with self._changed:
             while not self._closed:
                 if self._leader is not None:
                     return self._leader, self._leader.channel()
                 left = limit - time.monotonic()
-                if left <= 0:
+                if left <= 0 or self._hopeless():
                     known = "; ".join(f"{address}: {why}" for address, why in self._why.items())
                     raise _Unavailable(f"none of the coordinators leads ({known})")
                 self._changed.wait(left)
         raise ValueError("the channel is closed")
+
+    def _hopeless(self) -> bool:
+        """True when no leader is to be expected soon, so that the caller finds out at once what keeps it from one."""
+        unreachable = self._unreachable.values()
+        return None not in unreachable and (all(unreachable) or (any(unreachable) and not self._led))
 
     def _watch(self, address: str, channel: grpc.Channel) -> None:
         stub, backoff = health_pb2_grpc.HealthStub(channel), Backoff(first=0.05, longest=0.5)
@@ -144,16 +154,18 @@ class _Following(StubChannel):
                 for response in stub.Watch(health_pb2.HealthCheckRequest()):
                     backoff.reset()
                     serving = response.status == health_pb2.HealthCheckResponse.SERVING
-                    self._note(address, serving, "it leads" if serving else "it stands by")
+                    self._note(address, serving, "it leads" if serving else "it stands by", unreachable=False)
             except grpc.RpcError as error:
                 why = f"{error.code().name}: {error.details()}"
             except ValueError:
                 return
-            self._note(address, False, why)
+            self._note(address, False, why, unreachable=True)
             time.sleep(backoff.next())
 
-    def _note(self, address: str, serving: bool, why: str) -> None:
+    def _note(self, address: str, serving: bool, why: str, *, unreachable: bool) -> None:
         with self._changed:
+            self._unreachable[address] = unreachable
+            self._changed.notify_all()
             if serving is not self._serving[address]:
                 del self._serving[address]
                 self._serving[address] = serving
@@ -177,6 +189,7 @@ class _Following(StubChannel):
         if before is not None:
             # in a thread of its own: it waits for calls whose own errors may need this lock
             threading.Thread(target=before.close, daemon=True).start()
+        self._led = self._led or address is not None
         said = {"event": "coordinator_lost"} if address is None else {"event": "coordinator_found", "address": address}
         _log.info("%s", log_fields(said))
         self._changed.notify_all()

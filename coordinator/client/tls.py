@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self, cast
@@ -16,11 +17,13 @@ import grpc
 
 from onceward.coordinator.client.channels import StubChannel
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.wire.pem import no_password, version_of
+from onceward.coordinator.wire.pem import expiry_in, no_password, version_of
 
 __all__ = ["CoordinatorTls", "diagnose", "renewing"]
 
 _HANDSHAKE_LIMIT_S = 2.0
+_HAS_EXPIRED = 10
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
 _VARIABLES = {"ca": "ONCEWARD_TLS_CA", "certificate": "ONCEWARD_TLS_CERT", "key": "ONCEWARD_TLS_KEY"}
 
 
@@ -76,6 +79,17 @@ class CoordinatorTls:
         """Changes when a file is replaced."""
         return version_of(self._files())
 
+    def expires(self) -> datetime | None:
+        """When the client's certificate expires; None if there is none, or it cannot be read now."""
+        try:
+            return None if self.certificate is None else expiry_in(Path(self.certificate).read_bytes())
+        except OSError:
+            return None
+
+    def expired(self) -> datetime | None:
+        """When the client's certificate has expired; None if it has not, or if that is not known."""
+        return _past(self.expires())
+
     def _files(self) -> list[str | os.PathLike[str]]:
         return [file for file in (self.ca, self.certificate, self.key) if file is not None]
 
@@ -91,8 +105,14 @@ def diagnose(address: str, tls: CoordinatorTls | None) -> str | None:
         return None
     context = _trusting() if tls is None else tls.context()
     host = host.strip("[]")
+    found = _try(host, int(port), context, tls)
+    # a coordinator that stops hangs up, too: then the next attempt is refused
+    return _try(host, int(port), context, tls) if tls is not None and found == _hung_up(tls) else found
+
+
+def _try(host: str, port: int, context: ssl.SSLContext, tls: CoordinatorTls | None) -> str | None:
     try:
-        with socket.create_connection((host, int(port)), _HANDSHAKE_LIMIT_S) as plain:
+        with socket.create_connection((host, port), _HANDSHAKE_LIMIT_S) as plain:
             try:
                 with context.wrap_socket(plain, server_hostname=host) as connection:
                     if tls is None:
@@ -100,12 +120,34 @@ def diagnose(address: str, tls: CoordinatorTls | None) -> str | None:
                     # the client's certificate is judged after the handshake (TLS 1.3); gRPC then just hangs up
                     return None if connection.recv(1) else _hung_up(tls)
             except ssl.SSLCertVerificationError as error:
-                return f"its certificate is not valid here: {error.verify_message.strip().rstrip('.')}"
+                reason = error.verify_message.strip().rstrip(".")
+                at = _past(_expiry_at(host, port)) if error.verify_code == _HAS_EXPIRED else None
+                return f"its certificate is not valid here: {reason}" + (_until(at) if at is not None else "")
             except ssl.SSLError as error:
                 return None if tls is None else _failure(error)
     except OSError:
         pass
     return None
+
+
+def _expiry_at(host: str, port: int) -> datetime | None:
+    """When the certificate of a server expires, if that can be found out."""
+    try:
+        with (
+            socket.create_connection((host, port), _HANDSHAKE_LIMIT_S) as plain,
+            _trusting().wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            return expiry_in(ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"").encode())
+    except OSError:
+        return None
+
+
+def _past(at: datetime | None) -> datetime | None:
+    return at if at is not None and at <= datetime.now(UTC) else None
+
+
+def _until(at: datetime) -> str:
+    return f" (valid until {at:%Y-%m-%d %H:%M:%S} UTC); renewed files are read without a restart"
 
 
 def _trusting() -> ssl.SSLContext:
@@ -120,6 +162,8 @@ def _trusting() -> ssl.SSLContext:
 def _hung_up(tls: CoordinatorTls) -> str:
     if tls.certificate is None:
         return "it requires a certificate of the client, and none is given (tls=, ONCEWARD_TLS_CERT)"
+    if (at := tls.expired()) is not None:
+        return f"it refuses the client's certificate {tls.certificate}, which has expired{_until(at)}"
     return (
         f"it refuses the client's certificate {tls.certificate}, which has expired or is signed by an authority that "
         "the coordinator's --client-ca does not contain"

@@ -45,6 +45,8 @@ class WatchThread:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._call: Any = None
+        self._error = (grpc.StatusCode.UNAVAILABLE, "no connection")
+        """The last one of a stream."""
         self._thread = threading.Thread(target=self._run, name="onceward-watch", daemon=True)
         self._thread.start()
 
@@ -88,8 +90,8 @@ class WatchThread:
             elif time.monotonic() - away_since >= self._caller.patience_s:
                 raise CoordinatorLostError(
                     f"The coordinator at {self._caller.address} has been unreachable for "
-                    f"{self._caller.patience_s:g} s. No pre-committed transaction is ended without its decision. "
-                    "Start the coordinator, then the job."
+                    f"{self._caller.patience_s:g} s: {self._caller.last_reason(*self._error)}. No pre-committed "
+                    f"transaction is ended without its decision. {self._caller.remedy}"
                 )
             self._closed.wait(backoff.next())
 
@@ -105,7 +107,7 @@ class WatchThread:
             self._call.initial_metadata()  # the service sends it once it counts the stream
             connected = self._call.is_active()
             if connected:
-                self._caller.links.worked(self._caller.link)
+                self._caller.worked()
             for response in self._call:
                 connected = True
                 if response.WhichOneof("content") == "end":
@@ -117,8 +119,8 @@ class WatchThread:
         except grpc.RpcError as error:
             code = error.code()
             if not self._closed.is_set() and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                why = f"{code.name}: {error.details()}"
-                self._caller.links.failed(self._caller.link, why, waiting="instructions")
+                self._error = code, error.details() or ""
+                self._caller.failed(*self._error, waiting="instructions")
             if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
                 raise self._caller.refused(code, error.details() or "", "watching for instructions") from None
             if code in REFUSALS:

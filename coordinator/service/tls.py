@@ -9,6 +9,7 @@ import grpc
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import log_fields, logger
+from onceward.coordinator.service.certificates import ExpiredCertificates
 from onceward.coordinator.wire.pem import no_password, version_of
 
 __all__ = ["ServerTls"]
@@ -52,10 +53,11 @@ class ServerTls:
     def credentials(self) -> grpc.ServerCredentials:
         """Raises ConfigurationError if a file cannot be used."""
         self.check()
-        seen = self._version()
+        seen, expired = self._version(), ExpiredCertificates(self.certificates)
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
             nonlocal seen
+            expired.look()
             try:
                 version = self._version()
                 if version == seen:

@@ -1,8 +1,10 @@
 """TLS between the coordinator and its clients: real processes, real certificates."""
 
+import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,14 @@ import trustme
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError
 from onceward.coordinator.ops.serve import tls_of
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.listen import parse_listen
+from onceward.coordinator.service.tls import ServerTls
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +29,21 @@ REFUSED = (
     "it refuses the client's certificate FILE, which has expired or is signed by an authority that the coordinator's "
     "--client-ca does not contain"
 )
+EXPIRED_CLIENT = (
+    "it refuses the client's certificate FILE, which has expired (valid until UNTIL UTC); renewed files are read "
+    "without a restart"
+)
+EXPIRED = (
+    "its certificate is not valid here: certificate has expired (valid until UNTIL UTC); renewed files are read "
+    "without a restart"
+)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 SHORT_LIVED = """
 from onceward.coordinator.service.tls import ServerTls
-ServerTls.arguments = lambda self: [("grpc.max_connection_age_ms", 200), ("grpc.max_connection_age_grace_ms", 200)]
+arguments = ServerTls.arguments
+ServerTls.arguments = lambda self: [(option, 200) for option, _ in arguments(self)]
 """
+"""The coordinator's own options, with other times."""
 
 
 class Party:
@@ -122,6 +136,10 @@ def expired_client(world: World) -> None:
     world.client.own(world.first, until=LONG_AGO)
 
 
+def in_full(reason: str, world: World, until: datetime) -> str:
+    return reason.replace("FILE", str(world.client.certificate)).replace("UNTIL", f"{until:%Y-%m-%d %H:%M:%S}")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -130,10 +148,10 @@ def expired_client(world: World) -> None:
             another_name,
             f"its certificate is not valid here: IP address mismatch, certificate is not valid for '{HOST}'",
         ),
-        (expired, "its certificate is not valid here: certificate has expired"),
+        (expired, EXPIRED),
         (without_a_certificate, "it requires a certificate of the client, and none is given (tls=, ONCEWARD_TLS_CERT)"),
         (signed_by_another, REFUSED),
-        (expired_client, REFUSED),
+        (expired_client, EXPIRED_CLIENT),
     ],
 )
 def test_a_connection_that_fails_because_of_a_certificate_says_why_at_once(
@@ -146,11 +164,145 @@ def test_a_connection_that_fails_because_of_a_certificate_says_why_at_once(
         pytest.raises(ConfigurationError) as raised,
     ):
         people.jobs()
-    reason = reason.replace("FILE", str(world.client.certificate))
+    reason = in_full(reason, world, LONG_AGO)
     assert (
         str(raised.value)
         == f"The coordinator at {address} cannot be reached for listing jobs: {reason}. Nothing was sent."
     )
+
+
+either_side = pytest.mark.parametrize(("side", "reason"), [("client", EXPIRED_CLIENT), ("server", EXPIRED)])
+
+
+def driven(world: World, cleanup: ExitStack, patience: str) -> ScriptedDriver:
+    """A driver with checkpoints, at a coordinator whose connections end all the time."""
+    client = cleanup.enter_context(connect(world.serve(preamble=SHORT_LIVED), patience=patience, tls=world.client.tls))
+    settings = CheckpointSettings(interval="50ms", stream_grace="300s", lease="300s", orphan_grace="300s")
+    driver = ScriptedDriver(client, JobName("orders"), settings=settings)
+    cleanup.callback(driver.session.let_go)
+    driver.wait_committed(3)
+    return driver
+
+
+def expires_soon(world: World, side: str) -> datetime:
+    until = (datetime.now(UTC) + timedelta(seconds=3)).replace(microsecond=0)
+    getattr(world, side).own(world.first, until=until)
+    return until
+
+
+@either_side
+def test_a_certificate_that_expires_is_named_and_the_job_continues_with_a_new_one(
+    world: World, side: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as cleanup:
+        driver = driven(world, cleanup, "300s")
+        until = expires_soon(world, side)
+        reason = in_full(reason, world, until)
+        wait_until(lambda: reason in caplog.text, "the log says why")
+        assert datetime.now(UTC) > until
+        assert driver.errors.empty()
+        getattr(world, side).own(world.first)
+        driver.wait_committed(len(driver.committed) + 10)
+        driver.close()
+    lines = [record for record in caplog.records if reason in record.getMessage()]
+    assert {record.levelname for record in lines} == {"WARNING"}
+    assert len(lines) <= 2 + (datetime.now(UTC) - until).total_seconds() / 10, "the log is bounded"
+
+
+@either_side
+def test_the_error_at_the_end_of_the_patience_names_the_certificate_that_expired(
+    world: World, side: str, reason: str
+) -> None:
+    with ExitStack() as cleanup:
+        driver = driven(world, cleanup, "10s")
+        reason = in_full(reason, world, expires_soon(world, side))
+        error = driver.errors.get(timeout=120)
+    assert isinstance(error, CoordinatorLostError)
+    assert f"10 s: {reason}. " in str(error)
+    assert str(error).endswith(
+        "A decided checkpoint is committed when the job runs again. Renew or correct what is named, then start the job."
+    )
+
+
+def test_a_coordinator_logs_that_its_certificate_has_expired(world: World) -> None:
+    address = world.serve()
+    until = expires_soon(world, "server")
+    wait_until(lambda: datetime.now(UTC) > until, "it expires")
+
+    def logged() -> bool:
+        with OperatorClient(address, tls=world.client.tls) as people, pytest.raises(ConfigurationError):
+            people.jobs()
+        return f"certificate_expired option=tls-cert file={world.server.certificate}" in world.log.read_text()
+
+    wait_until(logged, "it logs that")
+    assert world.log.read_text().count("event=certificate_expired") < 10
+
+
+def test_a_connection_lives_at_most_an_hour(world: World) -> None:
+    server = world.server
+    tls = ServerTls(certificate=server.certificate, key=server.key, client_ca=None)
+    assert dict(tls.arguments())["grpc.max_connection_age_ms"] == 3_600_000
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An address that refuses connections."""
+    with socket.socket() as held:
+        held.bind((HOST, 0))
+        yield f"{HOST}:{held.getsockname()[1]}"
+
+
+BESIDE = [
+    (untrusted, "its certificate is not valid here: unable to get local issuer certificate"),
+    (another_name, f"its certificate is not valid here: IP address mismatch, certificate is not valid for '{HOST}'"),
+    (expired, EXPIRED),
+    (signed_by_another, REFUSED),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BESIDE)
+def test_beside_an_address_that_is_down_the_reason_is_logged_and_the_call_waits_for_correct_files(
+    world: World, change: Callable[[World], None], reason: str, nowhere: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(world)
+    address = world.serve()
+    with (
+        OperatorClient(f"{nowhere},{address}", patience="300s", tls=world.client.tls) as people,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(people.jobs)
+        reason = f"{address}: {in_full(reason, world, LONG_AGO)}"
+        wait_until(lambda: reason in caplog.text, "the log says why")
+        assert not waiting.done()
+        for party in (world.server, world.client):
+            party.trust(world.first)
+            party.own(world.first)
+        assert waiting.result(120) == []
+
+
+@pytest.mark.parametrize(("change", "reason"), BESIDE)
+def test_beside_an_address_that_is_down_the_error_at_the_end_of_the_patience_has_the_reason(
+    world: World, change: Callable[[World], None], reason: str, nowhere: str
+) -> None:
+    change(world)
+    address = world.serve()
+    with (
+        OperatorClient(f"{nowhere},{address}", patience="5s", tls=world.client.tls) as people,
+        pytest.raises(CoordinatorLostError) as raised,
+    ):
+        people.jobs()
+    assert f"it did not answer for 5 s: {address}: {in_full(reason, world, LONG_AGO)}. " in str(raised.value)
+
+
+def test_an_expired_certificate_of_the_client_fails_at_once_although_an_address_is_down(
+    world: World, nowhere: str
+) -> None:
+    expired_client(world)
+    with (
+        OperatorClient(f"{nowhere},{world.serve()}", patience="300s", tls=world.client.tls) as people,
+        pytest.raises(ConfigurationError, match="which has expired"),
+    ):
+        people.jobs()
 
 
 def test_a_client_without_tls_learns_that_the_coordinator_needs_it(world: World) -> None:
