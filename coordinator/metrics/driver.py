@@ -1,12 +1,15 @@
 """Metrics of a driver: its journal reports each transition of its job. Labels are the job's name and words of ours."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from onceward.coordinator.metrics.registry import Described
+from onceward.coordinator.service.certificates import expiry_of
 
 __all__ = ["DRIVER_METRICS", "DriverMetrics"]
 
@@ -73,13 +76,20 @@ SETTLED_AT = Described(
     ("job_name",),
     "When a checkpoint was last settled, in seconds since the epoch; 0 before the first.",
 )
+CERTIFICATE = Described(
+    "onceward_driver_certificate_expiry_timestamp_seconds",
+    "gauge",
+    ("job_name",),
+    "When the first of the certificates that the driver shows to its coordinator expires, in seconds since the epoch; "
+    "absent without one.",
+)
 LINKS = Described(
     "onceward_driver_broken_links", "gauge", ("job_name",), "Brokers, clusters and coordinators that do not answer now."
 )
 
 DRIVER_METRICS = (
     *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LAG, LOST, REPLAYED),
-    *(SECONDS, STEPS, SETTLED_AT, LINKS),
+    *(SECONDS, STEPS, SETTLED_AT, LINKS, CERTIFICATE),
 )
 """All of them, as the reference page lists them."""
 
@@ -88,9 +98,16 @@ class DriverMetrics:
     """Counts one job's events. Thread-safe: the driver's main thread and its settler report."""
 
     def __init__(
-        self, job: str, registry: CollectorRegistry, broken: Callable[[], int], *, wall: Callable[[], float] = time.time
+        self,
+        job: str,
+        registry: CollectorRegistry,
+        broken: Callable[[], int],
+        *,
+        certificate: Path | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """``broken``: the number of links that do not work now; called in the thread of a scrape."""
+        """``broken``: the number of links that do not work now; called in the thread of a scrape. ``certificate``: the
+        file of the one that the driver shows to its coordinator."""
         self._wall = wall
 
         def counter(metric: Described) -> Counter:
@@ -118,6 +135,7 @@ class DriverMetrics:
         self._steps = Histogram(STEPS.name, STEPS.text, STEPS.labels, registry=registry, buckets=_SECONDS)
         self._settled_at = gauge(SETTLED_AT)
         gauge(LINKS).set_function(broken)
+        registry.register(_Certificate(job, certificate))
 
     def event(self, event: str, facts: Mapping[str, Any]) -> None:
         """Count one event of the journal (docs/reference/events.md)."""
@@ -146,3 +164,17 @@ class DriverMetrics:
                 self._generations.labels(self._job, event).inc()
             case _:
                 pass
+
+
+class _Certificate:
+    """Reads the file at each scrape: it may have been replaced."""
+
+    def __init__(self, job: str, file: Path | None) -> None:
+        self._job, self._file = job, file
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(CERTIFICATE.name, CERTIFICATE.text, labels=CERTIFICATE.labels)
+        at = None if self._file is None else expiry_of(self._file)
+        if at is not None:
+            family.add_metric((self._job,), at.timestamp())
+        yield family

@@ -3,8 +3,10 @@
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.links import Links
 from onceward.coordinator.metrics.endpoint import Endpoint, MetricsEndpoint
 from onceward.coordinator.printable import log_fields, logger
@@ -30,7 +32,7 @@ NOT_MEASURED = Measured()
 
 
 def measure(
-    stack: contextlib.ExitStack, where: MetricsEndpoint | None, job: str, links: Links, *, embedded: bool
+    stack: contextlib.ExitStack, where: MetricsEndpoint | None, job: str, links: Links, access: CoordinatorAccess
 ) -> Measured:
     """Serve a job's metrics until ``stack`` closes. Raises ConfigurationError if the address cannot be used."""
     if where is None:
@@ -40,9 +42,11 @@ def measure(
     from onceward.coordinator.metrics.registry import Registry
 
     registry = Registry()
-    driver = DriverMetrics(job, registry, lambda: len(links.troubles()))
+    tls = None if access.embedded else access.completed().tls
+    certificate = None if tls is None or tls.certificate is None else Path(tls.certificate)
+    driver = DriverMetrics(job, registry, lambda: len(links.troubles()), certificate=certificate)
     coordinator = None
-    if embedded:
+    if access.embedded:
         coordinator = CoordinatorMetrics()
         registry.register(coordinator)
     endpoint = Endpoint(where.listen, registry, anywhere=where.insecure_listen_anywhere)

@@ -164,7 +164,7 @@ class Pipeline:
             else:
                 findings += check_submission(embedded=embedded)
             preflight.require_safe(self._job, findings, self._accepted)
-            self._measured = measure(stack, self._metrics, self._job, links, embedded=embedded)
+            self._measured = measure(stack, self._metrics, self._job, links, self._access)
             stack.callback(setattr, self, "_measured", NOT_MEASURED)
             self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)
             self._page = open_page(stack, self._web, progress)

@@ -162,7 +162,7 @@ class StreamSink:
         links, progress = open_participants(stack, self._job, source, sink, settings, access)
         findings = preflight.examine(source, sink) + check_session(spark, embedded=access.embedded)
         preflight.require_safe(self._job, findings, self._accepted)
-        measured = self._measured = measure(stack, self._metrics, self._job, links, embedded=access.embedded)
+        measured = self._measured = measure(stack, self._metrics, self._job, links, access)
         traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)
         observer = observers(measured.observer, traced.observer)
         self._page = open_page(stack, self._web, progress)

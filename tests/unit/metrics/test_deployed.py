@@ -199,6 +199,10 @@ CASES: dict[str, tuple[list[list[Given]], list[list[Given]]]] = {
         [[flat("onceward_certificate_expiry_timestamp_seconds", "file=tls-cert", NOW + 6 * 86400)]],
         [[flat("onceward_certificate_expiry_timestamp_seconds", "file=tls-cert", NOW + 8 * 86400)]],
     ),
+    "OncewardDriverCertificateExpires": (
+        [[flat("onceward_driver_certificate_expiry_timestamp_seconds", JOB, NOW + 6 * 86400)]],
+        [[flat("onceward_driver_certificate_expiry_timestamp_seconds", JOB, NOW + 8 * 86400)]],
+    ),
     "OncewardLagGrows": (
         [[Given("onceward_driver_source_lag_offsets", JOB, 0, 20_000)]],
         [

@@ -1,20 +1,36 @@
 """What a driver's metrics show of its journal."""
 
-import pytest
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.request import urlopen
 
+import pytest
+import trustme
+
+from onceward.coordinator.client.access import CoordinatorAccess
+from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.links import Links
 from onceward.coordinator.metrics.driver import DRIVER_METRICS, DriverMetrics
+from onceward.coordinator.metrics.endpoint import MetricsEndpoint
 from onceward.coordinator.metrics.registry import Registry
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.measuring import measure
 from tests.support.scraped import Scraped
 
 
 class Driver:
     """The journal of a job and its metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path) -> None:
         self.registry, self.links = Registry(), Links()
-        self.metrics = DriverMetrics("orders", self.registry, lambda: len(self.links.troubles()), wall=lambda: 12.5)
+        self.metrics = DriverMetrics(
+            "orders",
+            self.registry,
+            lambda: len(self.links.troubles()),
+            certificate=certificate,
+            wall=lambda: 12.5,
+        )
         self.journal = Journal("orders", self.metrics.event)
 
     def shown(self) -> Scraped:
@@ -27,8 +43,9 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Driver:
-    return Driver()
+def driver(tmp_path: Path) -> Driver:
+    trustme.CA().issue_cert("client").cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
+    return Driver(tmp_path / "own.pem")
 
 
 def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> None:
@@ -78,6 +95,22 @@ def test_a_query_has_records_and_no_offsets(driver: Driver) -> None:
     shown = driver.shown()
     assert shown.value("onceward_driver_records_written_total") == 90
     assert shown.value("onceward_driver_records_read_total") == 0
+
+
+def test_a_driver_shows_when_its_own_certificate_expires(tmp_path: Path) -> None:
+    authority, file = trustme.CA(), tmp_path / "own.pem"
+    with ExitStack() as stack:
+        access = CoordinatorAccess(address="localhost:7878", tls=CoordinatorTls(ca="ca", certificate=file, key="key"))
+        url = measure(stack, MetricsEndpoint("127.0.0.1:0"), "orders", Links(), access).url
+        assert url is not None
+        for year in (2031, 2032):  # the second replaces the first
+            until = datetime(year, 1, 1, tzinfo=UTC)
+            authority.issue_cert("client", not_after=until).cert_chain_pems[0].write_to_path(file)
+            lines = urlopen(url).read().decode().splitlines()
+            shown = [line.split()[1] for line in lines if line.startswith("onceward_driver_certificate_expiry")]
+            assert [float(value) for value in shown] == [until.timestamp()]
+        file.unlink()
+        assert "\nonceward_driver_certificate_expiry" not in urlopen(url).read().decode()
 
 
 def test_every_described_metric_is_collected_with_its_labels(driver: Driver) -> None:
