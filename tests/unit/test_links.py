@@ -49,6 +49,12 @@ def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:
     assert len(world.lines()) % 2 == 0, "each logged problem has a logged end"
 
 
+def test_news_is_logged_at_once(world: LoggedLinks) -> None:
+    world.links.failed("coordinator", "refused", waiting="a call")
+    world.links.failed("coordinator", "its certificate has expired", waiting="a call", news=True)
+    assert [line.rpartition("why=")[2] for line in world.lines()] == ["refused", '"its certificate has expired"']
+
+
 def test_listings_show_the_oldest_trouble_first_with_its_last_cause(world: LoggedLinks) -> None:
     world.links.failed("a", "refused", waiting="x")
     world.now = 5.0
