@@ -87,6 +87,7 @@ class Settler:
         self._submitted: dict[tuple[CheckpointId, int], float] = {}
         """When the decision on each was first known, on the runtime's monotonic clock."""
         self._settlements: dict[tuple[CheckpointId, int], tuple[Settlement, ...]] = {}
+        self._forgotten: set[CheckpointId] = set()
         self._closing = False
         self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
@@ -156,6 +157,7 @@ class Settler:
         """Drop ``checkpoint``, which was aborted."""
         with self._lock:
             self._work.pop(checkpoint, None)
+            self._forgotten = {old for old in self._forgotten if old > self.settled} | {checkpoint}
 
     def unsettled(self) -> tuple[Committable, ...]:
         """Return the committables that only a decision may end: those of completed checkpoints and of acknowledged,
@@ -171,6 +173,9 @@ class Settler:
     def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
         """Settle ``checkpoint``; a repeated instruction settles nothing twice, it reports the outcome again."""
         with self._lock:
+            if checkpoint in self._forgotten and not self._closing:
+                self._worker.submit(lambda: self._on_error(_completed_after_all(checkpoint)))
+                return
             work, turn = self._work.get(checkpoint), (checkpoint, amendment)
             if work is None or work.amendment != amendment or self._closing:
                 return  # a closing driver leaves what it has not begun to the next generation
@@ -336,4 +341,13 @@ def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...])
         f"Checkpoint {checkpoint} is completed, but {len(unproved)} of its {len(settlements)} transactions are not "
         "proved committed. The job halts: nothing is repeated and nothing is skipped until a person decides.\n  "
         + "\n  ".join(lines)
+    )
+
+
+def _completed_after_all(checkpoint: CheckpointId) -> HaltedError:
+    return HaltedError(
+        f"The coordinator orders to commit checkpoint {checkpoint}, which was aborted: its store was replaced by an "
+        "older copy, which lacks the abort. This driver reads and writes nothing more, and no record is lost: the next "
+        "driver finds the aborted transactions, and writes their records again or asks for a decision. If the newest "
+        "store still exists, stop the coordinator and put it back first."
     )

@@ -242,8 +242,8 @@ def test_a_job_ends_in_an_older_copy_if_a_driver_does_not_say_what_it_knows(monk
 
 def test_a_copy_that_lacks_an_abort_completes_what_its_driver_aborts() -> None:
     """The driver hears of an abort while its acknowledgement is under way. The copy does not know of the abort, asks
-    for the checkpoint again and completes it; then the driver carries out the abort. Nothing prevents this yet: the
-    records are written again (``output_only``)."""
+    for the checkpoint again and completes it; then the driver carries out the abort. Nothing prevents that. The driver
+    halts at the order to commit, and the records are written again (``output_only``)."""
     result = explore(replace(SMALLER["copies that lack an abort"], output_only=False))
     assert result.broken is not None
     assert result.broken.violation.invariant is Invariant.NEVER_CHANGES

@@ -63,6 +63,18 @@ def test_an_aborted_transaction_is_no_longer_kept_from_the_sweep() -> None:
     assert kept.unsettled() == ()
 
 
+def test_a_checkpoint_that_was_aborted_and_is_completed_after_all_halts_the_driver() -> None:
+    """A copy of the store that lacks the abort was promoted, and an acknowledgement under way has reached it."""
+    queue = Queue()
+    kept = settler(queue)
+    kept.expect(CheckpointId(5), HELD, None)
+    kept.forget(CheckpointId(5))
+    kept.complete(CheckpointId(5))
+    (call,) = queue.calls
+    with pytest.raises(HaltedError, match="checkpoint 5, which was aborted: its store was replaced by an older copy"):
+        call()
+
+
 def test_a_repeated_instruction_that_waited_until_its_checkpoint_was_settled_and_followed_changes_nothing() -> None:
     kept = settler()
     kept.expect(CheckpointId(5), HELD, None)
