@@ -1,6 +1,7 @@
 """format("onceward") on a real broker and a real Spark: what batch reads and streaming queries return."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -371,5 +372,7 @@ def test_planners_and_executors_need_only_the_code_that_was_sent(topics: Topics,
     topics.fill(topic, values(30))
     (tmp_path / "sitecustomize.py").write_text(ONLY_WHAT_WAS_SENT)
     command = [sys.executable, "-c", READS_WITH_WHAT_WAS_SENT, topics.servers, topic, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    # as where Onceward is not installed: our own daemon of workers could not start
+    given = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--conf spark.python.daemon.module=pyspark.daemon pyspark-shell"}
+    ended = subprocess.run(command, env=given, capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert ended.stdout.split("\n")[-3:] == ["batch 30", "stream 30", ""], ended.stderr[-3000:]
