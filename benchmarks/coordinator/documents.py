@@ -40,9 +40,9 @@ _RECORDS = 1_000
 """Of one slot in one checkpoint, of 100 bytes."""
 
 
-def settings(interval: Duration | None) -> CheckpointSettings:
-    """The defaults but for ``interval``."""
-    return CheckpointSettings(interval=interval)
+def settings(interval: Duration | None, lease: Duration = "10s") -> CheckpointSettings:
+    """The defaults but for these."""
+    return CheckpointSettings(interval=interval, lease=lease)
 
 
 def read(checkpoint: int) -> Snapshot:

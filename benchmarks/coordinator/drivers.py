@@ -72,11 +72,12 @@ class SimulatedDriver:
         measurements: Measurements,
         *,
         sinks: int = 1,
+        lease: Duration = "10s",
     ) -> None:
         """``slots``: of each of the sinks."""
         self._address = address
         self._job = job
-        self._settings: CheckpointSettings = settings(interval)
+        self._settings: CheckpointSettings = settings(interval, lease)
         self._slots = slots
         self._members = members(sinks)
         self._sinks = [member.name for member in self._members if member.role is Role.SINK]

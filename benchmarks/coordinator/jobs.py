@@ -59,17 +59,25 @@ def measure_stores(
 
 
 def measure_participants(
-    directory: Path, jobs: int, intervals_s: Sequence[float], seconds: float
+    directory: Path, jobs: int, settings_s: Sequence[tuple[float, float]], seconds: float
 ) -> list[dict[str, Any]]:
-    """One row for each interval, of jobs with a source and four sinks that have a committable each. Each job begins at
-    another moment of the first interval; measured are two intervals, and ``seconds`` at least."""
+    """One row for each interval and lease, of jobs with a source and four sinks that have a committable each. Each job
+    begins at another moment of the first interval; measured are two intervals, and ``seconds`` at least."""
     rows: list[dict[str, Any]] = []
-    for interval_s in intervals_s:
-        with served(directory / f"{interval_s:g}") as coordinator:
+    for interval_s, lease_s in settings_s:
+        with served(directory / f"{interval_s:g}-{lease_s:g}") as coordinator:
             measured = _measure(
-                coordinator, jobs, max(seconds, 2 * interval_s), _WARM_UP_S, interval_s=interval_s, slots=1, sinks=4
+                coordinator,
+                jobs,
+                max(seconds, 2 * interval_s),
+                _WARM_UP_S,
+                interval_s=interval_s,
+                slots=1,
+                sinks=4,
+                lease=f"{lease_s:g}s",
             )
-            rows.append({"interval_s": interval_s, "participants": 5 * jobs, **asyncio.run(measured)})
+            given = {"interval_s": interval_s, "lease_s": lease_s, "participants": 5 * jobs}
+            rows.append({**given, **asyncio.run(measured)})
     return rows
 
 
@@ -105,10 +113,13 @@ async def _measure(
     interval_s: float = INTERVAL_S,
     slots: int = SLOTS,
     sinks: int = 1,
+    lease: str = "10s",
 ) -> dict[str, Any]:
     measured = Measurements()
     drivers = [
-        SimulatedDriver(coordinator.address, JobName(f"job-{number}"), f"{interval_s:g}s", slots, measured, sinks=sinks)
+        SimulatedDriver(
+            coordinator.address, JobName(f"job-{number}"), f"{interval_s:g}s", slots, measured, sinks=sinks, lease=lease
+        )
         for number in range(jobs)
     ]
     tasks = [asyncio.create_task(_later(driver, random.uniform(0, interval_s))) for driver in drivers]

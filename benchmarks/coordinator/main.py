@@ -39,9 +39,9 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         lambda place: measure_jobs(place, (1, 5), 3.0),
     ),
     "participants": (
-        "1,000 jobs of a source and four sinks, by the interval of their checkpoints",
-        lambda place: measure_participants(place, 1_000, (60, 30, 20, 10, 5), 30.0),
-        lambda place: measure_participants(place, 5, (1,), 3.0),
+        "1,000 jobs of a source and four sinks, by the interval of their checkpoints and the lease of their drivers",
+        lambda place: measure_participants(place, 1_000, ((60, 10), (30, 10), (60, 30), (30, 30), (20, 30)), 30.0),
+        lambda place: measure_participants(place, 5, ((1, 10),), 3.0),
     ),
     "stores": (
         "jobs with a checkpoint of 4 committables every second, by the kind of store",

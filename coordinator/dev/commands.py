@@ -15,12 +15,13 @@ dev = typer.Typer(help="For development: servers on loopback.", no_args_is_help=
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the flights are fed.")] = 90.0,
     limit: Annotated[int | None, typer.Option(help="Feed at most this number of flights.")] = None,
+    postgres: Annotated[bool, typer.Option("--postgres", help="Keep the store in a real PostgreSQL.")] = False,
     keep: Annotated[Path | None, typer.Option(help="A new directory for logs and store, kept.")] = None,
 ) -> None:
     """Watch real records go through Spark exactly once while processes are killed."""
     from onceward.coordinator.dev.demo.run import run_demo
 
-    raise typer.Exit(run_demo(seconds=seconds, limit=limit, keep=keep))
+    raise typer.Exit(run_demo(seconds=seconds, limit=limit, postgres=postgres, keep=keep))
 
 
 @dev.command("kafka")

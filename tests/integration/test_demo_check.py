@@ -19,7 +19,9 @@ from onceward.coordinator.dev.demo.feeder import feed
 from onceward.coordinator.dev.demo.flights import messages
 from onceward.coordinator.dev.demo.history import History
 from onceward.coordinator.dev.demo.markers import End
+from onceward.coordinator.dev.demo.run import run_demo
 from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.postgres.binaries import is_offered
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -258,3 +260,10 @@ def test_ending_the_demo_ends_all_its_processes(tmp_path: Path, number: signal.S
     finally:
         demo.kill()
         demo.wait()
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
+def test_the_demo_comes_to_its_pass_on_postgresql() -> None:
+    assert run_demo(postgres=True) == 0

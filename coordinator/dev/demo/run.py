@@ -23,6 +23,7 @@ from onceward.coordinator.dev.demo.supervisor import Supervisor
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
 from onceward.coordinator.dev.errors import DemoError
 from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.errors import OncewardError
 
 __all__ = ["run_demo"]
@@ -44,13 +45,19 @@ class _Ended(BaseException):
 
 
 def run_demo(
-    *, seconds: float = 90.0, limit: int | None = None, keep: Path | None = None, console: Console | None = None
+    *,
+    seconds: float = 90.0,
+    limit: int | None = None,
+    postgres: bool = False,
+    keep: Path | None = None,
+    console: Console | None = None,
 ) -> int:
     """Run the demo and return its exit code: 0 for ``exactly once: PASS``, 1 for ``FAIL``, 128 + n after signal n.
 
-    Feeds the first ``limit`` flights (default: all) over about ``seconds``. Logs, the coordinator's store and the
-    events are in ``keep``, which must be new or empty; by default in a temporary directory that is removed if the
-    verdict is PASS. All processes end with this one, however it ends. Call it from the main thread.
+    Feeds the first ``limit`` flights (default: all) over about ``seconds``. ``postgres``: the coordinator's store is in
+    a PostgreSQL that ends with the demo. Logs, the events, and else the store are in ``keep``, which must be new or
+    empty; by default in a temporary directory that is removed if the verdict is PASS. All processes end with this one,
+    however it ends. Call it from the main thread.
 
     Raises OncewardError if the demo cannot be set up.
     """
@@ -60,7 +67,7 @@ def run_demo(
     code = 1
     try:
         with _signals(), Screen(console) as screen:
-            code = _Demo(screen, directory, seconds=seconds, limit=limit).run()
+            code = _Demo(screen, directory, seconds=seconds, limit=limit, postgres=postgres).run()
     except _Ended as ended:
         code = 128 + ended.number
         console.print("interrupted: no verdict", style="bold")
@@ -78,11 +85,12 @@ def run_demo(
 class _Demo:
     """One run of the demo."""
 
-    def __init__(self, screen: Screen, directory: Path, *, seconds: float, limit: int | None) -> None:
+    def __init__(self, screen: Screen, directory: Path, *, seconds: float, limit: int | None, postgres: bool) -> None:
         self._screen = screen
         self._directory = directory
         self._seconds = seconds
         self._limit = limit
+        self._postgres = postgres
         self._total = TOTAL if limit is None else min(limit, TOTAL)
         self._generation = 0
         self._checkpoint = 0
@@ -97,6 +105,7 @@ class _Demo:
             supervisor = Supervisor(
                 brokers=kafka.bootstrap_servers,
                 directory=self._directory,
+                store_url=self._store(cleanup),
                 plan=PLAN,
                 total=self._total,
                 open_now=lambda: broker.open_transactions(f"{JOB}."),
@@ -118,6 +127,11 @@ class _Demo:
                 limit=self._limit,
             )
         return self._report(checked)
+
+    def _store(self, cleanup: contextlib.ExitStack) -> str:
+        if self._postgres:
+            return cleanup.enter_context(LocalPostgres()).url
+        return f"sqlite:///{self._directory / 'coordinator.sqlite'}"
 
     def _watch(self, broker: Broker, supervisor: Supervisor) -> list[str]:
         """Keep all processes running until all input is processed; return the problems if that never happens."""

@@ -82,6 +82,7 @@ class Supervisor:
         *,
         brokers: str,
         directory: Path,
+        store_url: str,
         plan: KillPlan,
         total: int,
         open_now: Callable[[], Collection[str]],
@@ -89,6 +90,7 @@ class Supervisor:
         """``total``: records to feed; ``open_now`` lists the transactions that are open at the broker."""
         self._brokers = brokers
         self._directory = directory
+        self._store_url = store_url
         self._markers = directory / "kills"
         self._markers.mkdir()
         self.plan = plan
@@ -171,8 +173,7 @@ class Supervisor:
         return f" ({len(found)} transactions are open)"
 
     def _start_coordinator(self, name: str, armed: dict[str, str]) -> ManagedProcess:
-        store = self._directory / "coordinator.sqlite"
-        command = ["onceward.coordinator.ops", "serve", "--listen", self._address, "--store", f"sqlite:///{store}"]
+        command = ["onceward.coordinator.ops", "serve", "--listen", self._address, "--store", self._store_url]
         command += ["--web", self._page]
         child = self._child(name, command, armed)
         limit = time.monotonic() + _START_LIMIT_S

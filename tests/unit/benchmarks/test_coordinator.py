@@ -57,7 +57,7 @@ def test_both_stores_are_measured_with_their_ratio(tmp_path: Path) -> None:
 
 
 def test_jobs_of_five_participants_take_checkpoints(tmp_path: Path) -> None:
-    (row,) = measure_participants(tmp_path / "participants", 2, (1,), 3.0)
+    (row,) = measure_participants(tmp_path / "participants", 2, ((1, 10),), 3.0)
     assert (row["participants"], row["broken"]) == (10, 0)
     assert row["decisions_per_s"] > 0
 
