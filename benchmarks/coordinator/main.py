@@ -18,7 +18,7 @@ from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
 from benchmarks.coordinator.page import measure_page, measure_readings
-from benchmarks.coordinator.size import measure_size
+from benchmarks.coordinator.size import measure_decisions, measure_size
 from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS
 from benchmarks.scratch import scratch_directory
@@ -47,6 +47,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs with a checkpoint of 4 committables every second, by the kind of store",
         lambda place: measure_stores(place, (1, 50, 200), 30.0),
         lambda place: measure_stores(place, (2,), 3.0),
+    ),
+    "decisions": (
+        "the write of a decision, by the kind of store",
+        lambda place: measure_decisions(place, 1_000),
+        lambda place: measure_decisions(place, 20),
     ),
     "slow-disk": (
         "100 jobs with a checkpoint of 4 committables every second, where a commit takes so much longer",

@@ -1,6 +1,7 @@
 """How large a store grows: the real engine and the real store, without gRPC, on a clock that the benchmark moves."""
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
+from benchmarks.percentiles import percentile
+from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
 from onceward.coordinator.protocol.values import JobName, Snapshot
@@ -16,7 +19,7 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.store.store import Store
 
-__all__ = ["JobsWithoutDrivers", "fill", "measure_size"]
+__all__ = ["JobsWithoutDrivers", "fill", "measure_decisions", "measure_size"]
 
 SLOTS = 4
 JOBS = 20
@@ -44,6 +47,30 @@ def measure_size(directory: Path, checkpoints: int) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def measure_decisions(directory: Path, checkpoints: int) -> list[dict[str, Any]]:
+    """A row for SQLite and one for a PostgreSQL of its own: how long the store takes to write the decision on a
+    checkpoint of one job."""
+    directory.mkdir(mode=0o700, parents=True)
+    with LocalPostgres() as postgres:
+        stores = {"sqlite": f"sqlite:///{directory / 'store.db'}", "postgresql": postgres.url}
+        return [{"store": name, **_decisions(url, checkpoints)} for name, url in stores.items()]
+
+
+def _decisions(url: str, checkpoints: int) -> dict[str, Any]:
+    store, decided = Store.open(url), list[float]()
+    try:
+        jobs = JobsWithoutDrivers(store, 1)
+        for _ in range(checkpoints):
+            jobs.checkpoint(decided)
+    finally:
+        store.close()
+    return {
+        "decisions": len(decided),
+        "write_p50_ms": round(statistics.median(decided) * 1000, 2),
+        "write_p99_ms": round(percentile(decided, 0.99) * 1000, 2),
+    }
 
 
 @contextmanager
@@ -76,15 +103,18 @@ class JobsWithoutDrivers:
         self._written: dict[JobName, Snapshot] = {job: Snapshot() for job in self._jobs}
         self.checkpoint()
 
-    def checkpoint(self) -> None:
-        """One of each job: triggered, acknowledged, completed, settled; then what retention does not keep goes."""
+    def checkpoint(self, decided: list[float] | None = None) -> None:
+        """One of each job: triggered, acknowledged, completed, settled; then what retention does not keep goes.
+
+        ``decided``: gets the seconds in which the store has written each decision.
+        """
         self._now += 1.0
         for job in self._jobs:
             durable = self._engine.state(job).durable
             if durable.base:
                 self._written[job] = written(job, durable.generation, durable.last_id, SLOTS)
         self._together(lambda job: self._acknowledge(job, source=True))
-        self._together(lambda job: self._acknowledge(job, source=False))
+        self._together(lambda job: self._acknowledge(job, source=False), decided)
         if any(snapshot.committables for snapshot in self._written.values()):
             self._together(self._settle)
         self._now += 1.0
@@ -102,14 +132,17 @@ class JobsWithoutDrivers:
             )
         )
 
-    def _together(self, event: Callable[[JobName], Event]) -> None:
+    def _together(self, event: Callable[[JobName], Event], took: list[float] | None = None) -> None:
         for some in _some(self._jobs, 100):
             batch = CommitBatch()
             for job in some:
                 answer = self._engine.work_out(batch, job, event(job))
                 if answer.verdict is not Verdict.ACCEPTED:
                     raise SystemExit(f"job {job}: {answer.verdict}: {answer.detail}")
+            begun = time.perf_counter()
             self._engine.keep(batch)
+            if took is not None:
+                took.append(time.perf_counter() - begun)
             self._engine.publish(batch)
 
     def _let_time_act(self) -> None:

@@ -13,7 +13,7 @@ from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
 from benchmarks.coordinator.main import main
 from benchmarks.coordinator.page import measure_page, measure_readings
-from benchmarks.coordinator.size import JOBS, measure_size
+from benchmarks.coordinator.size import JOBS, measure_decisions, measure_size
 from benchmarks.percentiles import percentile
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.store import Store
@@ -54,6 +54,12 @@ def test_both_stores_are_measured_with_their_ratio(tmp_path: Path) -> None:
     assert server["decision_p50_ms_ratio"] == pytest.approx(
         server["decision_p50_ms"] / file["decision_p50_ms"], abs=0.01
     )
+
+
+def test_the_write_of_a_decision_is_measured_on_both_stores(tmp_path: Path) -> None:
+    rows = measure_decisions(tmp_path / "decisions", 3)
+    assert [(row["store"], row["decisions"]) for row in rows] == [("sqlite", 3), ("postgresql", 3)]
+    assert all(0 < row["write_p50_ms"] <= row["write_p99_ms"] for row in rows)
 
 
 def test_jobs_of_five_participants_take_checkpoints(tmp_path: Path) -> None:
