@@ -433,7 +433,8 @@ def test_a_job_does_not_end_in_an_older_copy_of_the_store() -> None:
             copies.append(coordinator.state)
 
     def promote(_job: JobName) -> list[str]:
-        coordinator.state = copies[-2]
+        newest = coordinator.state.durable.base
+        coordinator.state = next(state for state in reversed(copies) if state.durable.base < newest)
         return []
 
     coordinator.answered = copy
