@@ -354,18 +354,10 @@ class Session:
         """
         self._unless_fenced(self._close(reason, detail, None, completed=completed))
 
-    def abandon(
-        self,
-        detail: str,
-        *,
-        back_within_s: float | None = None,
-        halted: bool = False,
-        completed: CheckpointId = NO_CHECKPOINT,
-    ) -> FencedError | None:
+    def abandon(self, detail: str, *, back_within_s: float | None = None, halted: bool = False) -> FencedError | None:
         """Leave after a failure. Reports to the coordinator if it answers quickly; else the lease expires. Never
         raises.
 
-        :param completed: as for :meth:`close`.
         :param back_within_s: seconds after which the driver opens its next generation; None = it does not come back.
         :param halted: a person must act first.
         :return: the reason why the driver must not come back: another driver owns the job, or the job is at rest.
@@ -373,8 +365,7 @@ class Session:
         left = CloseReason.HALTED if halted else CloseReason.FAILED
         reason = left if back_within_s is None else CloseReason.RESTARTING
         try:
-            answer = self._close(reason, detail, _ABANDON_PATIENCE_S, back_within_s or 0.0, completed=completed)
-            self._unless_fenced(answer)
+            self._unless_fenced(self._close(reason, detail, _ABANDON_PATIENCE_S, back_within_s or 0.0))
         except FencedError as over:
             return over
         except OncewardError:
@@ -394,7 +385,7 @@ class Session:
         patience_s: float | None,
         back_within_s: float = 0.0,
         *,
-        completed: CheckpointId,
+        completed: CheckpointId = NO_CHECKPOINT,
     ) -> Answer:
         request = pb.CloseJobRequest(
             job=self.job,

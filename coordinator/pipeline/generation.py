@@ -268,12 +268,7 @@ class GenerationRun:
             if self.claimed:
                 with contextlib.suppress(Exception):  # the next generation aborts what stays open
                     self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
-            fenced = self._session.abandon(
-                reason,
-                back_within_s=following.delay,
-                halted=isinstance(error, HaltedError),
-                completed=self._mailbox.completed,
-            )
+            fenced = self._session.abandon(reason, back_within_s=following.delay, halted=isinstance(error, HaltedError))
             fenced = fenced if following.delay is not None else None
         self._m.journal.log("failed", reason=reason)
         return fenced

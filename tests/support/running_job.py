@@ -289,9 +289,7 @@ class Coordinator:
     word: FencedError | None = None
     """The refusal that a leaving driver receives."""
 
-    def abandon(
-        self, detail: str, *, back_within_s: float | None, halted: bool, completed: CheckpointId
-    ) -> FencedError | None:
+    def abandon(self, detail: str, *, back_within_s: float | None, halted: bool) -> FencedError | None:
         """Leave as if the coordinator could not be reached."""
         self.left_because, self.back_within_s, self.halted = detail, back_within_s, halted
         return self.word
