@@ -28,7 +28,7 @@ PARTICIPANTS = (
 
 
 def members(sinks: int) -> tuple[Participant, ...]:
-    """A source and so many sinks."""
+    """Return one source and ``sinks`` sinks."""
     more = (ParticipantName(f"sink-{number}") for number in range(2, sinks + 1))
     return (*PARTICIPANTS, *(Participant(name=name, role=Role.SINK, kind="kafka") for name in more))
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.compose]
 
 
 def written(flights: int) -> int:
-    """How many records the job writes for so many flights."""
+    """Return the number of records that the job writes for the first ``flights`` flights."""
     return sum(len(outputs(FLIGHTS, message.key, message.value)) for message in messages(flights))
 
 
