@@ -2,7 +2,7 @@
 they have read and written since the last one, and pre-commit that."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.pipeline.timings import of_checkpoint
 from onceward.coordinator.pipeline.transaction_age import Ages, good_for
 from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JsonObject, Snapshot
+from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, Generation, JsonObject, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
 
@@ -46,24 +46,31 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Voted:
-    """A checkpoint whose slots are written."""
+class _Written:
+    """A checkpoint whose slots are written. All times are the runtime's monotonic ones."""
 
     checkpoint: CheckpointId
     base: CheckpointId
     plan: Plan
     """What they have read."""
-    votes: Sequence[Vote]
     inputs: Sequence[Sequence[JsonObject]]
     """The splits that made each slot."""
     planning: float
     """Seconds that the plan took."""
     began: float
-    """When the tasks were ordered to write, or to cut. All times are the runtime's monotonic ones."""
+    """When the tasks were ordered to write, or to cut."""
     open_since: float
     """No transaction is older."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proved:
+    """What was written is ready to commit."""
+
+    committables: tuple[Committable, ...]
+    positions: Document
+    good_until: float | None
     at: float
-    """When all had voted."""
 
 
 class CheckpointWriter:
@@ -167,19 +174,18 @@ class CheckpointWriter:
         began = m.runtime.monotonic()
         try:
             votes = m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=plan)
-            answers = self._pre_commit(
-                _Voted(
-                    checkpoint=checkpoint,
-                    base=base,
-                    plan=plan,
-                    votes=votes,
-                    inputs=m.tasks.inputs(plan, len(votes)),
-                    planning=planning,
-                    began=began,
-                    open_since=began,
-                    at=m.runtime.monotonic(),
-                )
+            voted = m.runtime.monotonic()
+            kill_point(KillPoint.DRIVER_AFTER_VOTES)
+            written = _Written(
+                checkpoint=checkpoint,
+                base=base,
+                plan=plan,
+                inputs=m.tasks.inputs(plan, len(votes)),
+                planning=planning,
+                began=began,
+                open_since=began,
             )
+            answers = self._answers(written, votes, voted, self._prove(written, votes))
         except Exception:
             failed = m.runtime.monotonic() - began
             m.source.observe_run(plan, failed, failed=True)
@@ -208,30 +214,42 @@ class CheckpointWriter:
             began = m.runtime.monotonic()
             since = staying.cut(checkpoint)
             kill_point(KillPoint.DRIVER_AFTER_CUT)
-            self._mailbox.wait(lambda: staying.answered(checkpoint) or self._mailbox.aborted(checkpoint), None)
-            if self._mailbox.aborted(checkpoint):
-                raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before all staying tasks had voted.")
-            votes, plan = staying.votes(checkpoint)
+            self._await_tasks(checkpoint, lambda: staying.sent(checkpoint))
+            coming, plan = staying.coming(checkpoint)
             if plan.records == 0:
+                self._await_tasks(checkpoint, lambda: staying.answered(checkpoint))
+                staying.votes(checkpoint)
                 return self._nothing(base, positions, plan.positions, finished=plan.finished)
-            return self._pre_commit(
-                _Voted(
-                    checkpoint=checkpoint,
-                    base=base,
-                    plan=plan,
-                    votes=votes,
-                    inputs=[[split] for split in plan.splits],
-                    planning=planning,
-                    began=began,
-                    open_since=since,
-                    at=m.runtime.monotonic(),
-                )
+            written = _Written(
+                checkpoint=checkpoint,
+                base=base,
+                plan=plan,
+                inputs=[[split] for split in plan.splits],
+                planning=planning,
+                began=began,
+                open_since=since,
             )
+            proved = self._prove(written, coming)
+            self._await_tasks(checkpoint, lambda: staying.answered(checkpoint))
+            votes, voted = staying.votes(checkpoint)
+            if [vote.body for vote in votes] != [vote.body for vote in coming]:
+                raise CheckpointFailedError(
+                    f"Staying tasks voted for other transactions of checkpoint {checkpoint} than those that they had "
+                    "announced. Nothing of it becomes visible; its records are written again. This is a bug of the "
+                    "writer: please report it."
+                )
+            kill_point(KillPoint.DRIVER_AFTER_VOTES)
+            return self._answers(written, votes, voted, proved)
         except Exception:
             staying.end()
             with contextlib.suppress(Exception):  # the failure itself says enough
                 self.plan = m.source.plan(positions)
             raise
+
+    def _await_tasks(self, checkpoint: CheckpointId, done: Callable[[], bool]) -> None:
+        self._mailbox.wait(lambda: done() or self._mailbox.aborted(checkpoint), None)
+        if self._mailbox.aborted(checkpoint):
+            raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before all staying tasks had voted.")
 
     def _await_news(self, staying: StayingTasks, checkpoint: CheckpointId) -> bool:
         """Wait briefly until a task has records. Return whether the checkpoint is worth a cut."""
@@ -259,65 +277,70 @@ class CheckpointWriter:
                 "executors reach the brokers."
             )
 
-    def _pre_commit(self, voted: "_Voted") -> Answers:
-        m, checkpoint, plan, votes, planning = self._m, voted.checkpoint, voted.plan, voted.votes, voted.planning
-        steps = of_checkpoint((vote.steps for vote in votes), voted.at - voted.began)
-        self._measured(steps)
-        kill_point(KillPoint.DRIVER_AFTER_VOTES)
+    def _prove(self, written: _Written, votes: Sequence[Vote]) -> _Proved:
+        """Pre-commit. ``votes``: those of the tasks, or those that are coming."""
+        m, plan = self._m, written.plan
         if m.staying is not None:
             m.sink.leave_open(m.staying.marks)
-        snapshot = m.runtime.beside(lambda: m.source.snapshot(plan))
+        positions = m.runtime.beside(lambda: m.source.snapshot(plan))
         committables = m.sink.pre_commit(
-            checkpoint, votes, origins_of(voted.inputs), unsettled=self._settler.unsettled()
+            written.checkpoint, votes, origins_of(written.inputs), unsettled=self._settler.unsettled()
         )
         # On this process's clock: no transaction is older.
         ages = [age for age in map(m.committer.age, committables) if age is not None]
-        self._ages.began(ages, voted.open_since)
+        self._ages.began(ages, written.open_since)
         lasting = good_for(age.timeout for age in ages)
-        proved = m.runtime.monotonic()
-        seconds = proved - voted.began
-        self._measured({Phase.PROVE: proved - voted.at})
+        return _Proved(
+            committables=committables,
+            positions=positions(),
+            good_until=None if lasting is None else written.open_since + lasting,
+            at=m.runtime.monotonic(),
+        )
+
+    def _answers(self, written: _Written, votes: Sequence[Vote], voted: float, proved: _Proved) -> Answers:
+        """``voted``: when all had voted."""
+        m, plan, committables = self._m, written.plan, proved.committables
+        steps = of_checkpoint((vote.steps for vote in votes), voted - written.began)
+        self._measured(steps)
+        seconds, proving = max(proved.at, voted) - written.began, max(0.0, proved.at - voted)
+        self._measured({Phase.PROVE: proving})
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
         read = plan.records if plan.lag is not None else records  # Spark reads a query's input and does not count it
         m.progress.read(read, plan.lag, plan.partitions(), planned_s_ago=seconds)
         m.journal.log(
             "pre-committed",
-            checkpoint=checkpoint,
-            base=voted.base,
+            checkpoint=written.checkpoint,
+            base=written.base,
             transactions=len(committables),
             read=plan.records,
             written=records,
             bytes=size,
             lag=plan.lag,
             seconds=round(seconds, 3),
-            steps={
-                "plan": round(planning, 6),
-                **steps,
-                "prove": round(proved - voted.at, 6),
-            },
+            steps={"plan": round(written.planning, 6), **steps, "prove": round(proving, 6)},
             **plan.sizing,
         )
         if m.traces is not None:
             m.traces.wrote(
-                checkpoint,
+                written.checkpoint,
                 votes,
-                plan_s=planning,
-                run_s=voted.at - voted.began,
-                prove_s=proved - voted.at,
+                plan_s=written.planning,
+                run_s=voted - written.began,
+                prove_s=proving,
                 read=plan.records,
                 transactions=len(committables),
             )
         return Answers(
-            base=voted.base,
+            base=written.base,
             source=Snapshot(
-                positions=snapshot(),
+                positions=proved.positions,
                 records=plan.records,
                 # start the next checkpoint at once when there is a backlog, or when the job has nothing left to do
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             sink=Snapshot(committables=committables, records=records, bytes=size),
-            good_until=None if lasting is None else voted.open_since + lasting,
+            good_until=proved.good_until,
             phases=self.phases,
         )
 

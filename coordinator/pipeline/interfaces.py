@@ -67,10 +67,17 @@ until the next cut, so that no transaction grows without limit while the coordin
 
 class StayingWriter(Protocol):
     """A :data:`SlotWriter` that can write one checkpoint after the other. It reads ``task.checkpoint`` only after the
-    batches have ended."""
+    batches have ended. It may call ``sent`` once, with the vote that it will return, before the brokers have confirmed
+    its records: :meth:`Sink.pre_commit` then runs meanwhile."""
 
     def __call__(
-        self, task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]", /
+        self,
+        task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        batches: "Iterator[pa.RecordBatch]",
+        sent: Callable[[Vote], None] | None = None,
+        /,
     ) -> Vote: ...
 
     def mark(self, task: CheckpointTask) -> str:

@@ -1,10 +1,11 @@
 """Bugs of staying tasks and of the driver that cuts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
 from onceward.coordinator.pipeline.mailbox import Mailbox
 from onceward.coordinator.pipeline.staying.executor import StayingTask
+from onceward.coordinator.pipeline.staying.group import Report, TaskGroup
 from onceward.coordinator.pipeline.staying.tasks import StayingTasks
 from onceward.coordinator.protocol.values import Document, Generation
 from tests.mutants.breaking import always, both, within, wrapped
@@ -35,6 +36,26 @@ def _goes_on(
     return go_on(self, generation, self._base if self.running and self._base is not None else base, mailbox)
 
 
+UNCONFIRMED = SeedHunt(
+    name="brokers stop and staying tasks die",
+    seeds=80,
+    faults=clear(
+        staying=True,
+        totals=(40, 40),
+        outputs=1,
+        interval=0.2,
+        broker_failures=15,
+        tasks=TaskFaults(killed=0.7, slow=0.05),
+    ),
+)
+
+
+def _sent_is_enough(
+    _reports: Callable[[TaskGroup, int], Sequence[Report] | None], self: TaskGroup, checkpoint: int
+) -> Sequence[Report] | None:
+    return self.sent(checkpoint)
+
+
 STAYING = (
     Mutant(
         name="a task writes the next checkpoint before all have flushed the last one",
@@ -50,6 +71,13 @@ STAYING = (
             within(CheckpointRunner._abandon, StayingTasks.end, always(None)), wrapped(StayingTasks.go_on, _goes_on)
         ),
         hunt=ABORTS,
+        caught_by=(Invariant.I1,),
+    ),
+    Mutant(
+        name="the driver acknowledges what staying tasks have sent and brokers have not confirmed",
+        hurts="a completed checkpoint lacks records whose task died before they were confirmed",
+        breaks=wrapped(TaskGroup.reports, _sent_is_enough),
+        hunt=UNCONFIRMED,
         caught_by=(Invariant.I1,),
     ),
 )

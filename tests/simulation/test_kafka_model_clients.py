@@ -62,12 +62,14 @@ class Sink:
             end_txn_version=end_txn_version(bench.control),
         )
 
-    def write(self, *values: bytes, checkpoint: int = 1, slot: int = 0) -> Vote:
+    def write(
+        self, *values: bytes, checkpoint: int = 1, slot: int = 0, sent: Callable[[Vote], None] | None = None
+    ) -> Vote:
         task = CheckpointTask(
             job="job", generation=1, checkpoint=checkpoint, splits=(), columns=(), sink="sink", sink_options={}
         )
         batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
-        return self.writer(task, slot, 0, iter([batch]))
+        return self.writer(task, slot, 0, iter([batch]), sent)
 
     def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
         votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]
@@ -129,6 +131,23 @@ def test_a_checkpoint_is_written_prepared_and_committed(sink: Sink) -> None:
         b"b",
         b"c",
     ]
+
+
+def test_a_transaction_is_proved_before_the_brokers_have_any_of_its_records(sink: Sink) -> None:
+    bench, coming = sink.bench, list[tuple[Vote, KafkaCommittable]]()
+    bench.transport.cut = lambda call: isinstance(call.request, Produce) and not coming
+
+    def prove(vote: Vote) -> None:
+        assert [bench.cluster.log(("out", number)).high_watermark for number in (0, 1)] == [0, 0]
+        (handle,) = sink.committables([vote])
+        coming.append((vote, handle))
+
+    vote = sink.write(b"a", b"b", sent=prove)
+    [(announced, handle)] = coming
+    assert announced == vote
+    assert handle.topics["out"].partitions == (0, 1) == bench.view(handle.transaction.id).partitions["out"]
+    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
+    assert settled.outcome is Outcome.COMMITTED
 
 
 @pytest.mark.parametrize("lost", ["cut", "deaf"])

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from onceward.coordinator.errors import ConfigurationError
@@ -106,7 +107,16 @@ class StayingTask:
     def _one(self, task: CheckpointTask, follower: Any) -> CheckpointTask:
         """Write one checkpoint and vote; return the task of the next one."""
         made = Timed(applied(self._transform, self._until_cut(task, follower)))
-        vote: Vote = self._write(task, self._slot, self._attempt, made)
+        reached = cache(follower.reached)  # asked once, when the batches have ended
+
+        def report(vote: Vote) -> Message:
+            return {"vote": vote.to_json(), "checkpoint": task.checkpoint, "reached": reached()}
+
+        def sent(vote: Vote) -> None:
+            """Let the driver prove the transaction while the brokers confirm its records."""
+            self._link.send({"sent": True, **report(vote)})
+
+        vote: Vote = self._write(task, self._slot, self._attempt, made, sent)
         with self._changed:
             cut, self._cut = self._cut, None
         assert cut is not None, "the batches end with a cut"
@@ -117,15 +127,10 @@ class StayingTask:
             "flush": voted - ended,
         }
         measured = {step: round(max(0.0, seconds), 6) for step, seconds in steps.items()}
-        report = {
-            "vote": replace(vote, steps=measured).to_json(),
-            "checkpoint": task.checkpoint,
-            "reached": follower.reached(),
-        }
         # the next checkpoint begins here, before the driver knows of this vote
         following = replace(task, checkpoint=0, sink_options=cut["options"])
         self._voted = task.checkpoint
-        self._link.send(report)
+        self._link.send(report(replace(vote, steps=measured)))
         kill_point(KillPoint.TASK_AFTER_VOTE)
         return following
 

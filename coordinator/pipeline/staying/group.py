@@ -38,6 +38,8 @@ class Report:
     vote: str
     """The JSON of its :class:`Vote`."""
     reached: JsonObject
+    at: float
+    """When it came, in monotonic seconds."""
 
 
 @dataclass(kw_only=True)
@@ -47,6 +49,8 @@ class _Seat:
     link: Link
     mark: str | None = None
     news: bool = False
+    sent: dict[int, Report] = field(default_factory=dict)
+    """With the votes to come."""
     reports: dict[int, Report] = field(default_factory=dict)
     over: bool = False
     """It has ended in order: its transaction is aborted, and it begins none."""
@@ -123,11 +127,19 @@ class TaskGroup:
 
     def reports(self, checkpoint: int) -> Sequence[Report] | None:
         """Return the reports of all slots, in order; None until all are there."""
+        return self._of_all(lambda seat: seat.reports.get(checkpoint))
+
+    def sent(self, checkpoint: int) -> Sequence[Report] | None:
+        """Return the reports of all slots, in order, once all have sent their records; None before. The brokers have
+        not confirmed all records yet."""
+        return self._of_all(lambda seat: seat.reports.get(checkpoint) or seat.sent.get(checkpoint))
+
+    def _of_all(self, of: Callable[[_Seat], Report | None]) -> Sequence[Report] | None:
         with self._lock:
             found = [
-                seat.reports[checkpoint]
+                report
                 for slot in range(self._slots)
-                if (seat := self._seats.get(slot)) is not None and checkpoint in seat.reports
+                if (seat := self._seats.get(slot)) is not None and (report := of(seat)) is not None
             ]
             return found if len(found) == self._slots else None
 
@@ -138,6 +150,7 @@ class TaskGroup:
             seats = dict(self._seats)
             for seat in seats.values():
                 seat.news = False
+                seat.sent.clear()
                 seat.reports.clear()
         for slot, seat in seats.items():
             allowed = {"allowed": allowances[slot]} if allowances else {}
@@ -253,10 +266,13 @@ class TaskGroup:
             elif "news" in message:
                 seat.news = True
             elif "vote" in message:
-                report = Report(vote=str(message["vote"]), reached=message["reached"])
+                report = Report(vote=str(message["vote"]), reached=message["reached"], at=time.monotonic())
                 checkpoint = int(message["checkpoint"])
-                seat.reports[checkpoint] = report
-                flushed = checkpoint if self.reports(checkpoint) is not None else None
+                if message.get("sent"):
+                    seat.sent[checkpoint] = report
+                else:
+                    seat.reports[checkpoint] = report
+                    flushed = checkpoint if self.reports(checkpoint) is not None else None
             elif "failed" in message:
                 seat.over = True
                 self._failure = self._failure or TaskFailedError(str(message["failed"]))

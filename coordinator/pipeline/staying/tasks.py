@@ -128,16 +128,21 @@ class StayingTasks:
         self._group.cut(checkpoint, self._sink.writer_options(), self._source.allowances())
         return since
 
+    def sent(self, checkpoint: CheckpointId) -> bool:
+        """Return whether all tasks have sent their records to the brokers, or one never will."""
+        return self._group is None or self._group.broken or self._group.sent(checkpoint) is not None
+
     def answered(self, checkpoint: CheckpointId) -> bool:
         """Return whether all tasks have voted, or one never will."""
         return self._group is None or self._group.broken or self._group.reports(checkpoint) is not None
 
-    def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan]:
-        """Return the votes, and what they have read as a plan. Raises what broke the group."""
+    def coming(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan]:
+        """Once all have sent their records: return the votes to come, and what they have read as a plan. Raises what
+        broke the group."""
         group = self._group
         assert group is not None
         assert self._assigned is not None
-        reports = group.reports(checkpoint)
+        reports = group.sent(checkpoint)
         if reports is None:
             raise group.failure()
         votes = check_votes((report.vote for report in reports), self._slots)
@@ -145,6 +150,15 @@ class StayingTasks:
         self._base = self._assigned = plan.positions
         self.finished = plan.finished
         return votes, plan
+
+    def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], float]:
+        """Return the votes, and when the last one came, in monotonic seconds. Raises what broke the group."""
+        group = self._group
+        assert group is not None
+        reports = group.reports(checkpoint)
+        if reports is None:
+            raise group.failure()
+        return check_votes((report.vote for report in reports), self._slots), max(report.at for report in reports)
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""

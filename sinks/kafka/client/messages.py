@@ -108,6 +108,8 @@ class Arguments:
     counts: list[int]
     kept: tuple[Any, ...]
     """Objects that the addresses point into, besides the records."""
+    partitions: frozenset[int]
+    """Those of all records."""
 
 
 _FIXED = 6
@@ -131,8 +133,9 @@ def argument_lists(topic: int, records: pa.RecordBatch, places: Partitioning) ->
         for name, column in members.items():
             unions[name][at] = column
 
+    where = _partitions(records, key, places)
     say(0, ValueType.TOPIC, ptr=topic)
-    say(1, ValueType.PARTITION, i32=_partitions(records, key, places))
+    say(1, ValueType.PARTITION, i32=where)
     say(2, ValueType.FLAGS, i32=COPY)
     say(3, ValueType.VALUE, ptr=values.addresses, size=values.lengths)
     say(4, ValueType.KEY, ptr=0 if key is None else key.addresses, size=0 if key is None else key.lengths)
@@ -149,7 +152,8 @@ def argument_lists(topic: int, records: pa.RecordBatch, places: Partitioning) ->
         unions["ptr"][at] = name.addresses
         unions["val"][at], unions["val_size"][at] = content.addresses, content.lengths
     first = unions.ctypes.data
-    return Arguments(unions, (first + firsts * VALUE_UNION.itemsize).tolist(), counts.tolist(), kept)
+    addresses = (first + firsts * VALUE_UNION.itemsize).tolist()
+    return Arguments(unions, addresses, counts.tolist(), kept, frozenset(np.unique(where).tolist()))
 
 
 def _values_and_key(records: pa.RecordBatch) -> tuple[_Bytes, _Bytes | None]:

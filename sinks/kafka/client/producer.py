@@ -15,7 +15,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +60,8 @@ class ArrowProducer:
         the configuration."""
         self.accepted = 0
         """Records that the client accepted since it was created."""
+        self.partitions: dict[str, set[int]] = {}
+        """By topic, the partitions of those records, and of records that the client refused."""
         callbacks = Callbacks.of(logger, _reporting(failed))
         self._client = new_client(PRODUCER, {**config, "delivery.report.only.error": True}, callbacks)
         self.rebootstrap = Rebootstrap(self._client, config)
@@ -116,10 +118,12 @@ class ArrowProducer:
         raises to give up. Raises KafkaException if a record is refused, UnfitRecordError if one cannot be written at
         all; some of the others may have been taken by then.
         """
+        used = self.partitions.setdefault(topic, set())
         if any(column_of(records, name) is not None for name in ("headers", "timestamp")):
-            self._one_by_one(topic, records, full)
+            used |= self._one_by_one(topic, records, full)
         else:
             for partition, messages in by_partition(records, self._next_places(topic)):
+                used.add(partition)
                 self._together(topic, partition, messages, full)
 
     def poll(self, timeout: float) -> None:
@@ -175,7 +179,8 @@ class ArrowProducer:
             if len(messages):
                 full()
 
-    def _one_by_one(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> None:
+    def _one_by_one(self, topic: str, records: pa.RecordBatch, full: Callable[[], None]) -> Set[int]:
+        """Return the partitions of the records."""
         made = argument_lists(self._topics[topic], records, self._next_places(topic))
         client, call = self._client, lib.produceva
         for first, count in zip(made.firsts, made.counts, strict=True):
@@ -187,6 +192,7 @@ class ArrowProducer:
                         raise
                 full()
             self.accepted += 1
+        return made.partitions
 
     def _refuse_broken(self) -> None:
         if lib.fatal_error(self._client, None, 0):

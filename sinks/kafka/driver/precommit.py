@@ -131,7 +131,7 @@ def make_committables(
             ),
             token=str(vote.body["token"]),
             topics={
-                str(topic): _written(owner, str(topic), int(count), views[name])
+                str(topic): _written(owner, str(topic), int(count), _partitions(str(topic), vote, views[name]))
                 for topic, count in vote.body["topics"].items()
             },
             records=vote.records,
@@ -168,11 +168,17 @@ def _own_transactions(owner: Owner, checkpoint: CheckpointId, votes: Sequence[Vo
     return by_id
 
 
-def _written(owner: Owner, topic: str, records: int, view: TransactionView) -> TopicRecords:
+def _partitions(topic: str, vote: Vote, view: TransactionView) -> tuple[int, ...]:
+    """Those of the vote, if it names them: the view may be older than some of its records."""
+    named = vote.body.get("partitions")
+    return view.partitions.get(topic, ()) if named is None else tuple(sorted(int(number) for number in named[topic]))
+
+
+def _written(owner: Owner, topic: str, records: int, partitions: tuple[int, ...]) -> TopicRecords:
     known = owner.topics.get(topic)
     return TopicRecords(
         records=records,
-        partitions=view.partitions.get(topic, ()),
+        partitions=partitions,
         id=known.id if known is not None and known.code == ErrorCode.NONE else "",
         count=known.partitions if known is not None and known.code == ErrorCode.NONE else 0,
     )
@@ -232,7 +238,7 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
             "the brokers show no receipt in the open transaction under its id: either the user lost DESCRIBE on topic "
             f"{OFFSETS_TOPIC}, or the transaction is another program's"
         )
-    elif enlisted != written:
+    elif enlisted != written and not ("partitions" in vote.body and enlisted <= written):
         why = (
             f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}, as far as "
             "this user may describe topics"

@@ -11,7 +11,7 @@ producer is not reused, and its undelivered records are dropped.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,8 +47,16 @@ class AtLeastOnceWriter:
     batch_limit: int | None = None
     """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
 
-    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
-        """Write ``batches`` and vote once the brokers have confirmed every record.
+    def __call__(
+        self,
+        task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        batches: Iterator[pa.RecordBatch],
+        sent: Callable[[Vote], None] | None = None,
+    ) -> Vote:
+        """Write ``batches`` and vote once the brokers have confirmed every record. ``sent``: not called, because
+        the driver has nothing to prove meanwhile.
 
         The vote has no body, because there is nothing to commit. Raises DeliveryError, RouteError, ConfigurationError
         for batches that cannot be written, and whatever ``batches`` raises.

@@ -12,7 +12,7 @@ After the vote the producer is dropped, which leaves the transaction open: any p
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -55,10 +55,19 @@ class KafkaSlotWriter:
     stays: bool = False
     """For tasks that stay."""
 
-    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Vote:
+    def __call__(
+        self,
+        task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        batches: Iterator[pa.RecordBatch],
+        sent: Callable[[Vote], None] | None = None,
+    ) -> Vote:
         """Write ``batches`` in one transaction and vote.
 
-        A slot without records has no transaction: other processes could not commit an empty one.
+        A slot without records has no transaction: other processes could not commit an empty one. ``sent``: called with
+        the vote to come when the client has all records and the receipt is written, before the brokers have confirmed
+        the records.
 
         Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and whatever
         ``batches`` raises; the transaction is aborted as far as possible and its id retired.
@@ -72,7 +81,7 @@ class KafkaSlotWriter:
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
         prepared = pool.take(committed)
         try:
-            vote = self._write(prepared, task, slot, attempt, first, filled)
+            vote = self._write(prepared, task, slot, attempt, first, filled, sent)
         except BaseException:
             _abort(prepared, pool)
             raise
@@ -106,6 +115,7 @@ class KafkaSlotWriter:
         attempt: int,
         first: pa.RecordBatch,
         rest: Iterator[pa.RecordBatch],
+        sent: Callable[[Vote], None] | None,
     ) -> Vote:
         producer = prepared.producer
         delivery = Delivery(
@@ -128,20 +138,20 @@ class KafkaSlotWriter:
         with delivery.client_says(), _right_named(task.job):
             receipt.require_written()
         kill_point(KillPoint.TASK_AFTER_RECEIPT)
+        body = {
+            "id": str(prepared.id),
+            "token": token,
+            "topics": dict(delivery.records),
+            "timeout_ms": self.transaction_timeout_ms,
+        }
+        if sent is not None:
+            body["partitions"] = {topic: sorted(used) for topic, used in producer.partitions.items()}
+        vote = Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes, body=body)
+        if sent is not None:
+            sent(vote)
         delivery.flush()
         kill_point(KillPoint.TASK_AFTER_FLUSH)
-        return Vote(
-            slot=slot,
-            attempt=attempt,
-            records=delivery.records.total(),
-            bytes=delivery.bytes,
-            body={
-                "id": str(prepared.id),
-                "token": token,
-                "topics": dict(delivery.records),
-                "timeout_ms": self.transaction_timeout_ms,
-            },
-        )
+        return vote
 
 
 class _Receipt:

@@ -79,6 +79,8 @@ class SimProducer:
         self._room = int(config.get("queue.buffering.max.messages", 100_000))
         self._failed = failed
         self.accepted = 0
+        self.partitions: dict[str, set[int]] = {}
+        """By topic, those of the accepted records."""
         self._requests = Requests(cluster, transport)
         self._transport = transport
         self._implicit = implicit
@@ -245,6 +247,7 @@ class SimProducer:
                 partition = self._without_key % count
             else:
                 partition = crc32(record.key) % count
+        self.partitions.setdefault(topic, set()).add(partition)
         self._outbox.add((topic, partition), record, self._transport.now())
 
     def _send_round(self, deadline: float) -> None:

@@ -98,6 +98,23 @@ def test_a_checkpoint_is_cut_when_every_slot_has_voted(cluster: Cluster) -> None
     assert not cluster.cancelled
 
 
+def test_votes_to_come_are_there_when_every_slot_has_sent_its_records(cluster: Cluster) -> None:
+    """A slot without records has nothing to confirm: its first word is its vote."""
+    group = group_of(cluster, 2)
+    first, second = cluster.task(0), cluster.task(1)
+    wait_until(lambda: group.ready, "both tasks have begun")
+    group.cut(7, {})
+    assert first.receive()["cut"] == 7
+    first.send({"sent": True, "vote": "coming", "checkpoint": 7, "reached": {}})
+    wait_until(lambda: not group.broken and group.sent(7) is None, "one slot is not enough")
+    votes(second, 7)
+    wait_until(lambda: group.sent(7), "both have sent")
+    assert [report.vote for report in group.sent(7) or ()] == ["coming", "vote-7"]
+    assert group.reports(7) is None, "the brokers have not confirmed the records of the first slot"
+    first.send({"vote": "vote-7", "checkpoint": 7, "reached": {}})
+    wait_until(lambda: group.reports(7), "both have voted")
+
+
 def test_every_task_hears_when_all_have_flushed(cluster: Cluster) -> None:
     group = group_of(cluster, 2)
     links = [cluster.task(0), cluster.task(1)]

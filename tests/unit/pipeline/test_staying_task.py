@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from onceward.coordinator.pipeline.staying.executor import StayingTask
@@ -20,6 +21,7 @@ class Input:
 
     def __init__(self) -> None:
         self._records: queue.Queue[str | None] = queue.Queue()
+        self.yielded = 0
         self.taken = threading.Semaphore(0)
         """Released for each batch that the task has asked for and got."""
 
@@ -30,13 +32,16 @@ class Input:
     def batches(self) -> Iterator[str]:
         while (record := self._records.get()) is not None:
             self.taken.release()
+            self.yielded += 1
             yield record
 
     def cut(self, _allowed: Sequence[int] = ()) -> None:
         self._records.put(None)
 
     def reached(self) -> dict[str, Any]:
-        return {"ranges": [], "lags": []}
+        """Like the real one, returns what is new since the last call."""
+        grown, self.yielded = self.yielded, 0
+        return {"ranges": [grown], "lags": []}
 
     def close(self) -> None: ...
 
@@ -45,18 +50,30 @@ class Output:
     """A sink's writer."""
 
     def __init__(self) -> None:
+        self.says_sent = False
         self.written: list[str] = []
         self.wrote = threading.Semaphore(0)
 
     def mark(self, _task: CheckpointTask) -> str:
         return "worker"
 
-    def __call__(self, _task: CheckpointTask, slot: int, attempt: int, batches: Iterator[str]) -> Vote:
+    def __call__(
+        self,
+        _task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        batches: Iterator[str],
+        sent: Callable[[Vote], None] | None = None,
+    ) -> Vote:
         before = len(self.written)
         for batch in batches:
             self.written.append(batch)
             self.wrote.release()
-        return Vote(slot=slot, attempt=attempt, records=len(self.written) - before, bytes=0)
+        vote = Vote(slot=slot, attempt=attempt, records=len(self.written) - before, bytes=0)
+        if self.says_sent:
+            assert sent is not None
+            sent(vote)
+        return vote
 
 
 def cut(driver: Link, checkpoint: int) -> None:
@@ -65,23 +82,49 @@ def cut(driver: Link, checkpoint: int) -> None:
     assert driver.receive()["checkpoint"] == checkpoint
 
 
+TASK = CheckpointTask(
+    job=JobName("orders"),
+    generation=Generation(1),
+    checkpoint=0,
+    splits=({"ranges": []},),
+    columns=(),
+    sink=ParticipantName("sink"),
+    sink_options={},
+)
+
+
+def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_confirmed_it() -> None:
+    given, output = Input(), Output()
+    output.says_sent = True
+    with linked() as (driver, link):
+        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+        running = threading.Thread(target=stay.run)
+        running.start()
+        driver.receive()
+        driver.send({"task": TASK.to_json(), "pace": {}})
+        driver.receive()
+        given.add("a", "b")
+        output.wrote.acquire()
+        output.wrote.acquire()
+        driver.send({"cut": 1, "options": {}, "at": 0.0})
+        coming, voted = driver.receive(), driver.receive()
+        assert coming["sent"]
+        assert "sent" not in voted
+        assert coming["reached"] == voted["reached"] == {"ranges": [2], "lags": []}
+        assert replace(Vote.from_json(voted["vote"]), steps={}) == Vote.from_json(coming["vote"])
+        driver.send({"end": True})
+        assert driver.receive() == {"ended": True}
+        running.join()
+
+
 def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last() -> None:
     given, output = Input(), Output()
-    task = CheckpointTask(
-        job=JobName("orders"),
-        generation=Generation(1),
-        checkpoint=0,
-        splits=({"ranges": []},),
-        columns=(),
-        sink=ParticipantName("sink"),
-        sink_options={},
-    )
     with linked() as (driver, link):
         stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
         running = threading.Thread(target=stay.run)
         running.start()
         assert driver.receive() == {"hello": 0, "attempt": 0}
-        driver.send({"task": task.to_json(), "pace": {}})
+        driver.send({"task": TASK.to_json(), "pace": {}})
         assert driver.receive() == {"mark": "worker"}
         given.add("a")
         output.wrote.acquire()

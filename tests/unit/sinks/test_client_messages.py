@@ -161,6 +161,7 @@ def test_arguments_hold_headers_and_timestamps_of_each_record(
     assert list(decoded(made)) == [
         (value, key, place(key, partition), stamp or 0, named or []) for value, key, partition, stamp, named in expected
     ]
+    assert made.partitions == {place(key, partition) for _, key, partition, _, _ in expected}
 
 
 def test_bytes_under_an_arrow_null_are_not_written() -> None:

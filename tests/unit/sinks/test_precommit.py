@@ -103,6 +103,18 @@ def unanswered(until: float, bench: Bench) -> Callable[[Any], bool]:
     return lambda call: isinstance(call.request, DescribeTransactionsRequest) and bench.transport.now() < until
 
 
+def test_a_vote_may_name_partitions_that_the_brokers_do_not_show_yet(bench: Bench) -> None:
+    named = {"topics": {"out": 2}, "partitions": {"out": [1, 0]}}
+    (handle,) = made(bench, [vote(0, bench.open(name(0)), **named)])
+    assert handle.topics["out"].partitions == (0, 1)
+
+
+def test_brokers_that_show_another_topic_than_the_vote_are_refused_also_before_all_is_there(bench: Bench) -> None:
+    named = {"topics": {"more": 1}, "partitions": {"more": [0]}}
+    with pytest.raises(PreCommitError, match=r"wrote to \['out'\] instead of \['more'\]"):
+        made(bench, [vote(0, bench.open(name(0)), **named)])
+
+
 def test_coordinators_that_are_known_are_asked_in_one_wave(bench: Bench) -> None:
     ids, places = bench.open(name(0)), KnownPlaces()
     bench.transport.cost_s = 0.001
