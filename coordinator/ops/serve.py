@@ -1,6 +1,7 @@
 """``onceward serve``."""
 
 import contextlib
+import ctypes
 import logging
 import resource
 import sys
@@ -30,6 +31,8 @@ from onceward.coordinator.web.page import Page, place_of_page, published
 __all__ = ["run_serve"]
 
 _log = logger("onceward.service")
+
+_PR_SET_DUMPABLE = 4
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -95,6 +98,17 @@ def page_of(
     return page
 
 
+def leave_no_core_dump() -> None:
+    """A core dump would hold passwords.
+
+    Linux passes one to a program that is configured for it whatever the limit is, but not that of a process which is
+    not dumpable. Nor may other processes of the same user read the memory and the environment of such a process.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+
+
 def run_serve(
     *,
     listen: str,
@@ -113,8 +127,7 @@ def run_serve(
     traces: bool = False,
 ) -> None:
     """Serve until a signal. Raises ConfigurationError and StoreError."""
-    # A core dump would hold passwords.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    leave_no_core_dump()
     authenticates = tls is not None and (tls.authenticates or rights is not None)
     place = parse_listen(listen, anywhere=anywhere or authenticates)
     level = _LEVELS.get(log_level.lower())

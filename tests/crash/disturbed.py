@@ -6,6 +6,7 @@ system calls; `DECIDED` appears in it where the write was over. The first decisi
 previous process did no harm.
 """
 
+import ctypes
 import os
 import subprocess
 import threading
@@ -19,6 +20,7 @@ __all__ = ["DECIDED", "INJECT_VARIABLE", "TRACE_VARIABLE"]
 INJECT_VARIABLE, TRACE_VARIABLE = "CRASH_INJECT", "CRASH_TRACE"
 DECIDED = "/the-decision-is-written"
 """A path that does not exist. The process looks it up after the write, so that it appears in the trace."""
+_PR_SET_DUMPABLE = 4
 
 _decisions = 0
 _tracer: "subprocess.Popen[bytes] | None" = None
@@ -27,6 +29,7 @@ _tracer: "subprocess.Popen[bytes] | None" = None
 def _attach() -> None:
     """Attach strace to this thread and wait for it. Meanwhile only ``read`` is called, which is never injected."""
     global _tracer
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1)  # only root could attach to a coordinator
     command = ["strace", "-y", "-p", str(threading.get_native_id()), "-o", os.environ[TRACE_VARIABLE]]
     command += ["-e", "trace=!read,restart_syscall,futex", "-e", f"inject={os.environ[INJECT_VARIABLE]}"]
     _tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -231,8 +231,7 @@ def _processes_with(text: str) -> list[str]:
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             # the driver's JVM and Python workers are found by the environment that they inherit
-            environment = (process / "environ").read_bytes().decode(errors="replace")
-            if text in command or text in environment:
+            if text in command or text in (process / "environ").read_bytes().decode(errors="replace"):
                 found.append(command)
     return found
 
