@@ -186,6 +186,7 @@ def test_executors_with_a_user_of_their_own_need_no_more_and_each_right_that_the
     (tmp_path / "spark-events").mkdir()
     conf = {f"spark.executorEnv.{name}": value for name, value in theirs.items()}
     conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (tmp_path / "spark-events").as_uri()}
+    conf["spark.eventLog.compress"] = "false"  # nothing would be found in it
     said = " ".join(f"--conf {key}={value}" for key, value in conf.items())
     spec = {"config": shared, "source_options": {"start": "earliest"}, "spark": True}
     with guarded_job(guarded, job, tmp_path, **spec) as here:
@@ -211,7 +212,8 @@ def test_executors_with_a_user_of_their_own_need_no_more_and_each_right_that_the
         assert driver.wait() == 0, driver.tail()
         here.is_complete()
         assert not here.processes.events("replayed"), "a missing right is no lost transaction"
-    assert list((tmp_path / "spark-events").iterdir())
+    logged = [file.read_bytes() for file in (tmp_path / "spark-events").rglob("*") if file.is_file()]
+    assert any(job.encode() in text for text in logged), "Spark's log of events cannot be searched"
     assert_nowhere(tmp_path, arguments)
 
 

@@ -68,6 +68,8 @@ class Collector(service.TraceServiceServicer):
 
     def __init__(self) -> None:
         self._spans: list[TracedSpan] = []
+        self.requests: list[bytes] = []
+        """As they came, with everything that is not kept of their spans."""
         self.asked = threading.Event()
         """Set by the first request."""
         self.metadata: Mapping[str, str] = {}
@@ -77,6 +79,7 @@ class Collector(service.TraceServiceServicer):
 
     def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the service's name
         self.metadata = {name: str(value) for name, value in context.invocation_metadata()}
+        self.requests.append(request.SerializeToString())
         self.asked.set()
         self.answers()
         for resource in request.resource_spans:

@@ -76,6 +76,7 @@ def _common(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]
         "settings": CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
         "state_dir": spec.get("state_dir"),
         "restart": Restart(initial="100ms", maximum="1s"),
+        "metrics": spec.get("metrics"),
         "traces": spec.get("traces", False),
     }
 
