@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from onceward.coordinator.dev.postgres.binaries import is_offered
-from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.brokers import fill_disk, roll_brokers
@@ -21,6 +20,7 @@ from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
 from tests.support.harness import Harness
 from tests.support.repeats import unexplained
 from tests.support.schedules import STAYING_POINTS, Schedule
+from tests.support.toxiproxy import toxiproxy_or_skip
 
 pytestmark = pytest.mark.long
 
@@ -72,10 +72,7 @@ def test_a_random_schedule(harness: Harness) -> None:
 @pytest.mark.skipif(not is_offered(), reason="there is no PostgreSQL to fetch for this machine")
 @pytest.mark.parametrize("name", ["database-killed", "leader-cut-off-all"])
 def test_leader_or_database_is_lost_when_a_decision_is_written(harness: Harness, tmp_path: Path, name: str) -> None:
-    try:
-        toxiproxy_server()
-    except ToxiproxyError as error:
-        pytest.skip(str(error))
+    toxiproxy_or_skip()
     point = KillPoint.COORDINATOR_AFTER_DECISION
     (fault,) = (fault for fault in FAULTS if fault.name == name)
     with faulty_harness(tmp_path, harness.kafka) as leading:

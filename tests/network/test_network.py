@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
-from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from onceward.coordinator.errors import ExitCode
 from tests.network.report import passed
 from tests.network.results import Run
@@ -22,6 +21,7 @@ from tests.network.supervising import supervise
 from tests.network.world import LinkedHarness, linked_harness
 from tests.support.jobs import Job
 from tests.support.schedules import Outcome
+from tests.support.toxiproxy import toxiproxy_or_skip
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -40,10 +40,7 @@ SLICE = [
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LinkedHarness]:
-    try:
-        toxiproxy_server()
-    except ToxiproxyError as error:
-        pytest.skip(str(error))
+    toxiproxy_or_skip()
     with linked_harness(tmp_path_factory.mktemp("network")) as made:
         yield made
 

@@ -14,6 +14,7 @@ import pytest
 
 from onceward.coordinator.dev.toxiproxy import LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
 from onceward.coordinator.dev.toxiproxy.binary import VERSION
+from tests.support.toxiproxy import toxiproxy_or_skip
 from tests.support.waiting import wait_until
 
 SILENT = Toxic(type="timeout", stream=Stream.DOWN, attributes={"timeout": 0})
@@ -45,10 +46,7 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[LocalToxiproxy]:
-    try:
-        toxiproxy_server()
-    except ToxiproxyError as error:
-        pytest.skip(str(error))
+    toxiproxy_or_skip()
     with LocalToxiproxy() as made:
         yield made
 
