@@ -38,21 +38,24 @@ def due(state: JobState) -> float | None:
 def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
     """Grant the next generation to the coordinator. The undecided checkpoint was aborted when the driver was given up.
 
-    A job that is already taken is granted again, so that the work continues after a restart of the coordinator.
+    A job that is already taken is granted again, so that the work continues after a restart of the coordinator. The
+    claims are compared again too: another copy of the store may have run the job since.
     """
     durable = state.durable
-    if durable.orphaned and not durable.unreadable:
-        return state, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
-    since = due(state)
-    if since is None or durable.generation >= MAX_ID:
-        return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=f"job {durable.job} is no orphan"))
-    if event.now < since:
-        detail = f"a driver of job {durable.job} may still come back"
-        return state, Ready(answer=Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=since - event.now))
+    taken = durable.orphaned and not durable.unreadable
+    if not taken:
+        since = due(state)
+        if since is None or durable.generation >= MAX_ID:
+            return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=f"job {durable.job} is no orphan"))
+        if event.now < since:
+            detail = f"a driver of job {durable.job} may still come back"
+            return state, Ready(answer=Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=since - event.now))
     for claim in event.claims:
         refusal = claim_refusal(durable, claim)
         if refusal is not None:
             return state, Ready(answer=Answer(verdict=Verdict.REFUSED, detail=refusal))
+    if taken:
+        return state, Ready(answer=granted(durable, durable.participants, Verdict.DUPLICATE))
     fact = GenerationGranted(
         generation=Generation(durable.generation + 1),
         driver=COORDINATOR,
