@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tests.mutants.core import CORE
 from tests.mutants.driver import DRIVER
 from tests.mutants.kafka import KAFKA
+from tests.mutants.leaders import LEADERS
 from tests.mutants.mutant import CLEAN, Finding, Hunt, Mutant
 from tests.mutants.operator_requests import OPERATOR_REQUESTS
 from tests.mutants.orphans import ORPHANS
@@ -16,7 +17,8 @@ from tests.mutants.store import STORE
 __all__ = ["HUNTS", "MUTANTS", "Report", "hunt_clean", "hunt_mutant"]
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *DRIVER, *STAYING, *REPLAYS, *ORPHANS, *KAFKA)
+    mutant.name: mutant
+    for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *LEADERS, *DRIVER, *STAYING, *REPLAYS, *ORPHANS, *KAFKA)
 }
 
 HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}

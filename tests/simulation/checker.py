@@ -35,6 +35,7 @@ class Invariant(StrEnum):
     I9 = "I9 no transaction left open"
     I10 = "I10 restored positions are the last completed checkpoint's"
     I13 = "I13 a job's end is reported truthfully"
+    LEAD = "only the coordinator that leads writes"
     ORPHANS = "no reader waits for a driver that is gone for ever"
     CODE = "the program does not fail by itself"
 
@@ -137,6 +138,11 @@ class Checker:
         return self._lost is not None and self.claimed > self._known
 
     # -- what becomes durable
+
+    def wrote(self, term: int, newest: int) -> None:
+        """The coordinator of a term has written."""
+        if term != newest:
+            self.fail(Invariant.LEAD, f"a write of term {term} becomes durable in term {newest}")
 
     def fact(self, before: Durable, fact: facts.Fact, after: Durable) -> None:
         self.status = after.status

@@ -1,23 +1,20 @@
-"""The coordinator's process: the real service without sockets, on a store in memory that outlives it."""
+"""The coordinators' processes: the real service without sockets, on a database that outlives them."""
 
 import contextlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 from greenlet import GreenletExit
 
+from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.listings import GenerationSummary
 from onceward.coordinator.protocol.answers import Answer, Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
@@ -30,147 +27,113 @@ from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
-from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.store.term import Term
+from onceward.coordinator.v1 import participants_pb2
 from onceward.sinks.kafka.documents import KIND, check_committable
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
+from tests.simulation.database import STORE_ID, Database, Session, Step
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.streams import break_streams, cut_streams
 
-__all__ = ["STORE_ID", "CoordinatorHost", "MemoryStore", "StoreCopy", "wall_clock"]
+__all__ = ["CoordinatorHost", "wall_clock"]
 
-STORE_ID = "5106a000-0000-4000-8000-000000000000"
+T = TypeVar("T")
+
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _PACE = Pace(longest_retry_s=2.0)
 """Fault periods are short, so an attempt that failed during one is retried soon after."""
+_SERVICE = participants_pb2.DESCRIPTOR.services_by_name["ParticipantService"]
+_METHODS = [f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods]
+_UNNOTICED = 0.2
+"""The fraction of deaths that the database notices by the silence alone, as when a machine is gone."""
 
 
 def wall_clock(clock: Scheduler) -> datetime:
     return _BEGIN + timedelta(seconds=clock.now - EPOCH)
 
 
-class FactListener(Protocol):
-    def __call__(self, before: Durable, fact: Fact, after: Durable) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreCopy:
-    """What a store held at one moment, as an asynchronous standby of its database has it."""
-
-    jobs: Mapping[JobName, Durable]
-    newest: Mapping[JobName, GenerationSummary]
-    term: int
-
-
-class MemoryStore:
-    """What is on the disk. A write can fail whether or not it took effect; the process that made it must exit."""
-
-    def __init__(self, random: Random, listener: FactListener) -> None:
-        self._random = random
-        self._listener = listener
-        self.store_id = STORE_ID
-        self.jobs: dict[JobName, Durable] = {}
-        self.newest: dict[JobName, GenerationSummary] = {}
-        """The newest generation of each job."""
-        self.failing = 0.0
-        """The fraction of writes that fail."""
-        self.failures = 0
-        self.term = 0
-        self.promotions = 0
-        """How often a copy has replaced it."""
-
-    def copy(self) -> StoreCopy:
-        return StoreCopy(jobs=dict(self.jobs), newest=dict(self.newest), term=self.term)
-
-    def promote(self, copy: StoreCopy) -> None:
-        """Put a copy in its place. All connections to the former one are broken."""
-        self.jobs, self.newest, self.term = dict(copy.jobs), dict(copy.newest), copy.term
-        self.promotions += 1
-
-    def write(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], at: datetime) -> None:
-        """Write all steps or none. Raises StoreError when the write fails; it may be durable nevertheless."""
-        dice = self._random.random() if self.failing else 1.0
-        if dice >= self.failing / 2:
-            for after, facts in steps:
-                durable = self.jobs.get(after.job) or Durable(job=after.job, store_id=self.store_id)
-                for fact in facts:
-                    before, durable = durable, evolve(durable, fact)
-                    self._note(before.job, fact, at)
-                    self._listener(before, fact, durable)
-                assert durable == after, "what is in memory follows from what is on the disk"
-                self.jobs[after.job] = durable
-        if dice < self.failing:
-            self.failures += 1
-            raise StoreError("the disk said no")
-
-    def _note(self, job: JobName, fact: Fact, at: datetime) -> None:
-        if isinstance(fact, GenerationGranted):
-            number, driver = fact.generation, fact.driver
-            record = GenerationSummary(generation=number, driver=driver, granted_at=at, ended_at=None, detail="")
-            self.newest[job] = record
-        elif isinstance(fact, GenerationEnded):
-            self.newest[job] = replace(self.newest[job], ended_at=at, detail=fact.detail)
-
-
 class _Connection:
-    """One process's access to the store: the part of ``Store`` that the engine uses. Begins a term.
+    """A process's access to the database while it leads: the part of ``Store`` that the engine uses. Begins a term.
 
-    :param pause_s: seconds of silence after which the database ends the session; infinite for a file.
+    Raises StoreError. After a failure every call raises it: whether the last write happened is unknown.
     """
 
-    def __init__(self, store: MemoryStore, process: Process, now: Callable[[], float], pause_s: float) -> None:
-        self._store = store
-        self._process = process
+    def __init__(self, database: Database, session: Session, now: Callable[[], float]) -> None:
+        self._database = database
+        self._session = session
         self._now = now
-        self._pause_s = pause_s
-        self._begun = now()
-        self.store_id = store.store_id
-        store.term += 1
-        self.term = Term(number=store.term, address="")
-        self._promotions = store.promotions
+        self._confirmed = now()
+        self._failure: StoreError | None = None
+        self.store_id = STORE_ID
+        self.term = Term(number=session.run(database.begin_term, ready=database.unwritten), address="")
 
     @property
     def leads_for(self) -> float:
-        return self._begun + self._pause_s - self._now()
+        return self._confirmed + self._database.pause_s - self._now()
 
     @property
     def confirm_in(self) -> float:
-        return self._begun + self._pause_s / 4 - self._now()
-
-    @property
-    def silent(self) -> bool:
-        """True when the database ends the session."""
-        return self.leads_for <= 0
+        return self._confirmed + self._database.pause_s / 4 - self._now()
 
     def confirm(self) -> None:
-        self._contact()
+        self._transact(lambda: self._session.run(lambda: self._database.require(self.term.number)))
 
     def load_jobs(self) -> list[Durable]:
-        return [self._store.jobs[job] for job in sorted(self._store.jobs)]
+        jobs = self._database.jobs
+        return self._transact(lambda: self._session.run(lambda: [jobs[job] for job in sorted(jobs)]))
 
-    def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
-        self._contact()
-        self._store.write(steps, at)
+    def generations(self, job: JobName, _limit: int) -> list[GenerationSummary]:
+        return self._transact(lambda: self._session.run(lambda: [self._database.newest[job]]))
 
-    def _contact(self) -> None:
-        if not self._process.alive:
-            raise GreenletExit
-        if (self._promotions, self.term.number) != (self._store.promotions, self._store.term):
-            raise LeadLostError("another coordinator leads")
-        self._begun = self._now()
+    def apply(self, steps: Sequence[Step], *, at: datetime) -> None:
+        self._transact(lambda: self._write(steps, at))
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Does nothing: the history is for people, and nothing reads it back."""
 
-    def generations(self, job: JobName, _limit: int) -> list[GenerationSummary]:
-        return [self._store.newest[job]]
-
     def prune(self, jobs: Sequence[tuple[JobName, int]]) -> bool:
         """Does nothing: this store keeps only the newest completed checkpoint."""
         return True
+
+    def _transact(self, transaction: Callable[[], T]) -> T:
+        if self._failure is not None:
+            raise self._failure
+        begun = self._now()
+        try:
+            result = transaction()
+        except StoreError as error:
+            self._failure = error
+            raise
+        self._confirmed = begun
+        return result
+
+    def _write(self, steps: Sequence[Step], at: datetime) -> None:
+        database, session = self._database, self._session
+        session.run(self._lock)
+        dice = database.clock.random.random() if database.failing else 1.0
+        if database.failing / 2 <= dice < database.failing:
+            self._break("the connection broke before the commit")
+        session.run(lambda: self._commit(steps, at), takes=database.works())
+        if dice < database.failing / 2:
+            self._break("the answer to the commit is lost")
+        database.outlived += session.over
+
+    def _lock(self) -> None:
+        self._database.require(self.term.number)
+        self._session.writes = True
+
+    def _commit(self, steps: Sequence[Step], at: datetime) -> None:
+        self._database.write(self.term.number, steps, at)
+        self._session.writes = False
+        self._database.wake()
+
+    def _break(self, why: str) -> None:
+        self._database.failures += 1
+        self._session.leave()
+        raise StoreError(why)
 
 
 class _HeardEngine(Engine):
@@ -197,26 +160,30 @@ class _Call:
 
 
 class _Life:
-    """One coordinator's process and what runs in it: a `Server`, and for its `Gate` a coordinator."""
+    """A coordinator while it leads: a `Server`, and for its `Gate` a coordinator."""
 
-    def __init__(self, host: "CoordinatorHost", process: Process, clock: Scheduler) -> None:
+    def __init__(self, host: "CoordinatorHost", process: Process, clock: Scheduler, session: Session) -> None:
         self.process = process
-        self.loop = VirtualLoop(clock, process, host.disk)
+        self.failed = False
+        """True when the store has failed."""
+        self._clock = clock
+        self._thread = clock.task
+        self.loop = VirtualLoop(clock, process)
         self.watchers = Watchers()
-        self.store = self.connection = _Connection(host.store, process, host.now, host.pause_s)
+        self.store = _Connection(host.database, session, host.now)
         self.engine = _HeardEngine(
             lambda generation, event, answer: host.heard(self, generation, event, answer),
-            cast(Store, self.connection),
+            cast(Store, self.store),
             clock=host.now,
             wall=lambda: wall_clock(clock),
             checkers=Checkers({POSITIONS: check_positions, KIND: check_committable}),
             changed=self._changed,
-            failed=lambda: clock.call(process, 0.0, lambda: clock.kill(process)),
+            failed=self._fail,
         )
         self.group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
         self.services = (participant_service(self.engine, self.watchers, self.group_commit.handle, Reports()),)
         self.confirm = self.group_commit.confirm
-        self._gate = Gate(())
+        self._gate = Gate(_METHODS)
         self._gate.open(cast(Coordinator, self))
         self._methods: dict[str, Any] = {}
         committers = host.committers(process)
@@ -232,6 +199,28 @@ class _Life:
             handler = self._methods[path] = self._gate.service(cast(grpc.HandlerCallDetails, _Call(path)))
         return handler
 
+    def stop(self) -> None:
+        """Stop as a `CoordinatorServer` that stands by. The thread of the process waits for it."""
+        self._gate.close("this coordinator has lost its store")
+        self._methods.clear()
+        stopped = self.loop.inside(lambda: self.loop.create_task(self._stop()))
+        stopped.add_done_callback(lambda _: self._wake())
+        while not stopped.done():
+            self._clock.suspend(None)
+
+    async def _stop(self) -> None:
+        await self._orphans.stop()
+        self.watchers.stop()
+        await self.group_commit.stop()
+
+    def _fail(self) -> None:
+        self.failed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        assert self._thread is not None
+        self._clock.wake(self._thread)
+
     def _changed(self, job: JobName) -> None:
         self.watchers.wake(job)
         self._orphans.changed(job)
@@ -239,54 +228,56 @@ class _Life:
 
 
 class CoordinatorHost:
-    """Runs coordinators: starts them, and notices when a process ends. The newest one leads.
-
-    :param pause_s: seconds of silence after which the store takes the lead from a process, for another one.
-    """
+    """Runs coordinators, each of which stands by and leads in turn, and notices when a process ends."""
 
     def __init__(
         self,
         clock: Scheduler,
-        store: MemoryStore,
+        database: Database,
         died: Callable[[Process], None],
         answered: Callable[[int, Event, Answer], None],
         committers: Callable[[Process], Committers],
+        note: Callable[[str, str], None],
         *,
-        pause_s: float = math.inf,
+        movable: bool,
     ) -> None:
         """``answered`` receives every answer of the leader: the generation before it, the event, the answer.
 
-        ``committers`` makes the committers with which a process ends the transactions of orphans.
+        ``committers`` makes the committers with which a process ends the transactions of orphans. ``movable``: the lead
+        moves to another process when one fails; otherwise the process ends.
         """
         self.committers = committers
-        self.store = store
-        self.pause_s = pause_s
+        self.database = database
+        self.elections = self.returns = 0
+        """Leads that took the place of another process's; processes that led again after they had stepped down."""
         self._answered = answered
         self._clock = clock
         self._died = died
+        self._note = note
+        self._movable = movable
         self._starts = 0
         self._readings = 0
+        self._sessions: dict[Process, Session] = {}
         self._lives: dict[Process, _Life] = {}
-        self.server: _Life | None = None
-        """The leader."""
+        """Those that lead, or do not know yet that they lead no more, the last one last."""
+
+    @property
+    def server(self) -> _Life | None:
+        """The leader that clients follow: the last one that began to lead."""
+        return next(reversed(self._lives.values()), None)
 
     @property
     def process(self) -> Process | None:
         """The leader's."""
         return None if self.server is None else self.server.process
 
-    @property
-    def silent(self) -> bool:
-        """True when there is no leader, or the store has taken the lead from it."""
-        return self.server is None or self.server.connection.silent
-
     def start(self) -> Process:
-        """Start a new process on the same store; it leads."""
+        """Start a new process on the same database."""
         self._starts += 1
         process = Process(f"coordinator-{self._starts}", "coordinator", self._gone)
-        if self.server is not None:
-            cut_streams(self.server.process)  # clients follow the new one, sooner or later
-        self.server = self._lives[process] = _Life(self, process, self._clock)
+        self._clock.running = process
+        self._clock.spawn(process, "main", lambda: self._take_turns(process))
+        self._clock.running = None
         return process
 
     def ask(self, event: Event) -> None:
@@ -297,7 +288,7 @@ class CoordinatorHost:
 
         def handle() -> None:
             with contextlib.suppress(StoreError, UnknownJobError):
-                for job in list(self.store.jobs):
+                for job in list(self.database.jobs):
                     asked = replace(event, now=self.now())
                     server.loop.inside(lambda job=job, asked=asked: server.group_commit.handle(job, asked))  # type: ignore[misc]
 
@@ -312,20 +303,47 @@ class CoordinatorHost:
         for life in self._lives.values():
             life.watchers._stopping = True
 
-    def _gone(self, process: Process) -> None:
-        life = self._lives.pop(process)
-        life.watchers._stopping = True  # its streams end, and the dead engine gets no more events
-        if life is self.server:
-            self.server = None
-        break_streams(process)
-        self._died(process)
-
     def now(self) -> float:
         """The time. It advances a little with each reading; otherwise a loop that waits for the next moment would never
         end."""
         self._readings += 1
         return self._clock.now + self._readings * 1e-9
 
-    def disk(self) -> tuple[float, float]:
-        random = self._clock.random
-        return random.random() * random.choice((0.001, 0.001, 0.02)), 0.0005 * random.random()
+    def _take_turns(self, process: Process) -> None:
+        """Stand by and lead in turn, as ``onceward serve`` does."""
+        backoff, led = Backoff(first=0.1, longest=1.0), False
+        while True:
+            session = self._sessions[process] = Session(self.database, process)
+            with contextlib.suppress(StoreError):
+                session.take_lead()
+                life = _Life(self, process, self._clock, session)
+                self.returns += led
+                led = True
+                self._lead(life)
+            session.leave()
+            self._clock.sleep(backoff.next())
+
+    def _lead(self, life: _Life) -> None:
+        process, former = life.process, self.server
+        self._lives[process] = life
+        self._note(process.name, f"leads, term {life.store.term.number}")
+        if former is not None:
+            self.elections += 1
+            cut_streams(former.process)  # clients follow the new one, sooner or later
+        while not life.failed:
+            self._clock.suspend(None)
+        if not self._movable:
+            self._clock.kill(process)
+            raise GreenletExit
+        self._note(process.name, f"steps down: {life.engine.failure}")
+        del self._lives[process]
+        life.stop()
+
+    def _gone(self, process: Process) -> None:
+        life = self._lives.pop(process, None)
+        if life is not None:
+            life.watchers._stopping = True  # its streams end, and the dead engine gets no more events
+        if not self._movable or self._clock.random.random() >= _UNNOTICED:
+            self._sessions.pop(process).leave()
+        break_streams(process)
+        self._died(process)

@@ -7,7 +7,6 @@ from greenlet import GreenletExit
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
 from onceward.coordinator.protocol.values import CheckpointKind, RequestId
-from onceward.coordinator.store.postgres import PAUSE_S
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
 from tests.simulation.links import network
@@ -38,6 +37,7 @@ class FaultInjector:
             (faults.driver_kills, self._kill_driver),
             (faults.driver_pauses, self._pause_driver),
             (faults.coordinator_pauses * (3 if faults.standby else 1), self._pause_coordinator),
+            (faults.lost_locks, self._lose_lock),
             (faults.promotions, self._fall_behind),
             (faults.takeovers, self._take_over),
             (faults.cuts, self._cut),
@@ -102,8 +102,11 @@ class FaultInjector:
     def _pause_coordinator(self) -> None:
         if self._world.host.process is not None and self.raging:
             self._pause(self._world.host.process)
-            if self._world.faults.standby:
-                self._world.later(PAUSE_S + self._world.random.random(), self._world.replace_silent_leader)
+
+    def _lose_lock(self) -> None:
+        if self.raging and self._world.store.lose_lock():
+            self._world.counts["lost_locks"] += 1
+            self._world.note("store", "loses the lock of the leader, whose session continues")
 
     def _fall_behind(self) -> None:
         """Let a copy of the store fall behind, and replace the store some time later."""
@@ -230,7 +233,7 @@ class FaultInjector:
         self._world.rpc.heal()
         network().cut = False
         self._world.brokers.heal()
-        self._world.store.failing = 0.0
+        self._world.store.heal()
         for process in self._world.processes:
             if process.alive and process.paused and process.kind != "worker":
                 self.resume(process)

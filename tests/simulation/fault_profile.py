@@ -56,7 +56,12 @@ class FaultProfile:
     driver_pauses: int = 0
     coordinator_pauses: int = 0
     standby: bool = False
-    """Whether another coordinator leads when the leader is silent for too long."""
+    """Whether there are two coordinators, on a database that ends the lead of a silent one."""
+    late_store: float = 0.0
+    """The rate at which a message to or from that database, or a commit in it, is about as late as it tolerates, or
+    later."""
+    lost_locks: int = 0
+    """How often that database frees the lead of a session that continues, which PostgreSQL never does."""
     promotions: int = 0
     """How often an older copy replaces the store, as when an asynchronous standby is promoted: at most once."""
     takeovers: int = 0
@@ -171,6 +176,8 @@ def draw(random: Random) -> FaultProfile:
         worn=sometimes(0.15, 0.5),
         standby=limit % 2 == 0,
         task_cuts=limit % 3,
+        late_store=sometimes(0.4, 0.04 * random.random()) if limit % 2 == 0 else 0.0,
+        lost_locks=times(0.2, 2) if limit % 2 == 0 else 0,
     )
     # The claim rules out an older copy of the store, until the claim expires or a tool deletes it.
     claimed = not drawn.clean_ups and drawn.receipts_kept_minutes > 1
@@ -200,7 +207,10 @@ def alone(**faults: Any) -> dict[str, Any]:
         "gone": False,
         "torn": 0.0,
         "standby": False,
+        "late_store": 0.0,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts task_cuts moves"
-    fields |= dict.fromkeys((*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops", "promotions"), 0)
+    fields |= dict.fromkeys(
+        (*counts.split(), "broker_failures", "hijacks", "clean_ups", "stops", "promotions", "lost_locks"), 0
+    )
     return fields | faults

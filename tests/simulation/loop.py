@@ -14,15 +14,11 @@ T = TypeVar("T")
 
 
 class VirtualLoop:
-    """The loop of one process. Callbacks run in the order of ``call_soon``, as asyncio promises.
+    """The loop of one process. Callbacks run in the order of ``call_soon``, as asyncio promises."""
 
-    :param disk: seconds that a call in an executor takes, before and after its effect.
-    """
-
-    def __init__(self, clock: Scheduler, process: Process, disk: Callable[[], tuple[float, float]]) -> None:
+    def __init__(self, clock: Scheduler, process: Process) -> None:
         self._clock = clock
         self._process = process
-        self._disk = disk
         self._ready: deque[asyncio.Handle] = deque()
         self._planned = False
         self._self = cast(asyncio.AbstractEventLoop, self)
@@ -74,19 +70,18 @@ class VirtualLoop:
         return asyncio.Task(coroutine, loop=self._self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, function: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
-        """Runs in the thread that waits for the disk."""
+        """Runs in a thread, which may wait for the disk."""
         future: asyncio.Future[T] = self.create_future()
-        before, after = self._disk()
 
         def run() -> None:
             try:
                 result = function(*args)
             except Exception as error:  # noqa: BLE001 - the awaiting code gets it
-                self._clock.call(self._process, after, lambda error=error: self._resolve(future, None, error))  # type: ignore[misc]
+                self._resolve(future, None, error)
             else:
-                self._clock.call(self._process, after, lambda: self._resolve(future, result, None))
+                self._resolve(future, result, None)
 
-        self._clock.call(self._process, before, run)
+        self._clock.spawn(self._process, "executor", run)
         return future
 
     def inside(self, function: Callable[[], T]) -> T:

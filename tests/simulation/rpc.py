@@ -146,7 +146,8 @@ class _Call:
 
         handler = server.method(self._path)
         context = Context(unexpected)
-        task = server.loop.inside(lambda: server.loop.create_task(handler.unary_unary(self._data, context)))
+        call = handler.unary_unary or handler.stream_unary  # the latter refuses
+        task = server.loop.inside(lambda: server.loop.create_task(call(self._data, context)))
         task.add_done_callback(lambda task: self._served(task, context))
 
     def _served(self, task: "asyncio.Task[bytes]", context: Context) -> None:

@@ -121,7 +121,8 @@ class Stream:
             return
         handler = server.method(self._path)
         context = self._context = Context(self._send)
-        self._task = server.loop.inside(lambda: server.loop.create_task(handler.unary_stream(self._data, context)))
+        call = handler.unary_stream or handler.stream_unary  # the latter refuses
+        self._task = server.loop.inside(lambda: server.loop.create_task(call(self._data, context)))
         self._task.add_done_callback(self._over)
 
     def _over(self, task: "asyncio.Task[Any]") -> None:

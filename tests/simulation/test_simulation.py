@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.simulation.checker import Invariant
+from tests.simulation.database import Database
 from tests.simulation.fault_profile import alone
 from tests.simulation.fleet import run_range
 from tests.simulation.run import digest, run_seed, transcript
@@ -35,7 +38,7 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
         assert counts[what] > 40, what
     for what in ("resumed", "stops", "orphans"):
         assert counts[what] > 10, what
-    for what in ("store_failures", "returns", "elections"):
+    for what in ("store_failures", "returns", "elections", "led_again", "late_store"):
         assert counts[what] > 4, what
     assert counts["replays"] > 1
     assert endings["finished"] > 180
@@ -71,6 +74,46 @@ def test_an_older_copy_of_the_store_is_refused_or_writes_nothing_twice() -> None
         endings[result.ending] += 1
     assert endings["refused by an older copy of the store"] > 2
     assert endings["finished"] > 2
+
+
+_MOVES = {"standby": True, "interval": 0.0, "wishes": 0, "cancels": 0}
+
+
+@pytest.mark.parametrize(
+    ("faults", "seen"),
+    [
+        ({"late_store": 0.05}, {"refused_commits": 4, "outlived_commits": 1, "elections": 8, "led_again": 4}),
+        ({"lost_locks": 6, "late_store": 0.03}, {"waited_terms": 4, "elections": 8, "led_again": 8}),
+        ({"store_failures": 0.1}, {"store_failures": 30, "led_again": 30}),
+    ],
+    ids=["late", "without its lock", "answers lost"],
+)
+def test_a_leader_whose_database_fails_it_steps_down_and_lives(faults: dict[str, Any], seen: dict[str, int]) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 21):
+        result = run_seed(seed, **alone(**_MOVES, **faults))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts.update(result.counts)
+    assert counts["kills"] == 0
+    for what, least in seen.items():
+        assert counts[what] >= least, what
+
+
+@pytest.mark.parametrize(
+    ("protection", "faults"),
+    [
+        ("rolls_back", {"late_store": 0.05}),
+        ("checks", {"lost_locks": 6}),
+        ("waits", {"lost_locks": 6, "late_store": 0.05}),
+    ],
+)
+def test_a_late_write_of_a_former_leader_is_found_without_each_protection(
+    protection: str, faults: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Database, protection, False)
+    results = (run_seed(seed, **alone(**_MOVES, **faults)) for seed in range(1, 21))
+    violation = next(result.violation for result in results if result.violation is not None)
+    assert violation.invariant is Invariant.LEAD
 
 
 def test_a_finished_world_is_freed() -> None:

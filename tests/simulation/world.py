@@ -20,7 +20,8 @@ from onceward.coordinator.protocol.values import COORDINATOR, CheckpointId, JobN
 from onceward.coordinator.store.postgres import PAUSE_S
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
-from tests.simulation.coordinator import CoordinatorHost, MemoryStore
+from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.database import Database
 from tests.simulation.driver import SimulatedPipeline, Surroundings
 from tests.simulation.executors import Executors, WorkerTasks
 from tests.simulation.fault_injector import FaultInjector
@@ -55,8 +56,13 @@ class SimulatedWorld:
         self.counts: Counter[str] = Counter()
         self.topic = InputTopic(totals=faults.totals, outputs=faults.outputs)
         self.checker = Checker(self.topic, participants=2)
-        self.store = MemoryStore(random, self._fact)
-        self.store.failing = faults.store_failures
+        self.store = Database(
+            self.clock,
+            self._fact,
+            lambda term: self.checker.wrote(term, self.store.term),
+            pause_s=PAUSE_S if faults.standby else math.inf,
+        )
+        self.store.failing, self.store.late = faults.store_failures, faults.late_store
         self.wires = Process("network", "world")
         self.rpc = Link(random, faults.rpc)
         self.host = CoordinatorHost(
@@ -65,7 +71,8 @@ class SimulatedWorld:
             self._coordinator_died,
             self.checker.answered,
             lambda process: self.brokers.committers(process),
-            pause_s=PAUSE_S if faults.standby else math.inf,
+            self.note,
+            movable=faults.standby,
         )
         self.brokers = Brokers(self.clock, faults, self.checker, self.note)
         self.drivers: list[Process] = []
@@ -106,10 +113,11 @@ class SimulatedWorld:
         Hooks.armed = lambda _point: self.injector.raging and self.faults.kill_points > 0
         Hooks.producer = self.brokers.producer
         try:
-            self._adopt(self.host.start())
+            faults = self.faults
+            for _ in range(2 if faults.standby else 1):
+                self._adopt(self.host.start())
             self.start_driver()
             self.injector.plan()
-            faults = self.faults
             done = clock.run(EPOCH + faults.fault_time, lambda: self.checker.violation is not None)
             self.injector.calm()
             until = clock.now + faults.patience + faults.transaction_timeout
@@ -201,22 +209,12 @@ class SimulatedWorld:
     def _coordinator_died(self, process: Process) -> None:
         self.counts["kills"] += 1
         self.note(process.name, "dead")
-        if self.host.server is None:
-            self.later(self._pause_before_restart(), self._restart_coordinator)
+        self.later(self._pause_before_restart(), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
-        if self.host.server is not None:
-            return  # another one leads by now
         self.counts["restarts"] += 1
         process = self._adopt(self.host.start())
         self.note(process.name, "started")
-
-    def replace_silent_leader(self) -> None:
-        """Let a coordinator that stands by lead, if the leader was silent for too long."""
-        if self.host.server is not None and self.host.silent:
-            self.counts["elections"] += 1
-            process = self._adopt(self.host.start())
-            self.note(process.name, "leads")
 
     def copy_the_store(self) -> Callable[[], None]:
         """Copy the store as it is now. Returns what puts the copy in its place."""
@@ -229,8 +227,7 @@ class SimulatedWorld:
             self._claims_copied = claims
             self.store.promote(store)
             self.checker.promoted(checker)
-            process = self._adopt(self.host.start())
-            self.note(process.name, "leads, on the older copy of the store")
+            self.note("store", "the copy takes its place")
 
         return promote
 
