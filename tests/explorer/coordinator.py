@@ -336,9 +336,8 @@ def command(call: Call) -> str:
     """The call in the words of a scenario, sent by the newest generation."""
     match call.kind:
         case "open":
-            claim = f" claim store-a {call.seen.generation} {call.seen.completed} by d{call.seen.token}"
             takeover = f" takeover g{call.base}" if call.base else ""
-            return f"open d{call.generation}{takeover}{claim if call.seen != NO_CLAIM else ''}"
+            return f"open d{call.generation}{takeover}{_claim(call)}"
         case "ack":
             content = f" at {call.at}" if call.who == "source" else " slots 0" if call.data else ""
             return f"ack {call.checkpoint} {call.who} on {call.base}{content}{' unchanged' if call.unchanged else ''}"
@@ -356,11 +355,16 @@ def command(call: Call) -> str:
         case "savepoint":
             return f"request {call.who} savepoint{' stop' if call.data else ''}"
         case "take":
-            return "orphan"
+            return f"orphan{_claim(call)}"
         case "expire" | "lease" | "overdue" | "tick":
             return "after 0"
         case _:
             return call.kind
+
+
+def _claim(call: Call) -> str:
+    seen = call.seen
+    return f" claim store-a {seen.generation} {seen.completed} by d{seen.token}" if seen != NO_CLAIM else ""
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}

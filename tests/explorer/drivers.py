@@ -84,7 +84,7 @@ def calls(driver: Driver) -> tuple[Call, ...]:
         found.append(Call("settle", d.generation, d.report, d.outcome, d.report_of))
     if d.stream is Stream.WANTED:
         found.append(Call("watch", d.generation))
-    if d.claims:
+    if d.claims and d.phase is not Phase.STANDING_IN:
         return tuple([call if call.kind == "open" else call._replace(token=d.token) for call in found])
     return tuple(found)
 
@@ -145,6 +145,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(phase=Phase.IDLE, call=0)
         case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
+        case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
+            return d._replace(report=0) if d.abort else GONE
         case "settle" if call.who == "lost" and (fine or verdict is Verdict.TOO_LATE):
             d = d._replace(report=0, report_of=0, outcome="")
             if _handle(d, call.checkpoint)[1] == call.base:  # otherwise it is already written again
@@ -154,8 +156,6 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(
                 phase=Phase.IDLE, report=0, report_of=0, outcome="", over=True
             )  # the main thread gets the request to leave
-        case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
-            return d._replace(report=0) if d.abort else GONE
         case "settle" if fine or verdict is Verdict.TOO_LATE:
             d = d._replace(
                 report=0, report_of=0, settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint)
@@ -184,8 +184,11 @@ def refused(driver: Driver, call: Call) -> Driver:
             return d._replace(phase=Phase.IDLE, call=0, over=True)
 
 
-def standing_in(reply: Reply) -> Driver | Violation:
+def standing_in(reply: Reply, claim: tuple[int, Claim] | None = None) -> Driver | Violation:
     """The coordinator after its core granted it a job without a driver: one thread sweeps and one commits.
+
+    ``claim``: the coordinator's token, and the claim that it has seen, which it takes first. Where there is none, it
+    takes none.
 
     Both continue if a driver opens the job meanwhile. A restart ends them, and the coordinator takes the job again.
     """
@@ -197,9 +200,13 @@ def standing_in(reply: Reply) -> Driver | Violation:
         generation=reply.generation,
         base=reply.base,
         abort=1,
-        complete=base,
+        complete=0 if reply.lost else base,
         work=1 << base if base else 0,
         handle=(base, *reply.handle) if base else (0, 0, 0, 0),
+        claims=claim is not None,
+        token=claim[0] if claim is not None else 0,
+        seen=claim[1] if claim is not None else NO_CLAIM,
+        claimed=reply.base if claim is not None else 0,
     )
 
 
@@ -330,6 +337,8 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
 
 def _alone(d: Driver, kafka: Kafka) -> tuple[Local, ...]:
     moves: list[Local] = []
+    if d.seen != NO_CLAIM:
+        return (_take_in_place(d, kafka),)
     if d.complete:
         moves.append(_commit(d, kafka))
     if d.abort:
@@ -411,6 +420,14 @@ def _take(d: Driver, kafka: Kafka) -> Local:
     claim = Claim(d.generation, d.token, d.base)
     taken = d._replace(phase=Phase.SWEEPING, claimed=d.base, seen=NO_CLAIM)
     return Local("takes the claim", taken, kafka._replace(claim=claim))
+
+
+def _take_in_place(d: Driver, kafka: Kafka) -> Local:
+    """Let the coordinator take the claim, or begin again."""
+    if not is_unchanged(d, kafka):
+        return Local("finds that the claim has changed", GONE, kafka)
+    claim = Claim(d.generation, d.token, d.base)
+    return Local("takes the claim", d._replace(seen=NO_CLAIM), kafka._replace(claim=claim))
 
 
 def _renew(d: Driver, kafka: Kafka, checkpoint: int) -> Local:

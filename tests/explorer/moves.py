@@ -45,7 +45,6 @@ _REQUEST = 1 << Fault.REQUEST
 _LOSS = 1 << Fault.LOSS
 _TAKEOVER = 1 << Fault.TAKEOVER
 _PROMOTION = 1 << Fault.PROMOTION
-_TAKE = Call("take", 0)
 _DEATH = _CRASH | 1 << Fault.STORE
 
 REQUESTS = (
@@ -86,6 +85,8 @@ class Moves:
     """Whether drivers ignore a coordinator that leads no more, once its successor has answered them."""
 
     def __init__(self, bounds: Bounds) -> None:
+        # Else the leader on a copy may have the former leader's term, and drivers could not ignore that one.
+        assert not (bounds.takeovers and bounds.promotions and bounds.crashes + bounds.store)
         self.bounds = bounds
         self.coordinators = Coordinators(bounds)
         self.drivers: Table[Driver] = Table()
@@ -139,6 +140,10 @@ class Moves:
             moves += self._taken_over(world, ("coordinator stands still",))
         if world.copy >= 0:
             moves += self._promoted(world, world.coordinator, ("copy", "is promoted"))
+            if faults & _TAKEOVER and world.former < 0:
+                outdated = world._replace(former=world.coordinator, former_alone=world.alone, aware=0)
+                label: Label = ("copy", "is promoted, and the leader does not know")
+                moves += self._promoted(outdated, world.coordinator, label, _TAKEOVER)
         elif faults & _PROMOTION:
             copy = self.coordinators.restart(world.coordinator)
             moves.append(Move(("copy", "falls behind"), world._replace(copy=copy), _PROMOTION, None))
@@ -189,13 +194,23 @@ class Moves:
             cost = 0 if done.cost is None else 1 << done.cost
             if cost & ~faults:
                 continue
-            violation = done.violation or self._rightful(world, done)
-            if violation is not None and done.failed is not None and self._forked(world):
-                violation, driver = None, self.drivers.number(done.failed)
+            violation, driver = self._judged(world, done, driver)
             before = world if kafka == world.kafka else world._replace(kafka=kafka)
             after = self._after(before, world.coordinator, slot, driver, None, done.sent)
             moves.append(Move(("driver", slot, done.label), after, cost, violation))
         return moves
+
+    def _judged(self, world: SmallWorld, done: Local, driver: int) -> tuple[Violation | None, int]:
+        """What is wrong with a driver's move, and the driver after it."""
+        violation = done.violation or self._rightful(world, done)
+        if violation is not None and done.failed is not None and self._forked(world):
+            return None, self.drivers.number(done.failed)
+        return violation, driver
+
+    def _left(self, world: SmallWorld) -> bool:
+        """True when something is left for the coordinator to end; what is lost waits for a driver."""
+        output = self.coordinators.views[world.coordinator].output
+        return (not output.settled and not output.lost) or bool(self.kafkas.values[world.kafka].open)
 
     def _clocks(self, world: SmallWorld, faults: int) -> list[Move]:
         """Time runs out, or the coordinator notices the end of a stream."""
@@ -245,16 +260,16 @@ class Moves:
         world = world._replace(former=world.coordinator, former_alone=world.alone, aware=0)
         return self._restarted(world, restarted, label, _TAKEOVER)
 
-    def _promoted(self, world: SmallWorld, current: int, label: Label) -> list[Move]:
+    def _promoted(self, world: SmallWorld, current: int, label: Label, cost: int = 0) -> list[Move]:
         """The database is lost, with the coordinator ``current``. A coordinator starts from the copy.
 
         Calls that no thread waits for may still arrive, but not those that open the job: they end with the connection
-        to the coordinator that is lost.
+        to the coordinator that is lost. A former leader stays.
         """
         promoted = self.coordinators.promote(world.copy, current)
         left = tuple(call for call in self.strays.values[world.stray] if call.kind != "open")
         world = world._replace(copy=-1, stray=self.strays.number(left))
-        return self._restarted(world, promoted, label, 0)
+        return self._restarted(world, promoted, label, cost)
 
     def _forked(self, world: SmallWorld) -> bool:
         return self.coordinators.views[world.coordinator].output.fork is not None
@@ -286,8 +301,12 @@ class Moves:
         if call.kind == "watch" and result.reply.verdict is not Verdict.FENCED:
             wanted = self.coordinators.views[result.after].wanted
             reported = self.drivers.number(instructed(self.drivers.values[world[1 + slot]], wanted))
+        forked = self._forked(world)
+        if violation is not None and result.violation is None and (forked or (self._claims and call.kind == "open")):
+            # it does not know the newest claim, or drivers of the copy
+            reported, violation = self.drivers.number(refused(self.drivers.values[world[1 + slot]], call)), None
         completed = self.coordinators.views[world.coordinator].output.completed >> call.checkpoint & 1
-        if result.reply.decided and (result.reply.decided == "completed") != bool(completed):
+        if not forked and result.reply.decided and (result.reply.decided == "completed") != bool(completed):
             text = f"a former leader answers that checkpoint {call.checkpoint} is {result.reply.decided}"
             violation = violation or Violation(Invariant.ONE_DECISION, text)
         return Move(("former", slot, call), self._with(after, slot, reported), 0, violation)
@@ -298,7 +317,7 @@ class Moves:
 
     def _stepped_down(self, world: SmallWorld) -> SmallWorld:
         leader = world.coordinator
-        first, second = (self._tell(one, leader, leader, -1, -1) for one in (world.first, world.second))
+        first, second = (self._tell(one, leader, leader, -1, world.copy) for one in (world.first, world.second))
         return world._replace(first=first, second=second, former=-1, former_alone=self._gone, aware=0)
 
     def _requests(self, world: SmallWorld, faults: int) -> list[Move]:
@@ -336,16 +355,13 @@ class Moves:
         """What the coordinator does in place of a driver: it takes the job, or continues with one that it took."""
         view, moves = self.coordinators.views[world.coordinator], list[Move]()
         if world.alone == self._gone:
-            left = not view.output.settled or self.kafkas.values[world.kafka].open
+            left = self._left(world)
             if view.orphan or (view.alone and left):
-                result = self.coordinators.call(world.coordinator, _TAKE)
-                if not self._beyond(result):
-                    moves += self._taken(world, result, faults)
+                moves += self._taken(world, faults)
             return moves
         for done, number, kafka in self._locals_of(world.alone, world.kafka):
-            after = world._replace(alone=number, kafka=kafka)
-            violation = done.violation or self._rightful(world, done)
-            moves.append(Move(("alone", done.label), after, 0, violation))
+            violation, number = self._judged(world, done, number)
+            moves.append(Move(("alone", done.label), world._replace(alone=number, kafka=kafka), 0, violation))
         driver = self.drivers.values[world.alone]
         for call in calls(driver):
             result = self.coordinators.call(world.coordinator, call)
@@ -362,10 +378,18 @@ class Moves:
                 moves += self._restarted(world, result.restarted, label, faults & _DEATH)
         return moves
 
-    def _taken(self, world: SmallWorld, result: Result, faults: int) -> list[Move]:
-        reported = standing_in(result.reply)
-        label: Label = ("alone", _TAKE)
+    def _taken(self, world: SmallWorld, faults: int, *, beyond: bool = False) -> list[Move]:
+        """The coordinator takes a job without a driver, unless the claim rules that out."""
+        seen = self.kafkas.values[world.kafka].claim
+        take = Call("take", 0, seen=seen)
+        result = self.coordinators.call(world.coordinator, take)
+        refused = result.reply.verdict is Verdict.REFUSED and self._forked(world)
+        if refused or (self._beyond(result) and not beyond):
+            return []
+        label: Label = ("alone", take)
         after = self._after(world, result.after)
+        token = self.coordinators.views[result.after].output.holder
+        reported = standing_in(result.reply, (token, seen) if self._claims else None)
         if isinstance(reported, Violation):
             return [Move(label, after, 0, result.violation or reported)]
         moves = [Move(label, after._replace(alone=self.drivers.number(reported)), 0, result.violation)]
@@ -434,7 +458,7 @@ class Moves:
             return self._undone(world, owner) or self._unanswered(world, owner)
         if view.stream:
             return self._clock(world, Call("lost", view.generation))[0]
-        if self.bounds.alone and (abandoned := self._abandoned(world)) is not None:
+        if self.bounds.alone and not self._refused(world) and (abandoned := self._abandoned(world)) is not None:
             return abandoned
         slot, token = (1 if world.second == self._gone else 0), 10 + view.generation
         if self._refused(world):
@@ -447,15 +471,15 @@ class Moves:
         view = self.coordinators.views[world.coordinator]
         if view.lapses:
             return self._clock(world, Call("lease", 0))[0]
-        output, still = view.output, self.kafkas.values[world.kafka].open
-        if output.settled and not still:
+        if not self._left(world):
             return None
         if view.orphan or view.alone:
-            return self._taken(world, self.coordinators.call(world.coordinator, _TAKE), 0)[0]
+            return next(iter(self._taken(world, 0, beyond=True)), None)
         if not view.generation:
             return None
+        output, still = view.output, self.kafkas.values[world.kafka].open
         text = f"what a driver has left stays open: {still}, checkpoint {output.last} settled: {output.settled}"
-        return Move(("alone", _TAKE), world, 0, Violation(Invariant.ALONE, text))
+        return Move(("alone", "has nothing to do"), world, 0, Violation(Invariant.ALONE, text))
 
     def _opening(self, world: SmallWorld, token: int) -> Driver:
         """A driver that is started now, and has read the claim."""
@@ -611,7 +635,10 @@ class Moves:
         )
 
     def _aborts_count(self, output: Output) -> bool:
-        return self._strict or output.fork is None
+        """False once a copy is promoted that may complete what a driver aborts: it lacks an abort, or its coordinator
+        has a generation that the lost store has granted to a driver, and takes the claim from that one. The claim does
+        not name the coordinators, which write no records."""
+        return (self._strict and not self.bounds.alone) or output.fork is None
 
     def _keeps_decided(self, output: Output, move: Local) -> Violation | None:
         for one in move.aborted:

@@ -75,6 +75,8 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return ["# the standby of the database gets no more writes", "> copy"]
         case ("copy", "is promoted", *lost):
             return _promoted("", lost)
+        case ("copy", "is promoted, and the leader does not know", *lost):
+            return ["# the leader does not notice that its database is lost", *_promoted("", lost)]
         case ("copy", str(what)):
             return [f"# the copy of the store {what}"]
         case ("former", str(what)):

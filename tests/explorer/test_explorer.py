@@ -34,6 +34,8 @@ SMALLER = WORLDS | {
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
     "copies": replace(WORLDS["copies"], crashes=0),
     "copies that lack an abort": replace(WORLDS["copies that lack an abort"], generations=1),
+    "copies of orphans": replace(WORLDS["copies of orphans"], generations=2),
+    "leaders of copies": replace(WORLDS["leaders of copies"], generations=1),
 }
 """The worlds of `make explore` with fewer faults: they have a small part of its states."""
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)
@@ -148,13 +150,14 @@ def test_staying_tasks_that_outlive_their_checkpoint_are_found_out(monkeypatch: 
     assert "its tasks have written from" in scenario(result.broken)
 
 
+@pytest.mark.parametrize("world", ["leaders", "leaders of copies"])
 @pytest.mark.parametrize("protection", ["fenced", "ignored"])
 def test_an_outdated_leader_is_found_out_without_each_protection(
-    protection: str, monkeypatch: pytest.MonkeyPatch
+    protection: str, world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store refuses its writes, and drivers that know of its successor ignore its answers."""
     monkeypatch.setattr(Moves, protection, False)
-    result = explore(SMALLER["leaders"])
+    result = explore(SMALLER[world])
     assert result.broken is not None
     assert result.broken.violation.invariant is Invariant.CONTRACT
     text = scenario(result.broken)
@@ -180,7 +183,29 @@ def test_a_rule_of_the_claim_is_found_broken_without_each_protection(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     CLAIMS[name](monkeypatch)
-    result = explore(SMALLER["copies"])
+    _finds_a_broken_claim(SMALLER["copies"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_rule_of_the_claim_is_found_broken_while_the_coordinator_stands_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CLAIMS[name](monkeypatch)
+    _finds_a_broken_claim(SMALLER["copies of orphans"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CLAIMS if "renews" not in name])
+def test_a_rule_of_the_claim_is_found_broken_while_an_outdated_leader_answers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CLAIMS[name](monkeypatch)
+    _finds_a_broken_claim(SMALLER["leaders of copies"])
+
+
+def _finds_a_broken_claim(bounds: Bounds) -> None:
+    result = explore(bounds)
     assert result.broken is not None
     assert result.broken.violation.invariant is Invariant.CLAIMED
     text = scenario(result.broken)

@@ -12,6 +12,8 @@ from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 __all__ = [
+    "IN_PLACE",
+    "IN_PLACE_ON_COPY",
     "NO_CLAIM",
     "WORLDS",
     "Bounds",
@@ -53,7 +55,8 @@ class Bounds:
     losses: int = 0
     """Transactions that the brokers abort on their own after the pre-commit, or whose outcome cannot be proved."""
     takeovers: int = 0
-    """Coordinators that stand still while another one takes the lead, and wake up afterwards."""
+    """Coordinators that stand still while another one takes the lead, perhaps on a copy of the store, and wake up
+    afterwards."""
     promotions: int = 0
     """Asynchronous copies of the store that fall behind and are promoted later, at most one. The claim at Kafka is
     modelled only with them."""
@@ -81,13 +84,21 @@ WORLDS = {
     "copies that lack an abort": Bounds(
         checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=1, promotions=1, output_only=True
     ),
+    "copies of orphans": Bounds(
+        checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, promotions=1, alone=True
+    ),
+    "leaders of copies": Bounds(
+        checkpoints=2, crashes=0, messages=0, store=0, declines=0, timeouts=0, takeovers=1, promotions=1
+    ),
 }
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
 immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
 continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
-of the store takes its place; and the same while the copy may lack an abort."""
+of the store takes its place; and the same while the copy may lack an abort. One while the coordinators of both end
+transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to answer
+drivers."""
 
 
 class Fault(IntEnum):
@@ -159,6 +170,8 @@ class Claim(NamedTuple):
 
 
 NO_CLAIM = Claim(0, 0, 0)
+IN_PLACE, IN_PLACE_ON_COPY = 6, 7
+"""The tokens of a coordinator in place of a driver, and of one on a promoted copy of the store."""
 
 
 class Call(NamedTuple):
@@ -180,7 +193,7 @@ class Call(NamedTuple):
     token: int = 0
     """The driver that calls, where copies of a store may grant a generation twice; 0 elsewhere."""
     seen: Claim = NO_CLAIM
-    """For ``open``, the claim at Kafka."""
+    """For ``open`` and ``take``, the claim at Kafka."""
     knows: int = 0
     """For ``close``, the newest completed checkpoint that the driver knows."""
 

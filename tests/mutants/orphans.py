@@ -6,14 +6,17 @@ from typing import Any
 
 from onceward.coordinator.protocol import generations, orphans, settling
 from onceward.coordinator.protocol import state as states
+from onceward.coordinator.protocol.answers import Ready
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.events import TakeOrphan
+from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import Committable, Generation, Outcome, ParticipantName, Settlement
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphan import Orphan
 from onceward.coordinator.service.orphan_clusters import OrphanClusters
 from onceward.coordinator.service.orphans import Orphans
-from tests.explorer.world import Bounds
+from tests.explorer.world import WORLDS, Bounds
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
@@ -27,6 +30,9 @@ __all__ = ["ORPHANS"]
 ALONE = Exploration(
     name="a small world without a driver",
     bounds=Bounds(checkpoints=2, generations=3, crashes=2, messages=0, store=0, declines=0, timeouts=0, alone=True),
+)
+COPIES = Exploration(
+    name="a small world without a driver, and an older copy of the store", bounds=WORLDS["copies of orphans"]
 )
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "fault_time": 8.0, "interval": 0.0, "marker_delay": 0.0}
 GONE = SeedHunt(
@@ -76,7 +82,20 @@ async def _takes_for_committed(
     return tuple(replace(one, outcome=Outcome.COMMITTED) for one in settlements)
 
 
+def _compares_once(
+    take: Callable[[JobState, TakeOrphan], tuple[JobState, Ready]], state: JobState, event: TakeOrphan
+) -> tuple[JobState, Ready]:
+    return take(state, replace(event, claims=()) if state.durable.orphaned else event)
+
+
 ORPHANS = (
+    Mutant(
+        name="the coordinator does not compare the claim of an orphan that it has already taken",
+        hurts="an older copy of the store replaces a newer claim, and the next driver there writes records twice",
+        breaks=wrapped(orphans.take, _compares_once),
+        hunt=COPIES,
+        caught_by=(Small.CLAIMED,),
+    ),
     Mutant(
         name="the coordinator settles an orphan before readers see its commits",
         hurts="a reader that starts after its end misses the last records",
