@@ -5,7 +5,7 @@ executors; they may import only the standard library, pyarrow and their own clie
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -337,6 +337,11 @@ class Sink(ABC):
     @abstractmethod
     def prepare(self, df: "DataFrame") -> "DataFrame":
         """Check the columns and project to the writer's. Raises ConfigurationError that names what is missing."""
+
+    def takes(self, columns: Mapping[str, str]) -> bool:
+        """Return whether a DataFrame with these columns (Spark's types by name) needs no :meth:`prepare` to be checked;
+        a job without DataFrames then starts without Spark SQL."""
+        return False
 
     @abstractmethod
     def write(self) -> SlotWriter:

@@ -1,12 +1,14 @@
-"""The Spark session: created or checked, never changed. Ships Onceward's code and proves that executors run it."""
+"""Spark: created or checked, never changed. Ships Onceward's code and proves that executors run it."""
 
 import hashlib
 import json
 import os
 import re
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,11 @@ from onceward.coordinator.errors import PreflightError
 from onceward.coordinator.jvm.spark import light_start, start_from_archive
 from onceward.coordinator.pipeline.daemon import DAEMON, can_start
 from onceward.coordinator.pipeline.interfaces import Finding, Severity
+from onceward.coordinator.pipeline.runtime import THREADS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _PACKAGE = "onceward"
@@ -51,6 +55,21 @@ _PUSH = "spark.shuffle.push.enabled"
 _DAEMON = "spark.python.daemon.module"
 _PROGRESS_BARS = "spark.ui.showConsoleProgress"
 
+_CONNECT = Finding(
+    severity=Severity.ERROR,
+    subject="Spark session",
+    message="it is a Spark Connect session; checkpoints need the driver's SparkContext",
+    fix="run the program with a classic session (spark-submit, or SparkSession.builder.master(...))",
+)
+_CONNECT_VARIABLES = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}
+"""With them, PySpark makes sessions of Spark Connect."""
+
+_OF_FIRST_CALL = "pyspark.testing.utils"
+"""PySpark imports it with its first call into the JVM, and pandas with it: half a second."""
+
+_launching = threading.Lock()
+"""It changes the environment for a moment."""
+
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _DEFAULTS = {
     **_LOOPBACK,
@@ -64,47 +83,86 @@ _DEFAULTS = {
 }
 
 
-def make_session(job: str, master: str = "", *, scheduling: bool = False) -> "tuple[SparkSession, bool]":
-    """Return a session, and whether it was created here and must be stopped here.
+class Spark:
+    """Spark's context, and the session on it: made when it is first needed, because to load Spark SQL takes a second.
+    Tasks without DataFrames need none."""
 
-    A session that already runs in this process is used unchanged. Otherwise one is created with Onceward's defaults,
+    def __init__(self, context: "SparkContext") -> None:
+        self.context = context
+
+    @classmethod
+    def of(cls, session: "SparkSession") -> "Spark":
+        spark = cls(session.sparkContext)
+        spark.session = session
+        return spark
+
+    @cached_property
+    def session(self) -> "SparkSession":
+        from pyspark.sql import SparkSession
+
+        return SparkSession.builder.getOrCreate()
+
+
+def make_session(job: str, master: str = "") -> "tuple[SparkSession, bool]":
+    """Return a session, and whether it was created here and must be stopped here; else as :func:`make_context`."""
+    context, made = make_context(job, master)
+    return Spark(context).session, made
+
+
+def make_context(job: str, master: str = "", *, scheduling: bool = False) -> "tuple[SparkContext, bool]":
+    """Return a context, and whether it was created here and must be stopped here.
+
+    A context that already runs in this process is used unchanged. Otherwise one is created with Onceward's defaults,
     which never override spark-submit or spark-defaults.conf.
 
     :param master: instead of any other. Executors elsewhere must reach the driver, so it then listens as Spark says.
     :param scheduling: no records will go through the JVM.
     """
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
     active = SparkContext._active_spark_context
     if active is not None and _has_stopped(active):
         active.stop()  # PySpark has not noticed, and would keep returning it
     elif active is not None:
-        return SparkSession.builder.getOrCreate(), False
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    start_from_archive()
-    with light_start(scheduling=scheduling):
-        given = _given_configuration()
-    builder = SparkSession.builder
+        return active, False
+    launch(scheduling=scheduling)
+    conf = _given_configuration()
     defaults = {**_DEFAULTS, **_safe_retries(), **_unix_sockets()}
     if master:
-        builder = builder.master(master)
+        conf.setMaster(master)
         if not master.startswith("local"):
             defaults = {key: value for key, value in defaults.items() if key not in _LOOPBACK}
-    elif not given.contains("spark.master"):
+    elif not conf.contains("spark.master"):
         # local mode retries tasks only if the second number allows it
-        builder = builder.master("local[*,4]")
-    workers_are_here = (master or given.get("spark.master", "local")).startswith("local")
-    if workers_are_here and not given.contains("spark.pyspark.python") and can_start():
+        conf.setMaster("local[*,4]")
+    workers_are_here = conf.get("spark.master").startswith("local")
+    if workers_are_here and not conf.contains("spark.pyspark.python") and can_start():
         defaults[_DAEMON] = DAEMON
-    if not given.contains("spark.app.name"):
-        builder = builder.appName(f"onceward {job}")
+    if not conf.contains("spark.app.name"):
+        conf.setAppName(f"onceward {job}")
     for key, value in defaults.items():
         # without spark-submit, PySpark starts as a shell, and Spark itself switches a shell's progress bars on
         shells = key == _PROGRESS_BARS and "PYSPARK_GATEWAY_PORT" not in os.environ
-        if shells or not given.contains(key):
-            builder = builder.config(key, value)
-    return builder.getOrCreate(), True
+        if shells or not conf.contains(key):
+            conf.set(key, value)
+    return SparkContext(conf=conf), True
+
+
+def launch(*, scheduling: bool = False) -> None:
+    """Launch Spark's JVM, if none runs. It takes a second, and ends with this process.
+
+    :param scheduling: no records will go through the JVM.
+    """
+    from pyspark import SparkContext
+
+    with _launching:
+        if SparkContext._gateway is not None:
+            return
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        THREADS.beside(lambda: import_module(_OF_FIRST_CALL))
+        start_from_archive()
+        with light_start(scheduling=scheduling):
+            SparkContext._ensure_initialized()
 
 
 def _has_stopped(context: Any) -> bool:
@@ -143,7 +201,9 @@ def _given_configuration() -> Any:
 
 
 def check_submission(*, embedded: bool) -> list[Finding]:
-    """Check the settings of spark-submit before anything starts; no findings when the program was not submitted."""
+    """Check the environment, and the settings of spark-submit if the program was submitted, before anything starts."""
+    if os.environ.keys() & _CONNECT_VARIABLES:
+        return [_CONNECT]
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return []
     return _check_configuration(_given_configuration(), embedded=embedded)
@@ -152,16 +212,14 @@ def check_submission(*, embedded: bool) -> list[Finding]:
 def check_session(spark: Any, *, embedded: bool) -> list[Finding]:
     """Return what makes a session unusable for exactly-once."""
     if not hasattr(spark, "_jsparkSession"):
-        return [
-            Finding(
-                severity=Severity.ERROR,
-                subject="Spark session",
-                message="it is a Spark Connect session; checkpoints need the driver's SparkContext",
-                fix="run the program with a classic session (spark-submit, or SparkSession.builder.master(...))",
-            )
-        ]
-    conf = spark.sparkContext.getConf()
-    return _check_configuration(conf, embedded=embedded) + _check_sockets(conf, spark.version)
+        return [_CONNECT]
+    return check_context(spark.sparkContext, embedded=embedded)
+
+
+def check_context(context: Any, *, embedded: bool) -> list[Finding]:
+    """Return what makes a context unusable for exactly-once."""
+    conf = context.getConf()
+    return _check_configuration(conf, embedded=embedded) + _check_sockets(conf, context.version)
 
 
 def is_on(conf: Any, name: str, default: str = "false") -> bool:
@@ -250,7 +308,7 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
-def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
+def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
     """Send Onceward's modules to all executors, then run one task that proves which code and libraries they have.
     Return the archive that was sent.
 
@@ -260,8 +318,8 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
 
     Raises PreflightError that names everything missing, too old, or different from the driver's code.
     """
-    context: Any = spark.sparkContext
-    # the session's own directory: executors fetch the archive from it as long as the session lives
+    context: Any = spark.context
+    # the context's own directory: executors fetch the archive from it as long as the context lives
     sources = dict(_sources())
     archive = Path(context._temp_dir) / f"onceward-{_digest_of(sources)[:12]}.zip"
     if not archive.exists():
@@ -274,12 +332,12 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
     probe = _probe_task(tuple(_LEAST_VERSIONS), tuple(expected))
     failure: Exception | None = None
     try:
-        probes = _ask_through_arrow(spark, probe) if arrow else _ask_plainly(spark, probe)
+        probes = _ask_through_arrow(spark.session, probe) if arrow else _ask_plainly(context, probe)
     except Exception as error:
         if not arrow:
             raise
         # raised below unless the probe finds the reason, for example a missing library that Arrow needs
-        failure, probes = error, _ask_plainly(spark, probe)
+        failure, probes = error, _ask_plainly(context, probe)
     problems = sorted({problem for found in probes for problem in _problems(found, expected)})
     if problems:
         raise PreflightError(
@@ -296,7 +354,7 @@ def ship(spark: "SparkSession", modules: tuple[str, ...] = (), *, arrow: bool) -
 def ask_executors(spark: "SparkSession") -> list[dict[str, str]]:
     """Run one small task on every core; return what each found: the version of ``python``, of ``confluent_kafka`` and
     of ``pyarrow``, or ``missing: ...``."""
-    return _ask_plainly(spark, _probe_task(tuple(_LEAST_VERSIONS), ()))
+    return _ask_plainly(spark.sparkContext, _probe_task(tuple(_LEAST_VERSIONS), ()))
 
 
 def versions_here() -> dict[str, str]:
@@ -331,9 +389,11 @@ def _ask_through_arrow(
     return [json.loads(row[0]) for row in rows]
 
 
-def _ask_plainly(spark: "SparkSession", probe: "Callable[[object], Iterator[dict[str, str]]]") -> list[dict[str, str]]:
-    tasks = max(1, spark.sparkContext.defaultParallelism)
-    found: list[dict[str, str]] = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
+def _ask_plainly(
+    context: "SparkContext", probe: "Callable[[object], Iterator[dict[str, str]]]"
+) -> list[dict[str, str]]:
+    tasks = max(1, context.defaultParallelism)
+    found: list[dict[str, str]] = context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
     return found
 
 
@@ -398,9 +458,9 @@ def _digest(module: str) -> str:
     return hashlib.sha256(loaded.__loader__.get_data(loaded.__file__)).hexdigest()
 
 
-def is_alive(spark: Any) -> bool:
-    """False when the JVM behind ``spark`` is gone."""
+def is_alive(context: Any) -> bool:
+    """False when the JVM behind ``context`` is gone."""
     try:
-        return not bool(spark.sparkContext._jsc.sc().isStopped())
+        return not bool(context._jsc.sc().isStopped())
     except Exception:  # noqa: BLE001 - py4j has many errors for a JVM that is gone
         return False

@@ -23,7 +23,8 @@ from onceward.coordinator.pipeline.executor import (
     writing,
 )
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
-from onceward.coordinator.pipeline.spark import is_on
+from onceward.coordinator.pipeline.schemas import simple_columns
+from onceward.coordinator.pipeline.spark import Spark, is_on
 from onceward.coordinator.pipeline.staying.executor import staying
 from onceward.coordinator.pipeline.staying.link import TaskCredentials
 from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
@@ -78,7 +79,7 @@ class CheckpointJob:
     def __init__(
         self,
         *,
-        spark: "SparkSession",
+        spark: Spark,
         job: JobName,
         source: Source,
         transform: "Callable[[DataFrame], DataFrame] | None",
@@ -96,7 +97,7 @@ class CheckpointJob:
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
         self._staying = f"onceward {job} staying"
-        elastic = is_on(spark.sparkContext.getConf(), "spark.dynamicAllocation.enabled")
+        elastic = is_on(spark.context.getConf(), "spark.dynamicAllocation.enabled")
         self._records_per_task = _RECORDS_PER_TASK_ELASTIC if elastic else _RECORDS_PER_TASK
         self._builds: dict[int, _Built] = {}
         """Reusable builds by number of splits; the most recently used is last."""
@@ -125,8 +126,7 @@ class CheckpointJob:
         """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used, and for a
         copy without a column that the sink needs."""
         if self._transform is None and self._transform_batches is None:
-            empty = self._spark.createDataFrame([], self._source.schema)
-            self._sink.prepare(empty.select(*self._source.copied_columns))
+            self._check_copy()
         # two splits: with one, Spark leaves out the exchanges that more would need
         seeds = self._build(2).facts.seeds
         if seeds and not self._per_checkpoint_operations:
@@ -137,6 +137,13 @@ class CheckpointJob:
                     "same, for example keep its first record. Leave the seed out, and each checkpoint has a new one; "
                     "or set Pipeline(per_checkpoint_operations=True)."
                 )
+
+    def _check_copy(self) -> None:
+        known, copied = simple_columns(self._source.schema), self._source.copied_columns
+        if known is not None and self._sink.takes({name: kind for name, kind in known.items() if name in copied}):
+            return
+        empty = self._spark.session.createDataFrame([], self._source.schema)
+        self._sink.prepare(empty.select(*copied))
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Read, transform and write the plan's splits. Nothing of it is visible yet.
@@ -158,7 +165,7 @@ class CheckpointJob:
             sink_options=self._sink.writer_options(),
             submitted=submitted,
         )
-        context = self._spark.sparkContext
+        context = self._spark.context
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
         context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({built.path})", interruptOnCancel=True)
         try:
@@ -191,7 +198,7 @@ class CheckpointJob:
 
     def room(self) -> int:
         """Return how many tasks can run at a time now, or may once dynamic allocation has brought executors."""
-        context: Any = self._spark.sparkContext
+        context: Any = self._spark.context
         scala = context._jsc.sc()
         now = int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
         return now or int(context.defaultParallelism)
@@ -199,7 +206,7 @@ class CheckpointJob:
     def reach(self) -> tuple[tuple[str, int], str]:
         """Return the address and port that the driver binds for staying tasks, and the address under which executors
         reach it. Port 0 = a free one. Raises ConfigurationError if the port cannot be one."""
-        conf = self._spark.sparkContext.getConf()
+        conf = self._spark.context.getConf()
         host = str(conf.get("spark.driver.host", "127.0.0.1"))
         port = tasks_port(str(conf.get(TASKS_PORT, "0")))
         return (str(conf.get("spark.driver.bindAddress", host)), port), host
@@ -217,24 +224,24 @@ class CheckpointJob:
         assert built is not None
         assert built.worker is not None, "required before"
         task = staying(follow, write, built.worker, built.facts.columns, driver, credentials)
-        context = self._spark.sparkContext
+        context = self._spark.context
         context.setJobGroup(self._staying, f"{self._job} staying tasks ({built.path})", interruptOnCancel=True)
         context.parallelize(range(slots), slots).mapPartitions(task).collect()
 
     def cancel_staying(self) -> None:
         """Kill the staying tasks, from any thread."""
         with contextlib.suppress(Exception):  # a JVM that is gone runs nothing
-            self._spark.sparkContext.cancelJobGroup(self._staying)
+            self._spark.context.cancelJobGroup(self._staying)
 
     def cancel(self) -> None:
         """Stop the running job, from any thread. Its tasks may continue for seconds; their transactions are swept."""
         with contextlib.suppress(Exception):  # a JVM that is gone runs nothing; the main thread detects it
-            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._spark.context.cancelJobGroup(self._group)
 
     def _joined(self, plan: Plan) -> tuple[JsonObject, ...]:
         if not plan.can_coalesce:
             return plan.splits
-        at_a_time = self._spark.sparkContext.defaultParallelism
+        at_a_time = self._spark.context.defaultParallelism
         return self._source.coalesce(plan.splits, _tasks(plan.records, at_a_time, self._records_per_task))
 
     def _build(self, splits: int) -> _Built:
@@ -269,7 +276,7 @@ class CheckpointJob:
     def _fused(self, splits: int, path: Path, transform: BatchesTransform, columns: tuple[str, ...]) -> _Built:
         task = fusing(self._source.read(), self._sink.write(), transform, columns)
         partitions = max(1, splits)
-        tasks = self._spark.sparkContext.parallelize(range(splits), partitions).mapPartitions(task)
+        tasks = self._spark.context.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, moving=False)
         return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions, worker=transform)
 
@@ -305,7 +312,7 @@ class CheckpointJob:
         if leaf is None:
             if len(self._leaves) == _KEPT_BUILDS:
                 self._leaves.clear()
-            leaf = self._leaves[splits] = numbers(self._spark, splits)
+            leaf = self._leaves[splits] = numbers(self._spark.session, splits)
         return leaf
 
 
@@ -352,6 +359,9 @@ def _partitions(df: "DataFrame") -> int:
 
 
 def _column_names(schema: str) -> list[str]:
+    known = simple_columns(schema)
+    if known is not None:
+        return list(known)
     from pyspark.sql.types import StructType
 
     parsed = StructType.fromDDL(schema)

@@ -11,7 +11,7 @@ from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import THREADS
-from onceward.coordinator.pipeline.spark import check_retries, check_session, is_alive, make_session, ship
+from onceward.coordinator.pipeline.spark import Spark, check_context, check_retries, is_alive, make_context, ship
 from onceward.coordinator.pipeline.spark_job import CheckpointJob, Path
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
@@ -62,9 +62,9 @@ class SparkTasks:
         self._sink = sink
         self._transform = transform
         self._transform_batches = transform_batches
-        self._spark = spark
+        self._spark = None if spark is None else Spark.of(spark)
         self._made = False
-        self._making: Callable[[], tuple[SparkSession, bool]] | None = None
+        self._making: Callable[[], tuple[Spark, bool]] | None = None
         self._embedded = embedded
         self._per_checkpoint_operations = per_checkpoint_operations
         self._journal = journal
@@ -83,7 +83,7 @@ class SparkTasks:
         if self._spark is None:
             make, self._making = self._making or self._make, None
             self._spark, self._made = make()
-            preflight.require_safe(self._job, check_session(self._spark, embedded=self._embedded))
+            preflight.require_safe(self._job, check_context(self._spark.context, embedded=self._embedded))
         checkpoint_job = CheckpointJob(
             spark=self._spark,
             job=self._job,
@@ -98,7 +98,7 @@ class SparkTasks:
             checkpoint_job.require_in_worker()
             checkpoint_job.reach()  # refuses a port that cannot be one
         if checkpoint_job.moving:
-            preflight.require_safe(self._job, check_retries(self._spark))
+            preflight.require_safe(self._job, check_retries(self._spark.session))
         ship(
             self._spark,
             tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),
@@ -108,7 +108,7 @@ class SparkTasks:
         self._journal.log("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
 
     def alive(self) -> bool:
-        return self._spark is None or is_alive(self._spark)
+        return self._spark is None or is_alive(self._spark.context)
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         return self.checkpoint_job.run(generation=generation, checkpoint=checkpoint, plan=plan)
@@ -127,11 +127,15 @@ class SparkTasks:
                 self._spark, self._made = self._making()
         if self._made and self._spark is not None:
             with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
-                self._spark.stop()
+                self._spark.context.stop()
 
-    def _make(self) -> "tuple[SparkSession, bool]":
+    def _make(self) -> tuple[Spark, bool]:
         with _our_handlers_kept():
-            return make_session(self._job, scheduling=self._transform is None)
+            context, made = make_context(self._job, scheduling=self._transform is None)
+        spark = Spark(context)
+        if self._transform is not None:
+            _ = spark.session  # made here, beside the recovery
+        return spark, made
 
     @property
     def checkpoint_job(self) -> CheckpointJob:

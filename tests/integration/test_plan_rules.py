@@ -16,6 +16,7 @@ from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline import plans
 from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
 from onceward.coordinator.pipeline.plans import PlanFacts
+from onceward.coordinator.pipeline.spark import Spark
 from onceward.coordinator.pipeline.spark_job import CheckpointJob, numbers
 from onceward.coordinator.protocol.values import JobName
 from onceward.sinks.kafka.driver.columns import project
@@ -246,9 +247,9 @@ def job_of(
     copied: tuple[str, ...] = ("key", "value"),
 ) -> CheckpointJob:
     source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None, copied_columns=copied)
-    sink: Any = SimpleNamespace(write=lambda: None, prepare=prepare)
+    sink: Any = SimpleNamespace(write=lambda: None, prepare=prepare, takes=lambda columns: False)
     return CheckpointJob(
-        spark=spark,
+        spark=Spark.of(spark),
         job=JobName("job"),
         source=source,
         transform=transform,

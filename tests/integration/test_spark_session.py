@@ -30,13 +30,13 @@ def test_a_session_that_spark_has_ended_is_replaced_by_the_next_generation() -> 
 EXECUTORS_WITHOUT_ARROW = """
 import os, sys
 from onceward.coordinator.errors import PreflightError
-from onceward.coordinator.pipeline.spark import make_session, ship
+from onceward.coordinator.pipeline.spark import Spark, make_session, ship
 
 import pyarrow  # the driver has it
 os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
 spark, _ = make_session("orders")
 try:
-    ship(spark, arrow=sys.argv[2] == "arrow")
+    ship(Spark.of(spark), arrow=sys.argv[2] == "arrow")
 except PreflightError as error:
     print(error)
 """
@@ -97,6 +97,43 @@ def test_python_workers_of_a_session_that_we_make_run_the_installed_pyspark() ->
     files = ended.stdout.split()
     assert len(files) == 2
     assert not any(".zip" in file for file in files)
+
+
+COPY = """
+from onceward import KafkaSink, KafkaSource
+from onceward.coordinator.pipeline.spark import Spark, make_context, ship
+from onceward.coordinator.pipeline.spark_job import CheckpointJob
+from pyspark.sql import SparkSession
+
+context, made = make_context("orders", scheduling=True)
+assert made
+sink = KafkaSink("localhost:9092", topic="out")
+sink.write = lambda: None  # it is not open
+job = CheckpointJob(
+    spark=Spark(context),
+    job="orders",
+    source=KafkaSource("localhost:9092", topics=["in"]),
+    transform=None,
+    transform_batches=None,
+    sink=sink,
+    per_checkpoint_operations=False,
+)
+job.check()
+ship(Spark(context), arrow=False)
+assert SparkSession._instantiatedSession is None
+"""
+
+
+@pytest.mark.slow
+def test_a_job_without_dataframes_starts_without_spark_sql(tmp_path: Path) -> None:
+    """To load it takes a quarter of the time of a start."""
+    log = tmp_path / "classes"
+    given = {**os.environ, "SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={log}"}
+    ended = subprocess.run([sys.executable, "-c", COPY], env=given, capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    loaded = log.read_text()
+    assert "org.apache.spark.scheduler.DAGScheduler " in loaded
+    assert "org.apache.spark.sql.classic.SparkSession " not in loaded
 
 
 QUIET = """

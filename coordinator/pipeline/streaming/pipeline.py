@@ -194,7 +194,7 @@ class StreamingPipeline:
             except FINAL:
                 raise
             except Exception as error:
-                if not is_alive(spark):
+                if not is_alive(spark.sparkContext):
                     raise OncewardError(
                         "Spark's JVM is gone. Completed batches are committed now or at the next start; the running "
                         "batch is run again by the next start. Start the program again."

@@ -14,7 +14,7 @@ from onceward.coordinator.pipeline.executor import (
     unusable_in,
 )
 from onceward.coordinator.pipeline.interfaces import Plan, ReplayRefusedError, Sink
-from onceward.coordinator.pipeline.spark import is_alive, ship
+from onceward.coordinator.pipeline.spark import Spark, is_alive, ship
 from onceward.coordinator.pipeline.streaming.batches import batch_of
 from onceward.coordinator.pipeline.streaming.expressions import ArrowFunction, RecordHashes
 from onceward.coordinator.pipeline.streaming.handover import Handover, Work
@@ -59,11 +59,11 @@ class BatchTasks:
         if self._write is not None:
             return
         write = self._sink.write()
-        ship(self._spark, (type(write).__module__,), arrow=True)
+        ship(Spark.of(self._spark), (type(write).__module__,), arrow=True)
         self._write = ArrowFunction(digesting(write), VOTE_SCHEMA)
 
     def alive(self) -> bool:
-        return is_alive(self._spark)
+        return is_alive(self._spark.sparkContext)
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Wait until the query's thread has run the batch. See :meth:`Handover.run`."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -187,6 +187,9 @@ class KafkaSink(Sink):
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
+
+    def takes(self, given: Mapping[str, str]) -> bool:
+        return not columns.column_problems(tuple(given.items()), routed=self._topic is None)
 
     def write(self) -> StayingWriter:
         return self._writer(stays=False)

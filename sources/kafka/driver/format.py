@@ -38,7 +38,7 @@ def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> Non
     """Register ``source`` as :func:`register` does."""
     from pyspark import SparkFiles
 
-    from onceward.coordinator.pipeline.spark import ship
+    from onceward.coordinator.pipeline.spark import Spark, ship
 
     if not hasattr(spark, "_jsparkSession"):
         raise PreflightError(
@@ -48,7 +48,7 @@ def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> Non
     session: Any = spark._jsparkSession
     if session.sessionState().dataSourceManager().dataSourceExists(source.name()):
         return
-    archive = ship(spark, (source.__module__, PartitionReader.__module__), arrow=True)
+    archive = ship(Spark.of(spark), (source.__module__, PartitionReader.__module__), arrow=True)
     # Planners of streams look here for code that was sent (PySpark 4.3), so Onceward need not be installed for them.
     place = Path(SparkFiles.getRootDirectory(), "streaming_job")
     place.mkdir(exist_ok=True)

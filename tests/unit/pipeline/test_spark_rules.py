@@ -1,9 +1,12 @@
 """Which sessions and submissions are refused, by their configuration alone."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from unittest.mock import Mock
 
 import pytest
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 
 from onceward.coordinator.pipeline.interfaces import Severity
 from onceward.coordinator.pipeline.spark import (
@@ -13,6 +16,8 @@ from onceward.coordinator.pipeline.spark import (
     _problems,
     check_retries,
     check_session,
+    check_submission,
+    launch,
 )
 
 
@@ -89,6 +94,40 @@ def test_a_spark_connect_session_is_refused() -> None:
     (finding,) = check_session(ConnectSession(), embedded=False)
     assert finding.severity is Severity.ERROR
     assert "Connect" in finding.message
+
+
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_variables_that_ask_for_spark_connect_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    assert check_submission(embedded=False) == []
+    monkeypatch.setenv(variable, "sc://localhost")
+    (finding,) = check_submission(embedded=False)
+    assert finding.severity is Severity.ERROR
+    assert "Connect" in finding.message
+
+
+def test_several_threads_launch_one_jvm_and_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+
+    def ensure() -> None:
+        launched.append(os.environ["SPARK_SUBMIT_OPTS"])
+        SparkContext._gateway = object()
+
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", ensure)
+    together = Barrier(4)
+
+    def at_once(_: int) -> None:
+        together.wait()
+        launch(scheduling=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(at_once, range(4)))
+    (options,) = launched
+    assert "-XX:TieredStopAtLevel=1 -Dmine=1" in options
+    assert os.environ["SPARK_SUBMIT_OPTS"].startswith("-Dmine=1")
 
 
 def test_executors_without_a_library_or_with_other_code_are_refused_by_name() -> None:

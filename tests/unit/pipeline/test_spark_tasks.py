@@ -1,4 +1,4 @@
-"""The session that a job makes is begun before it is needed, and never left behind."""
+"""The context that a job makes is begun before it is needed, and never left behind."""
 
 import threading
 from collections.abc import Callable
@@ -13,10 +13,14 @@ from onceward.coordinator.pipeline.spark_tasks import SparkTasks
 from onceward.coordinator.protocol.values import JobName
 
 
-class Session:
-    """Stands for a session of Spark."""
+class Context:
+    """Stands for a context of Spark that no job may use."""
 
     stopped = False
+    version = "4.1.0"
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        return {"spark.speculation": "true"}
 
     def stop(self) -> None:
         self.stopped = True
@@ -37,38 +41,38 @@ def tasks() -> SparkTasks:
     )
 
 
-def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Session]) -> list[threading.Thread]:
+def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Context]) -> list[threading.Thread]:
     threads: list[threading.Thread] = []
 
-    def make_session(_job: str, *, scheduling: bool) -> tuple[Session, bool]:
+    def make_context(_job: str, *, scheduling: bool) -> tuple[Context, bool]:
         assert scheduling, "there is no transform"
         threads.append(threading.current_thread())
         return make(), True
 
-    monkeypatch.setattr(spark_tasks, "make_session", make_session)
+    monkeypatch.setattr(spark_tasks, "make_context", make_context)
     return threads
 
 
-def test_a_session_that_was_begun_and_not_needed_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, may_end = Session(), threading.Event()
+def test_a_context_that_was_begun_and_not_needed_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, may_end = Context(), threading.Event()
 
-    def make() -> Session:
+    def make() -> Context:
         assert may_end.wait(60)
-        return session
+        return context
 
     threads = making(monkeypatch, make)
     begun = tasks()
     begun.begin()  # does not wait
     may_end.set()
     begun.close()
-    assert session.stopped
+    assert context.stopped
     assert threading.current_thread() not in threads
 
 
-def test_a_session_that_cannot_be_made_is_reported_when_it_is_needed_and_retried(
+def test_a_context_that_cannot_be_made_is_reported_when_it_is_needed_and_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def make() -> Session:
+    def make() -> Context:
         raise ConfigurationError("There is no Java.")
 
     threads = making(monkeypatch, make)
@@ -81,12 +85,12 @@ def test_a_session_that_cannot_be_made_is_reported_when_it_is_needed_and_retried
     begun.close()
 
 
-def test_a_session_that_was_not_begun_is_made_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session()
-    threads = making(monkeypatch, lambda: session)
+def test_a_context_that_was_not_begun_is_made_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    threads = making(monkeypatch, lambda: context)
     needed = tasks()
-    with pytest.raises(PreflightError, match="Spark Connect"):  # this one has no JVM
+    with pytest.raises(PreflightError, match="speculation"):
         needed.start()
     assert threads == [threading.current_thread()]
     needed.close()
-    assert session.stopped
+    assert context.stopped
