@@ -21,7 +21,8 @@ from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_page, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
-from onceward.coordinator.pipeline.spark import check_session, check_submission
+from onceward.coordinator.pipeline.runtime import THREADS
+from onceward.coordinator.pipeline.spark import check_session, check_submission, launch
 from onceward.coordinator.pipeline.spark_tasks import SparkTasks, Tasks
 from onceward.coordinator.pipeline.staying.tasks import StayingTasks, require_short_interval
 from onceward.coordinator.pipeline.tracing import NOT_TRACED, trace
@@ -154,6 +155,7 @@ class Pipeline:
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
+            self._launch()
             links, progress = open_participants(
                 stack, self._job, self._source, self._sink, self._settings, self._access
             )
@@ -188,6 +190,11 @@ class Pipeline:
                 staying=self._staying(tasks),
             )
             return self._generations(members, client)
+
+    def _launch(self) -> None:
+        """Launch Spark's JVM beside what is done before it is needed."""
+        if self._spark is None and not self._stopping.is_set():
+            THREADS.beside(lambda: launch(scheduling=self._transform is None))
 
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         return connect_to(

@@ -24,17 +24,21 @@ def wait_for_output(topics: Topics, sink: str, records: int, driver: Process) ->
     assert driver.running, driver.tail()
 
 
-def java_of(driver: Process) -> int:
-    """The JVM that a driver started: it stays in the driver's process group."""
+def jvms_of(group: int) -> Iterator[int]:
+    """The JVMs that a driver started: they stay in the driver's process group."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                group = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[2])
-                if group == os.getpgid(driver.pid) and (entry / "comm").read_text().strip() == "java":
-                    return int(entry.name)
+                found = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[2])
+                if found == group and (entry / "comm").read_text().strip() == "java":
+                    yield int(entry.name)
             except (FileNotFoundError, ProcessLookupError):
                 continue
-    raise AssertionError("the driver has no JVM")
+
+
+def java_of(driver: Process) -> int:
+    (jvm,) = jvms_of(os.getpgid(driver.pid))
+    return jvm
 
 
 def test_sigterm_settles_and_ends_with_0_and_the_next_start_continues(topics: Topics, job_processes: Starter) -> None:
@@ -121,8 +125,10 @@ def test_an_unreachable_broker_is_one_clear_error_and_nothing_is_half_started(jo
     servers = free_address()
     with JobProcesses(tmp_path, job, servers, "in", "out", spark=True) as here:
         driver = here.driver()
+        group = os.getpgid(driver.pid)
         assert driver.wait(60) == 3, driver.tail()
         assert servers in driver.tail()
+        wait_until(lambda: not list(jvms_of(group)), "the JVM that was launched beside the preflight has ended", 60)
         assert not (tmp_path / "state").exists()
 
 

@@ -65,6 +65,9 @@ class SimulatedPipeline(Pipeline):
         super().__init__(coordinator="coordinator:7878", **arguments)
         self._surroundings = surroundings
 
+    def _launch(self) -> None:
+        """Do nothing: there is no Spark."""
+
     def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
         around = self._surroundings
         caller = Caller(

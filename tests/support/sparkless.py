@@ -62,5 +62,8 @@ class TasksInProcess:
 class SparklessPipeline(Pipeline):
     """A :class:`Pipeline` without a transform and without Spark."""
 
+    def _launch(self) -> None:
+        """Do nothing: there is no Spark."""
+
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         return TasksInProcess(self._job, self._source, self._sink)

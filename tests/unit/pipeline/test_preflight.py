@@ -1,6 +1,7 @@
 """The preflight reports all errors in one message and refuses the job."""
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from onceward import KafkaSink, KafkaSource, Pipeline, StreamingPipeline, StreamSink
 from onceward.coordinator.errors import ConfigurationError, OncewardError, PreflightError
+from onceward.coordinator.pipeline import pipeline
 from onceward.coordinator.pipeline.interfaces import Finding, Resource, Risk, Severity
 from onceward.coordinator.pipeline.preflight import accepted_risks, examine, require_safe
 
@@ -129,3 +131,23 @@ def test_a_cluster_that_gives_no_answer_is_not_taken_for_a_safe_one(source_fails
 def test_a_typed_error_keeps_its_type() -> None:
     with pytest.raises(ConfigurationError, match="no such option"):
         found(Side(error=ConfigurationError("no such option")), Side())
+
+
+@pytest.mark.parametrize("transform", [None, lambda df: df])
+def test_sparks_jvm_is_launched_beside_the_checks(monkeypatch: pytest.MonkeyPatch, transform: Any) -> None:
+    launched = threading.Event()
+    options: list[bool] = []
+
+    def launch(*, scheduling: bool) -> None:
+        options.append(scheduling)
+        launched.set()
+
+    source, sink = KafkaSource("localhost:9", topics=["in"]), KafkaSink("localhost:9", topic="out")
+    monkeypatch.setattr(pipeline, "launch", launch)
+    monkeypatch.setattr(sink, "preflight", lambda: [finding(ERROR, "JVM launched" if launched.wait(60) else "no JVM")])
+    monkeypatch.setattr(source, "preflight", list)
+    for side in (source, sink):
+        monkeypatch.setattr(side, "open", lambda _: None)
+    with pytest.raises(PreflightError, match="JVM launched"):
+        Pipeline(job="orders", source=source, sink=sink, transform=transform).run()
+    assert options == [transform is None]
