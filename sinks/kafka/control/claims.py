@@ -148,19 +148,20 @@ class ClaimHolder:
         self, claim: Claim, seen: Collection[Claim], give_up: Callable[[], bool], *, look: bool = True
     ) -> Code:
         """Return NONE, or the last error code if it gave up. ``look``: another process may hold the claim."""
-        backoff = broker_backoff()
+        looking, fencing = broker_backoff(), broker_backoff()
         patient = self._clock.monotonic() + _MOMENT_S
         while True:
             code = self._attempt(claim, seen, look)
             if code == ErrorCode.NONE:
                 self._held = claim
                 return code
-            look = code in _REFUSED or (code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._clock.monotonic() < patient)
+            left = patient - self._clock.monotonic() if code == ErrorCode.UNSTABLE_OFFSET_COMMIT else 0.0
+            look = code in _REFUSED or left > 0
             if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, ErrorCode.UNSTABLE_OFFSET_COMMIT):
                 raise _failed("write", self._job, code)
             if give_up():
                 return code
-            self._clock.wait(backoff.next())
+            self._clock.wait(min(looking.next(), left) if left > 0 else fencing.next())
 
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
         # Read first, without fencing: fencing would end a transaction of the rightful holder.
