@@ -217,8 +217,7 @@ class CheckpointWriter:
             self._await_tasks(checkpoint, lambda: staying.sent(checkpoint))
             coming, plan = staying.coming(checkpoint)
             if plan.records == 0:
-                self._await_tasks(checkpoint, lambda: staying.answered(checkpoint))
-                staying.votes(checkpoint)
+                self._await_votes(staying, checkpoint, coming)
                 return self._nothing(base, positions, plan.positions, finished=plan.finished)
             written = _Written(
                 checkpoint=checkpoint,
@@ -230,14 +229,7 @@ class CheckpointWriter:
                 open_since=since,
             )
             proved = self._prove(written, coming)
-            self._await_tasks(checkpoint, lambda: staying.answered(checkpoint))
-            votes, voted = staying.votes(checkpoint)
-            if [vote.body for vote in votes] != [vote.body for vote in coming]:
-                raise CheckpointFailedError(
-                    f"Staying tasks voted for other transactions of checkpoint {checkpoint} than those that they had "
-                    "announced. Nothing of it becomes visible; its records are written again. This is a bug of the "
-                    "writer: please report it."
-                )
+            votes, voted = self._await_votes(staying, checkpoint, coming)
             kill_point(KillPoint.DRIVER_AFTER_VOTES)
             return self._answers(written, votes, voted, proved)
         except Exception:
@@ -250,6 +242,21 @@ class CheckpointWriter:
         self._mailbox.wait(lambda: done() or self._mailbox.aborted(checkpoint), None)
         if self._mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before all staying tasks had voted.")
+
+    def _await_votes(
+        self, staying: StayingTasks, checkpoint: CheckpointId, coming: Sequence[Vote]
+    ) -> tuple[tuple[Vote, ...], float]:
+        """Return the votes, and when the last one came. Raises CheckpointFailedError if they are not those that were
+        ``coming``, and what broke the tasks."""
+        self._await_tasks(checkpoint, lambda: staying.answered(checkpoint))
+        votes, voted = staying.votes(checkpoint)
+        if [vote.body for vote in votes] != [vote.body for vote in coming]:
+            raise CheckpointFailedError(
+                f"Staying tasks voted for other transactions of checkpoint {checkpoint} than those that they had "
+                "announced. Nothing of it becomes visible; its records are written again. This is a bug of the "
+                "writer: please report it."
+            )
+        return votes, voted
 
     def _await_news(self, staying: StayingTasks, checkpoint: CheckpointId) -> bool:
         """Wait briefly until a task has records. Return whether the checkpoint is worth a cut."""

@@ -137,7 +137,7 @@ class Run:
         }
 
     def copies(self, records: int, driver: Process) -> None:
-        """Wait until the output has so many of each partition."""
+        """Wait until the driver has copied ``records`` records of each partition."""
         wait_until(lambda: len(self.topics.read(self.sink)) == 3 * records or not driver.running, "it copies", 180)
         assert driver.running, driver.tail()
 

@@ -1,6 +1,6 @@
 """The staying tasks of a job, on the driver: which group runs, and where in the input it stands."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceward.coordinator.errors import ConfigurationError
@@ -8,7 +8,7 @@ from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source, SplitFo
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
 from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.pipeline.staying.credentials import new_credentials
-from onceward.coordinator.pipeline.staying.group import TaskGroup
+from onceward.coordinator.pipeline.staying.group import Report, TaskGroup
 from onceward.coordinator.pipeline.staying.link import TaskCredentials
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
 from onceward.coordinator.protocol.settings import CheckpointSettings, as_duration
@@ -139,13 +139,8 @@ class StayingTasks:
     def coming(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan]:
         """Once all have sent their records: return the votes to come, and what they have read as a plan. Raises what
         broke the group."""
-        group = self._group
-        assert group is not None
         assert self._assigned is not None
-        reports = group.sent(checkpoint)
-        if reports is None:
-            raise group.failure()
-        votes = check_votes((report.vote for report in reports), self._slots)
+        votes, reports = self._votes_in(lambda group: group.sent(checkpoint))
         plan = self._source.reached(self._assigned, [report.reached for report in reports])
         self._base = self._assigned = plan.positions
         self.finished = plan.finished
@@ -153,12 +148,17 @@ class StayingTasks:
 
     def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], float]:
         """Return the votes, and when the last one came, in monotonic seconds. Raises what broke the group."""
-        group = self._group
-        assert group is not None
-        reports = group.reports(checkpoint)
+        votes, reports = self._votes_in(lambda group: group.reports(checkpoint))
+        return votes, max(report.at for report in reports)
+
+    def _votes_in(
+        self, reports_of: Callable[[TaskGroup], Sequence[Report] | None]
+    ) -> tuple[tuple[Vote, ...], Sequence[Report]]:
+        assert self._group is not None
+        reports = reports_of(self._group)
         if reports is None:
-            raise group.failure()
-        return check_votes((report.vote for report in reports), self._slots), max(report.at for report in reports)
+            raise self._group.failure()
+        return check_votes((report.vote for report in reports), self._slots), reports
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""

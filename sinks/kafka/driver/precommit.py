@@ -229,6 +229,8 @@ def _described(
 def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -> None:
     written = {str(topic) for topic in vote.body["topics"]}
     enlisted = view.partitions.keys() - {OFFSETS_TOPIC}
+    # a vote that names its partitions may be proved before its last records arrive
+    fits = enlisted <= written if "partitions" in vote.body else enlisted == written
     if view.code != ErrorCode.NONE:
         why = f"the brokers answer {describe_code(view.code)}"
     elif view.state is not State.ONGOING:
@@ -238,7 +240,7 @@ def _require_ours(view: TransactionView, vote: Vote, checkpoint: CheckpointId) -
             "the brokers show no receipt in the open transaction under its id: either the user lost DESCRIBE on topic "
             f"{OFFSETS_TOPIC}, or the transaction is another program's"
         )
-    elif enlisted != written and not ("partitions" in vote.body and enlisted <= written):
+    elif not fits:
         why = (
             f"the open transaction under its id wrote to {sorted(enlisted)} instead of {sorted(written)}, as far as "
             "this user may describe topics"
