@@ -86,7 +86,7 @@ class Durable:
     driver: str | None = None
     """Owner of the current generation: a driver token, or COORDINATOR. None once the driver left or was given up."""
     holders: Mapping[Generation, str] = field(default_factory=dict)
-    """The drivers of the newest generations. A claim on one of these generations by another driver comes from a copy of
+    """The holders of the newest generations. A claim on one of these generations by another holder comes from a copy of
     this store."""
     participants: tuple[Participant, ...] = ()
     settings: CheckpointSettings = field(default_factory=CheckpointSettings)

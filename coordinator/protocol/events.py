@@ -261,6 +261,8 @@ class TakeOrphan:
     """The coordinator requests the next generation of a job without a driver, to settle its remaining transactions."""
 
     now: float
+    holder: str
+    """Random: the holder of its claims, if the generation is granted now."""
     claims: tuple[Claim, ...] = ()
     """The claims found on the job's clusters."""
 

@@ -26,8 +26,8 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
 )
 
-MAX_HOLDERS = 8
-"""Number of newest generations whose drivers are remembered."""
+MAX_HOLDERS = 16
+"""Number of newest generations whose holders are remembered: eight drivers, each followed by the coordinator."""
 
 __all__ = ["evolve"]
 
@@ -156,11 +156,9 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
 
 
 def _with_holder(holders: Mapping[Generation, str], fact: facts.GenerationGranted) -> Mapping[Generation, str]:
-    """The newest holders, with the new one. The coordinator is not recorded: its claims are not distinguished by
-    holder."""
+    """The newest holders, with the new one."""
     newest = sorted(holders)[-MAX_HOLDERS + 1 :]
-    kept = {generation: holders[generation] for generation in newest}
-    return kept if fact.driver == COORDINATOR else {**kept, fact.generation: fact.driver}
+    return {**{generation: holders[generation] for generation in newest}, fact.generation: fact.holder or fact.driver}
 
 
 def _complete(durable: Durable, fact: facts.CheckpointCompleted) -> Durable:

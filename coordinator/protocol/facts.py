@@ -52,6 +52,9 @@ class AbortReason(StrEnum):
 class GenerationGranted:
     generation: Generation
     driver: str
+    """A driver's token, or COORDINATOR."""
+    holder: str = ""
+    """The holder in the coordinator's claims; empty for a driver, which is the holder of its own."""
     participants: tuple[Participant, ...]
     settings: CheckpointSettings
     first_id: CheckpointId

@@ -294,7 +294,7 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
         )
     if claim.holder and durable.holders.get(claim.generation, claim.holder) != claim.holder:
         return (
-            f"the sink's cluster says that generation {claim.generation} of job {durable.job} belongs to a driver to "
+            f"the sink's cluster says that generation {claim.generation} of job {durable.job} belongs to a process to "
             "which this store never granted it: another copy of this store has run the job. Going on from this one "
             f"could write records twice. Use the copy that ran the job last; {adopt}"
         )

@@ -59,6 +59,7 @@ def take(state: JobState, event: TakeOrphan) -> tuple[JobState, Ready]:
     fact = GenerationGranted(
         generation=Generation(durable.generation + 1),
         driver=COORDINATOR,
+        holder=event.holder,
         participants=durable.participants,
         settings=durable.settings,
         first_id=durable.last_id,

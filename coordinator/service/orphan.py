@@ -1,6 +1,7 @@
 """One job without a driver: wait for the grace time, take the job, settle it, and look for latecomers for a while."""
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -117,7 +118,7 @@ class Orphan:
         self.doing = "asks the clusters who owns the job"
         claims = await self._clusters.claims()
         seen = tuple(claim for found in claims.values() for claim in found)
-        event = TakeOrphan(now=self._around.clock(), claims=seen)
+        event = TakeOrphan(now=self._around.clock(), holder=secrets.token_hex(16), claims=seen)
         answer = await self._around.handle(self.job, event)
         match answer.verdict:
             case Verdict.ACCEPTED | Verdict.DUPLICATE:

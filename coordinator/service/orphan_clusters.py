@@ -94,7 +94,8 @@ class OrphanClusters:
             store_id=self._durable.store_id,
             generation=self._generation,
             completed=self._durable.base,
-            holder=secrets.token_hex(16),
+            # an earlier release granted itself generations without a holder
+            holder=self._durable.holders.get(self._generation) or secrets.token_hex(16),
         )
 
         def take(committer: Committer, _: str, cluster: str) -> None:

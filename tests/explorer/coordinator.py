@@ -317,7 +317,7 @@ def _happens(state: JobState, call: Call, members: tuple[Participant, ...]) -> t
 def _event(call: Call, members: tuple[Participant, ...]) -> Event:
     """The event of a scenario, with contents that differ between generations."""
     happens = event(command(call), now=0.0, newest=Generation(call.generation), settings=_SETTINGS)
-    if call.token:
+    if call.token and call.kind != "take":
         happens = replace(happens, driver=f"d{call.token}")  # type: ignore[arg-type]
     match happens:
         case OpenJob():
@@ -355,7 +355,7 @@ def command(call: Call) -> str:
         case "savepoint":
             return f"request {call.who} savepoint{' stop' if call.data else ''}"
         case "take":
-            return f"orphan{_claim(call)}"
+            return f"orphan{f' holding d{call.token}' if call.token else ''}{_claim(call)}"
         case "expire" | "lease" | "overdue" | "tick":
             return "after 0"
         case _:

@@ -21,6 +21,8 @@ from tests.explorer.drivers import (
 from tests.explorer.oracle import Demand, Output
 from tests.explorer.probes import useless
 from tests.explorer.world import (
+    IN_PLACE,
+    IN_PLACE_ON_COPY,
     Bounds,
     Call,
     Claim,
@@ -381,15 +383,16 @@ class Moves:
     def _taken(self, world: SmallWorld, faults: int, *, beyond: bool = False) -> list[Move]:
         """The coordinator takes a job without a driver, unless the claim rules that out."""
         seen = self.kafkas.values[world.kafka].claim
-        take = Call("take", 0, seen=seen)
+        token = (IN_PLACE_ON_COPY if self._forked(world) else IN_PLACE) if self._claims else 0
+        take = Call("take", 0, seen=seen, token=token)
         result = self.coordinators.call(world.coordinator, take)
         refused = result.reply.verdict is Verdict.REFUSED and self._forked(world)
         if refused or (self._beyond(result) and not beyond):
             return []
         label: Label = ("alone", take)
         after = self._after(world, result.after)
-        token = self.coordinators.views[result.after].output.holder
-        reported = standing_in(result.reply, (token, seen) if self._claims else None)
+        holder = self.coordinators.views[result.after].output.holder
+        reported = standing_in(result.reply, (holder, seen) if self._claims else None)
         if isinstance(reported, Violation):
             return [Move(label, after, 0, result.violation or reported)]
         moves = [Move(label, after._replace(alone=self.drivers.number(reported)), 0, result.violation)]
@@ -635,10 +638,8 @@ class Moves:
         )
 
     def _aborts_count(self, output: Output) -> bool:
-        """False once a copy is promoted that may complete what a driver aborts: it lacks an abort, or its coordinator
-        has a generation that the lost store has granted to a driver, and takes the claim from that one. The claim does
-        not name the coordinators, which write no records."""
-        return (self._strict and not self.bounds.alone) or output.fork is None
+        """False once a copy is promoted that may lack an abort: it completes what its driver aborts."""
+        return self._strict or output.fork is None
 
     def _keeps_decided(self, output: Output, move: Local) -> Violation | None:
         for one in move.aborted:

@@ -8,14 +8,13 @@ from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
-    COORDINATOR,
     CompletedCheckpoint,
     Generation,
     Outcome,
     ParticipantName,
     Snapshot,
 )
-from tests.explorer.world import IN_PLACE, IN_PLACE_ON_COPY, Claim, Transaction, bit_of
+from tests.explorer.world import Claim, Transaction, bit_of
 from tests.support.oracle import History, Invariant, Violation
 
 __all__ = ["Demand", "Fork", "Output", "see", "see_answer", "see_state", "stamp"]
@@ -88,12 +87,6 @@ class Demand(NamedTuple):
     """The driver whose last call ends the job, and the number of records that are visible then."""
 
 
-def _token(driver: str, fork: Fork | None) -> int:
-    if driver == COORDINATOR:
-        return IN_PLACE if fork is None else IN_PLACE_ON_COPY
-    return int(driver.removeprefix("d"))
-
-
 def stamp(generation: int, checkpoint: int) -> int:
     """Mark a snapshot with its generation and checkpoint; drivers put it into ``records``."""
     return 1000 * generation + checkpoint
@@ -113,8 +106,8 @@ def see(output: Output, written: Sequence[facts.Fact]) -> tuple[Output, Demand, 
         former = output
         output, wrong = former.after(fact)
         match fact:
-            case facts.GenerationGranted(driver=driver) if output.named:
-                output = replace(output, holder=_token(driver, output.fork))
+            case facts.GenerationGranted(driver=driver, holder=holder) if output.named:
+                output = replace(output, holder=int((holder or driver).removeprefix("d")))
                 if output.fork is not None:
                     output = replace(output, granted=output.granted | {(output.generation, output.holder)})
             case facts.CheckpointCompleted(checkpoint=checkpoint):

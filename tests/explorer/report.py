@@ -133,7 +133,7 @@ def _commands(call: Call, player: Player) -> list[str]:
         case "overdue":
             return ["> after 99", "> renew", "> after 99", "> renew", "> after 3"]
         case "take" if state.driverless_since is not None:
-            return ["> after 101", "> orphan"]
+            return ["> after 101", f"> {command(call)}"]
         case "open" | "stop" | "cancel" | "savepoint" | "take" | "tick":
             return [f"> {command(call)}"]
         case _:

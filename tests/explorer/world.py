@@ -191,7 +191,8 @@ class Call(NamedTuple):
     """True when the sink has a committable."""
     unchanged: bool = False
     token: int = 0
-    """The driver that calls, where copies of a store may grant a generation twice; 0 elsewhere."""
+    """The driver that calls, or the coordinator that takes the job, where copies of a store may grant a generation
+    twice; 0 elsewhere."""
     seen: Claim = NO_CLAIM
     """For ``open`` and ``take``, the claim at Kafka."""
     knows: int = 0

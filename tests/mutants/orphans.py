@@ -1,17 +1,25 @@
 """Bugs of the coordinator in place of a driver: something stays open, or is ended wrongly or by the wrong process."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onceward.coordinator.protocol import generations, orphans, settling
+from onceward.coordinator.protocol import evolve, generations, orphans, settling
 from onceward.coordinator.protocol import state as states
 from onceward.coordinator.protocol.answers import Ready
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import TakeOrphan
+from onceward.coordinator.protocol.facts import GenerationGranted
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import Committable, Generation, Outcome, ParticipantName, Settlement
+from onceward.coordinator.protocol.values import (
+    COORDINATOR,
+    Committable,
+    Generation,
+    Outcome,
+    ParticipantName,
+    Settlement,
+)
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphan import Orphan
 from onceward.coordinator.service.orphan_clusters import OrphanClusters
@@ -20,6 +28,7 @@ from tests.explorer.world import WORLDS, Bounds
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
+from tests.mutants.rivals import Fork
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
@@ -34,6 +43,7 @@ ALONE = Exploration(
 COPIES = Exploration(
     name="a small world without a driver, and an older copy of the store", bounds=WORLDS["copies of orphans"]
 )
+FORK = Fork(name="two copies of one store, and a coordinator in place of a driver", orphan=True)
 _GONE = {"gone": True, "lease": 1.0, "orphan_grace": 1.0, "fault_time": 8.0, "interval": 0.0, "marker_delay": 0.0}
 GONE = SeedHunt(
     name="drivers never return",
@@ -88,7 +98,31 @@ def _compares_once(
     return take(state, replace(event, claims=()) if state.durable.orphaned else event)
 
 
+def _not_of_the_coordinator(
+    with_holder: Callable[[Mapping[Generation, str], GenerationGranted], Mapping[Generation, str]],
+    holders: Mapping[Generation, str],
+    fact: GenerationGranted,
+) -> Mapping[Generation, str]:
+    return holders if fact.driver == COORDINATOR else with_holder(holders, fact)
+
+
+_UNNAMED = wrapped(evolve._with_holder, _not_of_the_coordinator)
+
 ORPHANS = (
+    Mutant(
+        name="the store does not record that a generation is its coordinator's",
+        hurts="a driver that got this generation from another copy of the store passes, and records are written twice",
+        breaks=_UNNAMED,
+        hunt=FORK,
+        caught_by=(Invariant.I2,),
+    ),
+    Mutant(
+        name="the coordinator takes the claim of a driver that got its generation from another copy of the store",
+        hurts="the driver's sweep has aborted what the coordinator then settles",
+        breaks=_UNNAMED,
+        hunt=COPIES,
+        caught_by=(Small.NEVER_CHANGES,),
+    ),
     Mutant(
         name="the coordinator does not compare the claim of an orphan that it has already taken",
         hurts="an older copy of the store replaces a newer claim, and the next driver there writes records twice",

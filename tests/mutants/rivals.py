@@ -17,7 +17,7 @@ from onceward.coordinator.errors import ClaimChangedError, FencedError, RefusedE
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, Tick, Watch
+from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, TakeOrphan, Tick, Watch
 from onceward.coordinator.protocol.state import JobState, restart
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -113,11 +113,13 @@ class Fork:
     The other must be refused, although it knows as many generations and checkpoints as are claimed."""
 
     name: str = "two copies of one store that complete the same checkpoint"
+    orphan: bool = False
+    """Whether the coordinator has the generation on the one that commits nothing."""
 
     def find(self, breaks: Break) -> Finding | None:
         with breaks():
-            world = _World(Rivals(name=self.name, copy=True, together=True))
-            seen = world.fork()
+            world = _World(Rivals(name=self.name, copy=True, together=not self.orphan))
+            seen = world.orphan() if self.orphan else world.fork()
         twice = [offset for offset, times in Counter(seen).items() if times > 1]
         if not twice and len(seen) == _RECORDS:
             return None
@@ -169,11 +171,29 @@ class _World:
         first.kill()
         return self._ended(again, first)
 
+    def orphan(self) -> list[int]:
+        """The same, of a driver that is killed after a decision: its coordinator takes the generation that the other
+        copy grants to a driver."""
+        self._first.kill()
+        first, second = self._first.again(), self._second
+        first.run(until=lambda: first.state.durable.generation == 2)
+        second.state = restart(first.state.durable, 0.0)  # a copy in which no id is burnt yet
+        first.run(until=lambda: first.state.durable.base > _COPIED)  # not claimed, so not committed
+        first.kill()
+        first.orphan()
+        second.run(until=lambda: len(self._visible()) == 2)
+        second.kill()
+        assert first.state.durable.generation == second.state.durable.generation
+        return self._ended(first, second)
+
     def _ended(self, *drivers: "_Driver") -> list[int]:
         for driver in drivers:
             driver.run()
         for driver in drivers:
             driver.again().run()
+        return self._visible()
+
+    def _visible(self) -> list[int]:
         self._bench.wait(1)
         return [int(value or b"") for value in self._bench.visible()]
 
@@ -226,6 +246,13 @@ class _Driver(DirectTransport):
         if not self._ended:
             self._killed = True
             self.run(requests=1)
+
+    def orphan(self) -> None:
+        """Let the coordinator take the job: the driver that had it is given up."""
+        self.state = restart(self.state.durable, 0.0)
+        for event in (Tick(now=1e6), TakeOrphan(now=2e6, holder=f"coordinator of {self.name}")):
+            self._tell(event)
+        assert self.state.durable.orphaned
 
     def now(self) -> float:
         return self._bench.transport.now()

@@ -6,9 +6,10 @@ GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO
 [unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
 SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
 checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
-SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [claim STORE GENERATION
-CHECKPOINT]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick). A final ``as gN`` sends the
-event for a generation other than the newest, ``as gN of DRIVER`` also says which driver sends it.
+SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [holding HOLDER] [claim STORE
+GENERATION CHECKPOINT [by HOLDER]]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick). A
+final ``as gN`` sends the event for a generation other than the newest, ``as gN of DRIVER`` also says which driver sends
+it.
 """
 
 import re
@@ -181,7 +182,8 @@ def event(
             )
         case ["orphan", *options]:
             claim = _claim(options)
-            return events.TakeOrphan(now=now, claims=(claim,) if claim is not None else ())
+            holder = _after(options, "holding") or "coordinator"
+            return events.TakeOrphan(now=now, holder=holder, claims=(claim,) if claim is not None else ())
         case ["after", seconds]:
             return events.Tick(now=now + float(seconds))
         case _:

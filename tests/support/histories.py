@@ -152,7 +152,7 @@ def to_event(move: Move, state: JobState, now: float) -> events.Event:
             claim = Claim(
                 store_id="other" if choice == 5 else durable.store_id, generation=generation, completed=checkpoint
             )
-            return events.TakeOrphan(now=now, claims=(claim,) if choice > 8 else ())
+            return events.TakeOrphan(now=now, holder="coordinator", claims=(claim,) if choice > 8 else ())
         case _:
             return events.Tick(now=now)
 
@@ -226,7 +226,7 @@ def _sensible(now: float, state: JobState, choice: int) -> events.Event:
     """Return the next event of a healthy driver."""
     durable, generation = state.durable, state.durable.generation
     if durable.driver is None and choice in (3, 4):
-        return events.TakeOrphan(now=now + 4)
+        return events.TakeOrphan(now=now + 4, holder="coordinator")
     if not durable.orphaned and (durable.driver is None or state.session is None):
         sink = REPLAYING if choice % 2 else SINK
         return events.OpenJob(

@@ -116,7 +116,7 @@ class Coordinator:
         self.give_up()
         with self._one:
             self.pass_time(SETTINGS.seconds("orphan_grace"))
-            self.state, _ = step(self.state, events.TakeOrphan(now=self.now))
+            self.state, _ = step(self.state, events.TakeOrphan(now=self.now, holder="coordinator"))
         assert self.state.durable.orphaned
 
     def replace_it(self) -> None:

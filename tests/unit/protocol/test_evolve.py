@@ -144,8 +144,8 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
         },
     ),
     (
-        replace(GRANTED, driver=COORDINATOR, participants=MEMBERS, settings=FULL.settings),
-        {"generation": 4, "driver": COORDINATOR, "failures": 0, "takeover": 0},
+        replace(GRANTED, driver=COORDINATOR, holder="c4", participants=MEMBERS, settings=FULL.settings),
+        {"generation": 4, "driver": COORDINATOR, "holders": {3: "d3", 4: "c4"}, "failures": 0, "takeover": 0},
     ),
     (facts.TakeoverPermitted(generation=Generation(4), reason="so"), {"takeover": 4}),
     (facts.AdoptionPermitted(claim=NEWER, reason="so"), {"adoption": NEWER}),
@@ -383,7 +383,7 @@ def test_of_requests_only_ended_ones_are_dropped_and_the_oldest_first() -> None:
     assert evolve(few, facts.RequestQueued(request=waiting)).requests == (*few.requests, waiting)
 
 
-def test_the_drivers_of_the_newest_generations_are_remembered() -> None:
+def test_the_holders_of_the_newest_generations_are_remembered() -> None:
     durable = replace(FULL, holders={})
     for number in range(1, MAX_HOLDERS + 3):
         durable = evolve(durable, replace(GRANTED, generation=Generation(number), driver=f"d{number}"))

@@ -624,20 +624,25 @@ def test_a_driver_that_opens_the_job_stops_the_coordinators_work(tmp_path: Path)
     play(tmp_path, body, brokers)
 
 
-def test_a_restarted_coordinator_continues_at_once(tmp_path: Path) -> None:
-    brokers = Brokers()
+def test_a_restarted_coordinator_continues_at_once_under_its_claim(tmp_path: Path) -> None:
+    brokers, taken = Brokers(), list[Claim]()
     brokers.silent.set()
 
     async def first(here: Here) -> None:
         await here.orphan()
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
         here.after_the_grace_time()
         await until(lambda: brokers.count("commit"), "commits are asked for")
+        taken.extend(brokers.claims)
+        assert [one.holder for one in taken] == [here.engine.state(JOB).durable.holders[Generation(2)]]
 
     async def second(here: Here) -> None:
         brokers.silent.clear()
         here.orphans.start()
         await until(lambda: here.settled, "everything is settled")
         assert here.generation == 2
+        assert brokers.claims == taken
+        assert brokers.count("take") == 2
 
     play(tmp_path, first, brokers)
     play(tmp_path, second, brokers)
