@@ -43,6 +43,9 @@ class Database(ABC):
     """The only one. A connection that broke stays broken: another one might not hold the lock, and what it reads might
     not hold the last write."""
 
+    timeline = 1
+    """Higher in a promoted copy than in the database that it replaces, if the database counts that."""
+
     def limit_silence(self) -> None:  # noqa: B027 - a file's lock ends with its process alone
         """From now on release the lock when this process is silent for a while, and set ``pause_s``."""
 

@@ -106,6 +106,7 @@ _MISSING_RIGHTS: LiteralString = """
 """
 _TABLES: LiteralString = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
 _MAY_CREATE: LiteralString = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+_TIMELINE: LiteralString = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
 _CLOCK: LiteralString = "SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('TimeZone')"
 
 Session = psycopg.Connection[Any]
@@ -208,7 +209,8 @@ class PostgresCandidate(Candidate):
                     self._waits = True
                 return None
             _set(session, {"lock_timeout": "0"})
-        database = PostgresDatabase(self._url, session)
+            timeline = _timeline(session)
+        database = PostgresDatabase(self._url, session, timeline)
         self._leads = True
         facts = self._facts
         said = {
@@ -218,6 +220,7 @@ class PostgresCandidate(Candidate):
             "schema": facts.schema,
             "synchronous_commit": facts.synchronous,
             "standbys": facts.standbys,
+            "timeline": timeline,
         }
         _log.info("%s", log_fields(said))
         return database
@@ -254,8 +257,9 @@ class PostgresDatabase(Database):
     own_place = "its own schema or database"
     errors = (SQLAlchemyError, psycopg.Error)
 
-    def __init__(self, url: str, session: Session) -> None:
+    def __init__(self, url: str, session: Session, timeline: int) -> None:
         self.name = url
+        self.timeline = timeline
         self._session = session
         session.autocommit = False
         self._engine = create_engine(
@@ -345,6 +349,15 @@ def _connect(url: str, password: str | None) -> Session:
 def _facts(session: Session) -> Any:
     with session.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_FACTS).fetchone()
+
+
+def _timeline(session: Session) -> int:
+    """The server's timeline, which a promotion ends. The first one if it does not say: some services keep no log."""
+    try:
+        ((timeline,),) = session.execute(_TIMELINE).fetchall()
+    except psycopg.DatabaseError:
+        return 1
+    return int(timeline, 16)
 
 
 def _holder(session: Session, facts: Any) -> str:

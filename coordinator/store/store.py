@@ -93,7 +93,7 @@ class Store:
             """Random id, assigned when the store is created. Part of every claim."""
             with self._transaction() as connection:
                 now = wall()
-                self.term = begin_term(connection, address, web=web, at=now)
+                self.term = begin_term(connection, address, web=web, at=now, timeline=database.timeline)
         self.leader = Leader(address=address, term=self.term.number, since=now, web=web)
         """This coordinator, as standbys see it."""
 

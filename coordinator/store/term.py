@@ -19,7 +19,7 @@ from onceward.coordinator.listings import Leader
 from onceward.coordinator.store.errors import PUT_BACK, LeadLostError, StoreDamagedError
 from onceward.coordinator.store.schema import checksum, meta, unsealed
 
-__all__ = ["LEADER_RECORDS", "TERM_RECORD", "Term", "begin_term", "leader_of", "require_term"]
+__all__ = ["LEADER_RECORDS", "TERM_RECORD", "Term", "begin_term", "leader_of", "next_number", "require_term"]
 
 _KEY = "term"
 _ABOUT = "leader"
@@ -27,6 +27,7 @@ _ABOUT = "leader"
 change it, and could not read a term's with more in it."""
 TERM_RECORD: LiteralString = f"SELECT value FROM onceward_meta WHERE key = '{_KEY}'"
 """Selects :attr:`Term.record`."""
+_TERMS_OF_A_TIMELINE = 1_000_000
 LEADER_RECORDS: LiteralString = f"SELECT key, value FROM onceward_meta WHERE key IN ('{_KEY}', '{_ABOUT}')"
 """Selects what :func:`leader_of` takes."""
 
@@ -39,7 +40,7 @@ class Term:
     address: str
     """Where clients reach the coordinator; empty if none can."""
     holder: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Random: a number can come twice, after an old copy of the database was put back."""
+    """Random: a number can come twice, after an old copy of the database was put back that is on no later timeline."""
 
     @classmethod
     def of(cls, record: str) -> Self:
@@ -54,14 +55,23 @@ class Term:
         return f"term {self.number}" + (f" of {self.address}" if self.address else "")
 
 
-def begin_term(connection: Connection, address: str, *, web: str = "", at: datetime | None = None) -> Term:
+def next_number(last: int, timeline: int) -> int:
+    """The number of the term after ``last``. A promoted copy of the database may not know the last terms of the one
+    that it replaces. Its timeline is a later one, and so are its terms."""
+    return max(last, (timeline - 1) * _TERMS_OF_A_TIMELINE) + 1
+
+
+def begin_term(
+    connection: Connection, address: str, *, web: str = "", at: datetime | None = None, timeline: int = 1
+) -> Term:
     """End the store's term and begin the next one, in the caller's transaction. Raises StoreDamagedError.
 
     :param web: the address of the coordinator's page, for standbys to name; empty for none.
     :param at: now, for people; None if unknown.
+    :param timeline: the database's.
     """
     last = _read(connection, write=True)
-    term = Term(number=last.number + 1 if last is not None else 1, address=address)
+    term = Term(number=next_number(last.number if last is not None else 0, timeline), address=address)
     _write(connection, _KEY, term.record, known=last is not None)
     about = {"holder": term.holder, "web": web, "since_ms": None if at is None else round(at.timestamp() * 1000)}
     known = connection.execute(select(meta.c.key).where(meta.c.key == _ABOUT)).first() is not None

@@ -33,6 +33,7 @@ from onceward.coordinator.protocol.values import (
     OnLost,
     Participant,
 )
+from onceward.coordinator.store.term import next_number
 from tests.explorer.oracle import Demand, Fork, Output, see, see_answer, see_state, stamp
 from tests.explorer.world import NO_CLAIM, Bounds, Call
 from tests.support.documents import document
@@ -61,6 +62,8 @@ class Process(NamedTuple):
 
     state: JobState
     output: Output
+    term: int
+    """The number of its term, where a coordinator that leads no more answers beside a promoted copy; 0 elsewhere."""
 
 
 class Reply(NamedTuple):
@@ -111,6 +114,7 @@ class View(NamedTuple):
     unanswered: bool
     owes: bool
     """True while it waits for its driver to carry out an instruction, and will eventually give it up."""
+    term: int
     goes_on: bool
     """False when no more checkpoint would be triggered, however many ids this world had."""
 
@@ -135,7 +139,8 @@ class Coordinators:
         self._restarts: dict[int, int] = {}
         self._promoted: dict[tuple[int, int], int] = {}
         fresh = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
-        self._number(fresh, Output(named=bounds.promotions > 0))
+        self._counts_terms = bounds.takeovers > 0 and bounds.promotions > 0
+        self._number(fresh, Output(named=bounds.promotions > 0), self._next_term(0))
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -153,20 +158,22 @@ class Coordinators:
         if number is None:
             process = self._processes[coordinator]
             state = states.restart(process.state.durable, 0.0)
-            number = self._restarts[coordinator] = self._number(state, process.output)
+            term = self._next_term(process.term)
+            number = self._restarts[coordinator] = self._number(state, process.output, term)
         return number
 
     def promote(self, copy: int, current: int) -> int:
         """Let a copy of the store take the place of the store that ``current`` writes."""
         number = self._promoted.get((copy, current))
         if number is None:
-            state, known = self._processes[copy]
+            state, known, term = self._processes[copy]
             fork = Fork(known.generation, known.decided, self._processes[current].output.decided)
-            number = self._promoted[copy, current] = self._number(state, replace(known, fork=fork))
+            term = self._next_term(term - 1, timeline=2)
+            number = self._promoted[copy, current] = self._number(state, replace(known, fork=fork), term)
         return number
 
     def _call(self, coordinator: int, call: Call) -> Result:
-        state, output = self._processes[coordinator]
+        state, output, term = self._processes[coordinator]
         after, ready = core.step(*_happens(state, call, self._members))
         written, demand, violation = see(output, ready.facts)
         violation = violation or see_answer(written, call.checkpoint, ready.answer)
@@ -175,7 +182,7 @@ class Coordinators:
         stored = _store(state.durable, ready.facts)
         if violation is None and stored != after.durable:
             violation = Violation(Invariant.REMEMBERED, _difference(stored, after.durable))
-        number = coordinator if after is state else self._number(after, written)
+        number = coordinator if after is state else self._number(after, written, term)
         grant = ready.answer.grant
         reply = Reply(
             verdict=ready.answer.verdict,
@@ -187,7 +194,8 @@ class Coordinators:
             handle=written.handle,
             lost=bool(written.lost),
         )
-        restarted = self._number(states.restart(stored, 0.0), written) if ready.facts else -1
+        next_term = self._next_term(term)
+        restarted = self._number(states.restart(stored, 0.0), written, next_term) if ready.facts else -1
         violation = violation or self.violations[number]
         return Result(
             after=number,
@@ -197,13 +205,16 @@ class Coordinators:
             violation=violation,
         )
 
-    def _number(self, state: JobState, output: Output) -> int:
+    def _next_term(self, term: int, *, timeline: int = 1) -> int:
+        return next_number(term, timeline) if self._counts_terms else 0
+
+    def _number(self, state: JobState, output: Output, term: int) -> int:
         state = self._essential(state)
-        key = (frozen(state), output)
+        key = (frozen(state), output, term)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._processes)
-            self._processes.append(Process(state, output))
+            self._processes.append(Process(state, output, term))
             wanted = core.wanted(state)
             self.violations.append(see_state(output, wanted))
             session = state.session
@@ -221,6 +232,7 @@ class Coordinators:
                     undecided=state.durable.pending.id if state.durable.pending is not None else 0,
                     unanswered=state.pending is not None and not state.all_answered,
                     owes=state.owing_since is not None,
+                    term=term,
                     goes_on=state.durable.status is JobStatus.RUNNING,
                 )
             )

@@ -90,6 +90,17 @@ WORLDS = {
     "leaders of copies": Bounds(
         checkpoints=2, crashes=0, messages=0, store=0, declines=0, timeouts=0, takeovers=1, promotions=1
     ),
+    "leaders of copies after a restart": Bounds(
+        checkpoints=2,
+        generations=1,
+        crashes=1,
+        messages=0,
+        store=0,
+        declines=0,
+        timeouts=0,
+        takeovers=1,
+        promotions=1,
+    ),
 }
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
@@ -98,7 +109,7 @@ immediate end, or signals a driver to stop. Three of staying tasks, which write 
 continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
 of the store takes its place; and the same while the copy may lack an abort. One while the coordinators of both end
 transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to answer
-drivers."""
+drivers; and the same for a single driver, where the copy may lack a restart of the coordinator."""
 
 
 class Fault(IntEnum):

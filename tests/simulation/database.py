@@ -19,6 +19,7 @@ from onceward.coordinator.protocol.evolve import evolve
 from onceward.coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.term import next_number
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 __all__ = ["STORE_ID", "Database", "DatabaseCopy", "Session", "Step"]
@@ -41,6 +42,7 @@ class DatabaseCopy:
     jobs: Mapping[JobName, Durable]
     newest: Mapping[JobName, GenerationSummary]
     term: int
+    timeline: int
 
 
 class Database:
@@ -68,6 +70,7 @@ class Database:
         self.newest: dict[JobName, GenerationSummary] = {}
         """The newest generation of each job."""
         self.term = 0
+        self.timeline = 1
         self.holder: Session | None = None
         """The one that has the lock."""
         self.sessions: list[Session] = []
@@ -84,11 +87,12 @@ class Database:
     # -- what happens to it
 
     def copy(self) -> DatabaseCopy:
-        return DatabaseCopy(jobs=dict(self.jobs), newest=dict(self.newest), term=self.term)
+        return DatabaseCopy(jobs=dict(self.jobs), newest=dict(self.newest), term=self.term, timeline=self.timeline)
 
     def promote(self, copy: DatabaseCopy) -> None:
         """Put a copy in its place. All sessions are over."""
         self.jobs, self.newest, self.term = dict(copy.jobs), dict(copy.newest), copy.term
+        self.timeline = copy.timeline + 1
         for session in list(self.sessions):
             session.end()
 
@@ -114,7 +118,7 @@ class Database:
     # -- what a statement does
 
     def begin_term(self) -> int:
-        self.term += 1
+        self.term = next_number(self.term, self.timeline)
         return self.term
 
     def unwritten(self) -> bool:

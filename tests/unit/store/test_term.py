@@ -1,14 +1,18 @@
 """Terms: one coordinator writes at a time, and a late one writes nothing."""
 
 import os
+import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -16,7 +20,7 @@ from onceward.coordinator.listings import Leader
 from onceward.coordinator.store.database import Candidate
 from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError, StoreError
 from onceward.coordinator.store.opening import open_candidate, open_database
-from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.coordinator.store.postgres import PAUSE_S, _timeline
 from onceward.coordinator.store.store import Store, with_suspension
 from onceward.coordinator.store.term import begin_term
 from tests.support.manual_time import ManualTime
@@ -93,6 +97,50 @@ def test_a_term_of_the_same_number_is_another_term_if_another_coordinator_holds_
         assert (other.number, other.address) == (store.term.number, store.term.address)
         with pytest.raises(LeadLostError, match="this coordinator's term 2 is over"):
             write(store)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """For PostgreSQL, which runs as another user than root."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@pytest.mark.slow
+def test_the_terms_of_a_promoted_copy_are_above_those_that_it_does_not_know(open_directory: Path) -> None:
+    from onceward.coordinator.dev.postgres.binaries import is_offered
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+    if not is_offered():
+        pytest.skip("there is no PostgreSQL to fetch for this machine")
+    lost, copied = open_directory / "lost", open_directory / "copied"
+    with LocalPostgres(lost) as server:
+        Store.open(server.url).close()
+        server.kill()
+        subprocess.run(["cp", "-a", str(lost), str(copied)], check=True)
+        server.restart()
+        for number in (2, 3):
+            with closing(Store.open(server.url)) as store:
+                assert store.term.number == number
+    (copied / "data" / "recovery.signal").touch()  # to the end of its log, and then a timeline of its own
+    with LocalPostgres(copied, settings={"restore_command": "false", "hot_standby": "off"}) as server:
+        numbers = []
+        for _ in range(2):
+            with closing(Store.open(server.url)) as store:
+                numbers.append(store.term.number)
+        with psycopg.connect(server.url) as session:
+            session.execute("CREATE ROLE driven")
+            session.execute("SET ROLE driven")
+            assert _timeline(session) == 2, "any role may ask"
+    assert numbers == [1_000_001, 1_000_002]
+
+
+def test_a_database_that_does_not_say_its_timeline_counts_on(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.coordinator.store.postgres._TIMELINE", "SELECT nothing()")
+    for number in (1, 2):
+        with closing(shared.open()) as store:
+            assert store.term.number == number
 
 
 def shared_rows(place: Place) -> list[Any]:
