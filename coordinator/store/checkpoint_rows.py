@@ -1,40 +1,41 @@
-"""The checkpoints that one write changes: read together, changed in memory, written together.
+"""The checkpoints that one write changes: changed in memory, written together.
 
 A statement costs more than a row, above all on a database behind a network.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
-from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, checksum, replacing, unsealed
+from onceward.coordinator.store.statements import Statement
 
-__all__ = ["CheckpointRows", "Key"]
+__all__ = ["CheckpointRows", "Key", "Unfinished"]
 
 Key: TypeAlias = tuple[JobName, CheckpointId]
 
-_KEY = tuple_(checkpoints.c.job, checkpoints.c.checkpoint)
+Unfinished: TypeAlias = dict[Key, dict[str, Any]]
+"""Rows that this process wrote and will change: of checkpoints that are undecided or not settled. Without snapshots."""
+
+_OPEN = (CheckpointState.TRIGGERED.value, CheckpointState.COMPLETED.value)
 _THIS = (checkpoints.c.job == bindparam("j")) & (checkpoints.c.checkpoint == bindparam("n"))
 # Snapshots can be large, and have their own checksum.
-_SELECT = select(*(column for column in checkpoints.columns if column.name != "snapshots")).where(
-    _KEY.in_(bindparam("keys", expanding=True))
-)
-_INSERT = insert(checkpoints)
-_REPLACE = replacing(checkpoints)
-_UPDATE = update(checkpoints).where(_THIS)
-_DELETE = checkpoints.delete().where(_THIS)
+_SELECT = Statement(select(*(column for column in checkpoints.columns if column.name != "snapshots")).where(_THIS))
+_INSERT = Statement(insert(checkpoints))
+_REPLACE = Statement(replacing(checkpoints))
+_UPDATE = Statement(update(checkpoints).where(_THIS))
+_DELETE = Statement(checkpoints.delete().where(_THIS))
 
 
 class CheckpointRows:
     """Changes that are not written yet, on top of what the database holds."""
 
-    def __init__(self, connection: Connection, keys: Collection[Key]) -> None:
-        """Read the rows of ``keys``, as far as they are there and undamaged."""
+    def __init__(self, connection: Connection, unfinished: Unfinished) -> None:
+        """:param unfinished: is kept up to date; the database is asked only for rows that are not there."""
         self._connection = connection
-        found = connection.execute(_SELECT, {"keys": sorted(keys)}).mappings() if keys else ()
-        self._rows = {(row["job"], row["checkpoint"]): dict(row) for row in found if not unsealed(checkpoints, row)}
+        self._rows = unfinished
         self._clear()
 
     def _clear(self) -> None:
@@ -53,7 +54,7 @@ class CheckpointRows:
 
     def change(self, key: Key, changes: Mapping[str, Any]) -> bool:
         """Change columns of a row. Returns False, and changes nothing, if the row is missing or damaged."""
-        row = self._rows.get(key)
+        row = self._rows.get(key) or self._read(key)
         if row is None:
             return False
         row.update(changes)
@@ -69,12 +70,18 @@ class CheckpointRows:
         else:
             self._deleted.append(key)
 
+    def forget(self, job: JobName) -> None:
+        """Drop what is known of a job: the database is about to delete its rows."""
+        self.flush()
+        for key in [key for key in self._rows if key[0] == job]:
+            del self._rows[key]
+
     def flush(self) -> None:
         """Write the changes, each kind together."""
-        whole = self._new | self._replaced
-        self._write(_DELETE, [{"j": job, "n": number} for job, number in self._deleted])
-        self._write(_INSERT, [self._rows[key] for key in sorted(self._new)])
-        self._write(_REPLACE, [self._rows[key] for key in sorted(self._replaced)])
+        connection, whole = self._connection, self._new | self._replaced
+        _DELETE.run(connection, [{"j": job, "n": number} for job, number in self._deleted])
+        _INSERT.run(connection, [self._rows[key] for key in sorted(self._new)])
+        _REPLACE.run(connection, [self._rows[key] for key in sorted(self._replaced)])
         # Rows with the same columns share a statement.
         alike: dict[frozenset[str], list[dict[str, Any]]] = {}
         for (job, number), changes in self._changes.items():
@@ -82,7 +89,13 @@ class CheckpointRows:
                 values = {**changes, "checksum": self._rows[job, number]["checksum"]}
                 alike.setdefault(frozenset(values), []).append({"j": job, "n": number, **values})
         for rows in alike.values():
-            self._write(_UPDATE, rows)
+            _UPDATE.run(connection, rows)
+        for key in whole | self._changes.keys():
+            row = self._rows[key]
+            if row["state"] in _OPEN:
+                row.pop("snapshots", None)
+            else:
+                del self._rows[key]
         self._clear()
 
     def _put(self, row: Mapping[str, Any]) -> Key:
@@ -90,6 +103,9 @@ class CheckpointRows:
         self._rows[key] = {**row, "checksum": checksum(checkpoints, row)}
         return key
 
-    def _write(self, statement: Any, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self._connection.execute(statement, rows)
+    def _read(self, key: Key) -> dict[str, Any] | None:
+        """The row, if it is there and undamaged."""
+        for row in _SELECT.rows(self._connection, {"j": key[0], "n": key[1]}):
+            if not unsealed(checkpoints, row):
+                return self._rows.setdefault(key, row)
+        return None

@@ -61,7 +61,7 @@ class Database(ABC):
         """The error of a store for an error that occurred while ``doing``."""
 
     def together(self) -> AbstractContextManager[object]:
-        """Send the statements of a block at once, where that saves waits. None of them may return rows."""
+        """Send the statements of a block at once, where that saves waits. SQLAlchemy finds no rows in it."""
         return nullcontext()
 
     @abstractmethod

@@ -201,7 +201,7 @@ def text_checksum(text: str) -> str:
     return hashlib.blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
 
-def unsealed(table: Table, row: RowMapping) -> bool:
+def unsealed(table: Table, row: Mapping[str, Any] | RowMapping) -> bool:
     """True when the row differs from what was written. Does not check a checkpoint's snapshots."""
     try:
         return checksum(table, row) != str(row["checksum"])

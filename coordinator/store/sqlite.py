@@ -147,6 +147,7 @@ def connect(file: Path) -> tuple[Engine, Connection]:
     engine = create_engine(
         URL.create("sqlite", database=str(file)),
         poolclass=NullPool,
+        paramstyle="named",
         connect_args={"check_same_thread": False, "timeout": 0, "cached_statements": _CACHED_STATEMENTS},
     )
     event.listen(engine, "connect", _prepare)

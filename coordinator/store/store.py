@@ -23,6 +23,7 @@ from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
 from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
+from onceward.coordinator.store.checkpoint_rows import Unfinished
 from onceward.coordinator.store.database import Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError
 from onceward.coordinator.store.identity import identify
@@ -88,6 +89,7 @@ class Store:
         self._clock = clock
         self._pause_s = math.inf if database.pause_s is None else database.pause_s
         self._failure: StoreError | None = None
+        self._unfinished: Unfinished = {}
         with database.translated("opening the store"):
             self.store_id = identify(database)
             """Random id, assigned when the store is created. Part of every claim."""
@@ -178,8 +180,9 @@ class Store:
         One wait for the disk serves all steps; it is nearly the whole cost of a small step.
         """
         jobs = ", ".join(sorted({str(durable.job) for durable, _ in steps}))
-        with self._writing(f"writing {sum(len(facts) for _, facts in steps)} facts of {jobs}") as connection:
-            write_steps(connection, steps, _milliseconds(at), self._database.together)
+        doing = f"writing {sum(len(facts) for _, facts in steps)} facts of {jobs}"
+        with self._writing(doing) as connection, self._database.together():
+            write_steps(connection, steps, _milliseconds(at), self._unfinished)
 
     def note(self, job: JobName, notes: Sequence[tuple[Note, int]], *, at: datetime) -> None:
         """Write calls that were not accepted to the history, each with its count."""

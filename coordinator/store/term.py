@@ -98,10 +98,10 @@ def leader_of(records: Mapping[str, str]) -> Leader | None:
 
 def require_term(connection: Connection, term: Term, *, lock: bool = True) -> None:
     """Raise LeadLostError if another term has begun. With ``lock`` none begins before the caller's transaction ends."""
-    # every write pays for this: SQLAlchemy takes longer to build the statement than SQLite to run it
     lockable = lock and connection.dialect.name != "sqlite"  # one process has the file
-    now = connection.exec_driver_sql(_LOCKED if lockable else TERM_RECORD).scalar()
-    if now != term.record:
+    cursor = connection.connection.cursor()  # every write pays for this: not through SQLAlchemy
+    cursor.execute(_LOCKED if lockable else TERM_RECORD)
+    if cursor.fetchall() != [(term.record,)]:
         raise LeadLostError(
             f"The store is in {_read(connection) or 'no term'}: this coordinator's {term} is over. Nothing of its last "
             "write is in the store."

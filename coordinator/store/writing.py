@@ -3,8 +3,7 @@
 A damaged row blocks no job. What the job needs is in memory and written again; other damaged rows stay unchanged.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from sqlalchemy import Connection, Table, bindparam, insert, select
@@ -26,7 +25,7 @@ from onceward.coordinator.protocol.values import (
     Snapshot,
 )
 from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
-from onceward.coordinator.store.checkpoint_rows import CheckpointRows
+from onceward.coordinator.store.checkpoint_rows import CheckpointRows, Unfinished
 from onceward.coordinator.store.codec import document_of, document_to_text, phases_to_text, snapshots_to_text
 from onceward.coordinator.store.schema import (
     checkpoints,
@@ -40,47 +39,42 @@ from onceward.coordinator.store.schema import (
     text_checksum,
     unsealed,
 )
+from onceward.coordinator.store.statements import Row, Statement
 
 __all__ = ["FactWriter", "write_notes", "write_steps"]
 
 _log = logger("onceward.store")
 
 
-# Built once, so that SQLAlchemy caches their compiled form.
-_WRITE_JOB = replacing(jobs)
-_SELECT_POINTERS = select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_reason).where(
-    jobs.c.job == bindparam("j")
+_WRITE_JOB = Statement(replacing(jobs))
+_SELECT_POINTERS = Statement(
+    select(jobs.c.completed, jobs.c.restore_from, jobs.c.restore_reason).where(jobs.c.job == bindparam("j"))
 )
-_WRITE_SETTLEMENT = replacing(settlements)
-_WRITE_LOSS = replacing(losses)
-_SELECT_LOSS = select(losses).where(
-    (losses.c.job == bindparam("j"))
-    & (losses.c.checkpoint == bindparam("n"))
-    & (losses.c.participant == bindparam("p"))
-    & (losses.c.slot == bindparam("s"))
+_WRITE_SETTLEMENT = Statement(replacing(settlements))
+_WRITE_LOSS = Statement(replacing(losses))
+_SELECT_LOSS = Statement(
+    select(losses).where(
+        (losses.c.job == bindparam("j"))
+        & (losses.c.checkpoint == bindparam("n"))
+        & (losses.c.participant == bindparam("p"))
+        & (losses.c.slot == bindparam("s"))
+    )
 )
-_WRITE_GENERATION = replacing(generations)
+_WRITE_GENERATION = Statement(replacing(generations))
 _GENERATION = (generations.c.job == bindparam("j")) & (generations.c.generation == bindparam("n"))
-_SELECT_GENERATION = select(generations).where(_GENERATION)
-_INSERT_HISTORY = insert(history).inline()  # without asking for the number that the database gave it
-
-
-_CHANGES_CHECKPOINT = (
-    facts.CheckpointCompleted
-    | facts.CheckpointAborted
-    | facts.CheckpointSettled
-    | facts.LossSkipped
-    | facts.CheckpointAmended
-    | facts.SavepointReleased
-    | facts.SlotsResolved
-)
+_SELECT_GENERATION = Statement(select(generations).where(_GENERATION))
+_INSERT_HISTORY = Statement(insert(history).inline())  # without asking for the number that the database gave it
+_DELETE_ALL = [
+    Statement(table.delete().where(table.c.job == bindparam("j")))
+    for table in (checkpoints, settlements, losses, generations, history)
+]
 
 
 def write_steps(
     connection: Connection,
     steps: Sequence[tuple[Durable, Sequence[facts.Fact]]],
     at: int,
-    together: Callable[[], AbstractContextManager[object]],
+    unfinished: Unfinished,
 ) -> None:
     """Write each step's facts and the job's state after them, inside the caller's transaction.
 
@@ -88,26 +82,18 @@ def write_steps(
     only once, in its final state.
 
     :param at: Unix time in milliseconds.
-    :param together: sends all statements of a block at once; none of them returns rows.
+    :param unfinished: the rows that earlier writes of this process left there; empty at first.
     """
-    changed = {
-        (durable.job, fact.checkpoint)
-        for durable, recorded in steps
-        for fact in recorded
-        if isinstance(fact, _CHANGES_CHECKPOINT)
-    }
-    rows = CheckpointRows(connection, changed)
+    rows = CheckpointRows(connection, unfinished)
     entries: list[dict[str, Any]] = []
     last: dict[JobName, FactWriter] = {}
     for durable, recorded in steps:
         last[durable.job] = writer = FactWriter(connection, rows, durable, at)
         entries += writer.write(recorded)
     job_rows = [writer.job_row() for writer in last.values()]
-    with together():
-        rows.flush()
-        _write_history(connection, entries)
-        if job_rows:
-            connection.execute(_WRITE_JOB, job_rows)
+    rows.flush()
+    _write_history(connection, entries)
+    _WRITE_JOB.run(connection, job_rows)
 
 
 class FactWriter:
@@ -136,8 +122,8 @@ class FactWriter:
             "restore_reason": after.restore.reason if after.restore is not None else None,
         }
         if after.unreadable:  # keep the pointer to the unreadable checkpoint
-            stored = self._connection.execute(_SELECT_POINTERS, {"j": self._job}).mappings().one()
-            pointers = {**pointers, "completed": stored["completed"]} if after.restore is not None else dict(stored)
+            (stored,) = _SELECT_POINTERS.rows(self._connection, {"j": self._job})
+            pointers = {**pointers, "completed": stored["completed"]} if after.restore is not None else stored
         row: dict[str, Any] = {
             "job": after.job,
             "status": after.status.value,
@@ -226,9 +212,9 @@ class FactWriter:
                 self._record_settlements(fact.checkpoint, fact.participant, proofs)
                 self._change(fact.checkpoint, **self._committables_now())
             case facts.JobForgotten():
-                self._rows.flush()
-                for table in (checkpoints, settlements, losses, generations, history):
-                    self._connection.execute(table.delete().where(table.c.job == self._job))
+                self._rows.forget(self._job)
+                for statement in _DELETE_ALL:
+                    statement.run(self._connection, [{"j": self._job}])
             case facts.InputSkipped():
                 without = f"without {fact.skipped}: {fact.reason}"
                 self._insert_by_hand(fact, base=fact.base, kind=CheckpointKind.SKIP, detail=without)
@@ -364,11 +350,11 @@ class FactWriter:
             "ended_at": ended_at,
             "detail": detail,
         }
-        self._connection.execute(_WRITE_GENERATION, {**row, "checksum": checksum(generations, row)})
+        _write_sealed(self._connection, generations, _WRITE_GENERATION, [row])
 
     def _end_generation(self, fact: facts.GenerationEnded) -> None:
         key = {"j": self._job, "n": fact.generation}
-        found = self._connection.execute(_SELECT_GENERATION, key).mappings().one_or_none()
+        found = next(iter(_SELECT_GENERATION.rows(self._connection, key)), None)
         if found is None or unsealed(generations, found):
             self._set_aside("generation", fact.generation)  # the history has how it ended
             return
@@ -389,7 +375,7 @@ class FactWriter:
             }
             for settlement in outcomes
         ]
-        self._write_sealed(settlements, _WRITE_SETTLEMENT, rows)
+        _write_sealed(self._connection, settlements, _WRITE_SETTLEMENT, rows)
 
     def _record_losses(self, fact: facts.LossSkipped) -> None:
         documents = {committable.slot: committable.document for committable in fact.committables}
@@ -409,22 +395,18 @@ class FactWriter:
             }
             for settlement in fact.settlements
         ]
-        self._write_sealed(losses, _WRITE_LOSS, rows)
-
-    def _write_sealed(self, table: Table, statement: Any, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self._connection.execute(statement, [{**row, "checksum": checksum(table, row)} for row in rows])
+        _write_sealed(self._connection, losses, _WRITE_LOSS, rows)
 
     def _acknowledge(self, fact: facts.LossAcknowledged) -> None:
         for slot in sorted(fact.slots):
             key = {"j": self._job, "n": fact.checkpoint, "p": fact.participant, "s": slot}
-            found = self._connection.execute(_SELECT_LOSS, key).mappings().one_or_none()
+            found = next(iter(_SELECT_LOSS.rows(self._connection, key)), None)
             if found is None:
                 self._set_aside("the loss of slot", slot)
                 continue
             row = {**found, "acknowledged_at": self._at, "acknowledgement": fact.reason}
             seal = found["checksum"] if unsealed(losses, found) else checksum(losses, row)  # damage must stay visible
-            self._connection.execute(_WRITE_LOSS, {**row, "checksum": seal})
+            _WRITE_LOSS.run(self._connection, [{**row, "checksum": seal}])
 
 
 def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[tuple[Note, int]]) -> None:
@@ -432,9 +414,12 @@ def write_notes(connection: Connection, job: JobName, at: int, notes: Iterable[t
     _write_history(connection, [{"job": job, "at": at, **entry_of_note(note, count)} for note, count in notes])
 
 
-def _write_history(connection: Connection, rows: Collection[Mapping[str, Any]]) -> None:
-    if rows:
-        connection.execute(_INSERT_HISTORY, [{**row, "checksum": checksum(history, row)} for row in rows])
+def _write_history(connection: Connection, rows: Iterable[Row]) -> None:
+    _write_sealed(connection, history, _INSERT_HISTORY, rows)
+
+
+def _write_sealed(connection: Connection, table: Table, statement: Statement, rows: Iterable[Row]) -> None:
+    statement.run(connection, [{**row, "checksum": checksum(table, row)} for row in rows])
 
 
 def _counts(parts: Collection[Snapshot]) -> dict[str, int]:

@@ -1,0 +1,41 @@
+"""The statements of a write, passed to the database's driver directly: SQLAlchemy takes longer to prepare an execution
+than the database to run it. It compiles each statement once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection
+from sqlalchemy.sql.expression import ClauseElement
+
+__all__ = ["Row", "Statement"]
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+class Statement:
+    """Runs on the caller's connection, in its transaction, with parameters by name."""
+
+    def __init__(self, clause: ClauseElement) -> None:
+        self._clause = clause
+        self._texts: dict[tuple[str, ...], str] = {}
+
+    def run(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Run it once for each row; all have the same columns in the same order."""
+        if rows:
+            connection.connection.cursor().executemany(self._text(connection, rows[0]), rows)
+
+    def rows(self, connection: Connection, parameters: Row) -> list[dict[str, Any]]:
+        """Return what it selects, by the names of the columns."""
+        cursor = connection.connection.cursor()
+        cursor.execute(self._text(connection, parameters), parameters)
+        found = cursor.fetchall()
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def _text(self, connection: Connection, parameters: Row) -> str:
+        key = (connection.dialect.name, *parameters)
+        text = self._texts.get(key)
+        if text is None:
+            compiled = self._clause.compile(dialect=connection.dialect, column_keys=list(parameters))
+            text = self._texts[key] = str(compiled)
+        return text
