@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 from onceward.coordinator.errors import StoreError
@@ -244,8 +245,8 @@ class Engine:
     def chores(self, now: float, most: int) -> Sequence[tuple[Chores, int]]:
         """Take the due chores, to pass to :meth:`do`, each with the number of checkpoints to retain."""
         self._require_store()
-        taken = (self._housekeeping.take(now) for _ in range(most))
-        return [(one, self._retained(one.job)) for one in taken if one is not None]
+        taken = islice(iter(lambda: self._housekeeping.take(now), None), most)
+        return [(one, self._retained(one.job)) for one in taken]
 
     def _retained(self, job: JobName) -> int:
         durable = self._states[job].durable
