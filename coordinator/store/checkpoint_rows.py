@@ -41,7 +41,7 @@ class CheckpointRows:
     def _clear(self) -> None:
         self._new: set[Key] = set()
         self._replaced: set[Key] = set()
-        self._changes: dict[Key, dict[str, Any]] = {}
+        self._changed: set[Key] = set()
         self._deleted: list[Key] = []
 
     def insert(self, row: Mapping[str, Any]) -> None:
@@ -59,12 +59,12 @@ class CheckpointRows:
             return False
         row.update(changes)
         row["checksum"] = checksum(checkpoints, row)
-        self._changes.setdefault(key, {}).update(changes)
+        self._changed.add(key)
         return True
 
     def delete(self, key: Key) -> None:
         self._rows.pop(key, None)
-        self._changes.pop(key, None)
+        self._changed.discard(key)
         if key in self._new:
             self._new.discard(key)
         else:
@@ -82,15 +82,15 @@ class CheckpointRows:
         _DELETE.run(connection, [{"j": job, "n": number} for job, number in self._deleted])
         _INSERT.run(connection, [self._rows[key] for key in sorted(self._new)])
         _REPLACE.run(connection, [self._rows[key] for key in sorted(self._replaced)])
-        # Rows with the same columns share a statement.
+        # All that is known of a row, so that damage since its last write is repaired.
+        # Rows with the same columns, which have snapshots or not, share a statement.
         alike: dict[frozenset[str], list[dict[str, Any]]] = {}
-        for (job, number), changes in self._changes.items():
-            if (job, number) not in whole:
-                values = {**changes, "checksum": self._rows[job, number]["checksum"]}
-                alike.setdefault(frozenset(values), []).append({"j": job, "n": number, **values})
+        for job, number in sorted(self._changed - whole):
+            row = self._rows[job, number]
+            alike.setdefault(frozenset(row), []).append({"j": job, "n": number, **row})
         for rows in alike.values():
             _UPDATE.run(connection, rows)
-        for key in whole | self._changes.keys():
+        for key in whole | self._changed:
             row = self._rows[key]
             if row["state"] in _OPEN:
                 row.pop("snapshots", None)

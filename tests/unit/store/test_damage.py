@@ -463,6 +463,23 @@ def test_a_record_that_is_damaged_before_it_is_changed_is_written_again_from_mem
         assert store.load_jobs() == [job.durable]
 
 
+def test_a_record_that_is_damaged_between_its_decision_and_its_settling_is_repaired(store: Store, place: Place) -> None:
+    job = three_checkpoints(store)
+    job.open()
+    job.trigger()
+    job.complete()
+    database = store._database.connection  # nothing else reaches the file while the store is open
+    with database.begin():
+        database.exec_driver_sql("UPDATE checkpoints SET waited = 1 WHERE checkpoint = 4")
+    job.settle()
+    store.close()
+    with closing(place.open()) as store:
+        assert store.load_jobs() == [job.durable]
+        details = details_of(store, 4)
+        assert (details.summary.state, details.summary.waited) == (CheckpointState.SETTLED, timedelta())
+        assert details.snapshots == snapshots(4)
+
+
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_savepoint_whose_record_is_damaged_is_released_as_it_was(store: Store, place: Place, settled: bool) -> None:
     job = StoredJob(store)
