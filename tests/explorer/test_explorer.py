@@ -36,6 +36,7 @@ SMALLER = WORLDS | {
     "copies that lack an abort": replace(WORLDS["copies that lack an abort"], generations=1),
     "copies of orphans": replace(WORLDS["copies of orphans"], generations=2),
     "leaders of copies": replace(WORLDS["leaders of copies"], generations=1),
+    "leaders of copies after a restart": replace(WORLDS["leaders of copies after a restart"], checkpoints=1),
 }
 """The worlds of `make explore` with fewer faults: they have a small part of its states."""
 TINY = Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0)

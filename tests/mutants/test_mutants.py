@@ -43,6 +43,7 @@ _HUNTERS: dict[str, Callable[[str], Report]] = {"mutant": hunt_mutant, "hunt": h
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_broken_product_is_found_out_by_name(mutant: str, reports: Waiting) -> None:
     report = reports("mutant", mutant)
