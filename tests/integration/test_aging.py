@@ -74,7 +74,7 @@ def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lo
             max_offsets_per_checkpoint=90,
             adaptive=False,
         ),
-        sink=LateSink(topics.servers, topic=sink, transaction_timeout="5s"),
+        sink=LateSink(topics.servers, topic=sink, transaction_timeout="15s"),
         settings=CheckpointSettings(interval="100ms"),
         state_dir=tmp_path / "state",
     ).run()
