@@ -23,7 +23,7 @@ from tests.support.harness import Armed
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, at_point
 from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat
-from tests.support.processes import Process, descendants, stands_still
+from tests.support.processes import Process, descendants, halt, stands_still
 from tests.support.schedules import Kill, Outcome, Schedule
 from tests.support.waiting import wait_until
 
@@ -189,7 +189,7 @@ def _standing_still(database: LocalPostgres) -> Iterator[None]:
     assert database.pid is not None
     stopped = [database.pid]
     try:
-        os.kill(database.pid, SIGSTOP)  # first, so that it starts no others
+        halt(database.pid)  # first, so that it starts no others
         for child, _ in descendants(database.pid):
             with suppress(ProcessLookupError):
                 os.kill(child, SIGSTOP)

@@ -13,7 +13,7 @@ from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses, bounded
+from tests.support.processes import JobProcesses, bounded, halt
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
     with JobProcesses(tmp_path, job, topics.servers, source, sink, source_options=bounded(20)) as here:
         driver = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2:stop"])
         asleep(driver)
-        os.kill(brokers.pids[quiet], signal.SIGSTOP)
+        halt(brokers.pids[quiet])
         try:
             driver.send(signal.SIGCONT)
             here.wait_for_event("settled", driver, count=2)

@@ -14,7 +14,7 @@ from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
-from tests.support.processes import JobProcesses, Process
+from tests.support.processes import JobProcesses, Process, halt
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -60,7 +60,7 @@ def test_jobs_continue_soon_after_a_paused_broker_returns(broker: LocalKafka, tm
             asleep(driver)
         pids = list(broker.pids.values())
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            halt(pid)
         for _, driver in jobs:
             driver.send(signal.SIGCONT)
         time.sleep(OUTAGE_S)  # the duration of the fault, not a wait

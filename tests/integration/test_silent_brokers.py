@@ -22,6 +22,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.executor import producers
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
+from tests.support.processes import halt
 from tests.support.sink_job import QUICK, SinkJob, batch
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -53,8 +54,8 @@ def test_every_request_of_source_and_sink_ends_while_the_broker_is_silent(
     with ExitStack() as stack:
         questions = {**_of_a_source(stack, topics, read), **_of_a_sink(stack, topics, written)}
         for pid in broker.pids.values():
-            os.kill(pid, signal.SIGSTOP)
             stack.callback(os.kill, pid, signal.SIGCONT)
+            halt(pid)
         answers = _ask(questions)
     # These two retry until their caller gives up.
     assert answers.pop("committer.commit") == []

@@ -11,7 +11,7 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.protocol.status import JobStatus
 from tests.integration.test_orphans import coordinator, job_in, log, quick_world, readers_wait
-from tests.support.processes import JobProcesses, Process, armed_with, free_address
+from tests.support.processes import JobProcesses, Process, armed_with, free_address, stands_still
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until
 
@@ -32,12 +32,8 @@ def here(topics: Topics, job: str, tmp_path: Path) -> Iterator[JobProcesses]:
         yield here
 
 
-def stands_still(process: Process) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-
-
 def asleep(process: Process) -> Process:
-    wait_until(lambda: not process.running or stands_still(process), "the process reaches its point", 120)
+    wait_until(lambda: not process.running or stands_still(process.pid), "the process reaches its point", 120)
     assert process.running, process.tail()
     return process
 

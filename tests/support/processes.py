@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,12 @@ class Process(ManagedProcess):
     @property
     def running(self) -> bool:
         return self.exit_code is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; after SIGSTOP, wait until the process stands still."""
+        super().send(number)
+        if number == signal.SIGSTOP:
+            wait_until(lambda: not self.running or stands_still(self.pid), f"{self.name} stands still")
 
     def wait(self, limit_s: float = 120.0) -> int:
         """Return its exit code; 128 + n after signal n."""
@@ -257,10 +264,17 @@ def exists(pid: int) -> bool:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether the process is stopped by SIGSTOP."""
+    """Whether SIGSTOP has stopped every thread of the process."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        states = {task.read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").glob("*/stat")}
+        return states == {"T"}
     return False
+
+
+def halt(pid: int) -> None:
+    """Stop a process. On a busy machine its threads run, and answer, for 20 ms after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: stands_still(pid), f"process {pid} stands still")
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:

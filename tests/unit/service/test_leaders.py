@@ -30,6 +30,7 @@ from onceward.coordinator.v1 import operators_pb2 as pb
 from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
 from onceward.coordinator.wire.lead import LEADER, LIVE, READY, TERM
 from tests.support.places import Place, postgres_place
+from tests.support.processes import halt
 from tests.support.scraped import Scraped, scrape
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
@@ -205,7 +206,7 @@ def _seconds(took: float) -> str:
 def test_a_paused_leader_is_replaced_and_writes_nothing_when_it_wakes(pair: Pair, record_property: Measured) -> None:
     pair.drive()
     leader, term = pair.leader(), pair.term()
-    os.kill(leader.pid, signal.SIGSTOP)
+    halt(leader.pid)
     try:
         record_property("leader paused, until every job decided again", _seconds(pair.wait_for_decisions()))
     finally:

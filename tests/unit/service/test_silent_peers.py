@@ -17,6 +17,7 @@ from onceward.coordinator.links import Links
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
+from tests.support.processes import halt
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess
 from tests.support.waiting import wait_until
 
@@ -47,7 +48,7 @@ def test_a_silent_driver_is_noticed_within_15_seconds(tmp_path: Path, job: str) 
         with OperatorClient(process.address) as people:
             wait_until(lambda: [one.job for one in people.jobs()] == [job], "the driver has opened the job")
             wait_until(lambda: people.describe(JobName(job)).connected, "its stream is there")
-            os.kill(driver.pid, signal.SIGSTOP)
+            halt(driver.pid)
             took = since(
                 time.monotonic(), lambda: not people.describe(JobName(job)).connected, "the stream counts as lost"
             )
@@ -67,7 +68,7 @@ def test_a_silent_coordinator_is_noticed_within_15_seconds(tmp_path: Path, job: 
             instructions: list[object] = []
             session.start_watch(instructions.append)
             wait_until(lambda: instructions, "the first trigger arrives")
-            os.kill(process.pid, signal.SIGSTOP)
+            halt(process.pid)
             took = since(time.monotonic(), links.troubles, "the stream counts as lost")
             assert took < LIMIT_S
             os.kill(process.pid, signal.SIGCONT)
