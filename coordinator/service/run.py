@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -88,6 +89,13 @@ def _give_memory_back() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc only
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAX_MESSAGE_BYTES)
+
+
+def _spare_collections() -> None:
+    """Keep what is loaded by now out of the garbage collector: it lives as long as the process, and each full collection
+    would stop the loop for longer to look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _free(path: Path) -> None:
@@ -244,6 +252,7 @@ class _Process:
     def _announce_once(self, store: Store | None) -> None:
         if self._announce is not None:
             announce, self._announce = self._announce, None
+            _spare_collections()
             announce(self._address, store)
 
     async def _pause(self) -> None:
