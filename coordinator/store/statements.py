@@ -32,6 +32,10 @@ class Statement:
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found]
 
+    def first(self, connection: Connection, parameters: Row) -> dict[str, Any] | None:
+        """Return the first row that it selects, if there is one."""
+        return next(iter(self.rows(connection, parameters)), None)
+
     def _text(self, connection: Connection, parameters: Row) -> str:
         key = (connection.dialect.name, *parameters)
         text = self._texts.get(key)

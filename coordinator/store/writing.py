@@ -354,7 +354,7 @@ class FactWriter:
 
     def _end_generation(self, fact: facts.GenerationEnded) -> None:
         key = {"j": self._job, "n": fact.generation}
-        found = next(iter(_SELECT_GENERATION.rows(self._connection, key)), None)
+        found = _SELECT_GENERATION.first(self._connection, key)
         if found is None or unsealed(generations, found):
             self._set_aside("generation", fact.generation)  # the history has how it ended
             return
@@ -400,7 +400,7 @@ class FactWriter:
     def _acknowledge(self, fact: facts.LossAcknowledged) -> None:
         for slot in sorted(fact.slots):
             key = {"j": self._job, "n": fact.checkpoint, "p": fact.participant, "s": slot}
-            found = next(iter(_SELECT_LOSS.rows(self._connection, key)), None)
+            found = _SELECT_LOSS.first(self._connection, key)
             if found is None:
                 self._set_aside("the loss of slot", slot)
                 continue
