@@ -20,9 +20,11 @@ __all__ = ["KafkaFollowing"]
 
 _KAFKA_LOG = logger("onceward.kafka")
 
-_FETCH_WAITS = 2
-"""Fetches that may wait in one interval: each waits for half of it, or for enough records."""
-_FETCH_WAIT_MS = (2, 100)
+_FETCH_WAITS = 8
+"""Fetches that may wait in one interval: each waits for that part of it, or for enough records. A cut misses the
+records of the fetch that waits."""
+_FETCH_WAIT_MS = (12, 100)
+"""A shorter wait costs more CPU than it saves time (benchmarks/RESULTS.md)."""
 _FETCH_BYTES = 256 * 1024
 
 
