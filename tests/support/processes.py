@@ -272,7 +272,7 @@ def stands_still(pid: int) -> bool:
 
 
 def halt(pid: int) -> None:
-    """Stop a process. On a busy machine its threads run, and answer, for 20 ms after the signal."""
+    """Stop a process. On a busy machine its threads run, and answer, for up to 20 ms after the signal."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: stands_still(pid), f"process {pid} stands still")
 

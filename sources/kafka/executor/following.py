@@ -20,11 +20,6 @@ __all__ = ["KafkaFollowing"]
 
 _KAFKA_LOG = logger("onceward.kafka")
 
-_FETCH_WAITS = 8
-"""Fetches that may wait in one interval: each waits for that part of it, or for enough records. A cut misses the
-records of the fetch that waits."""
-_FETCH_WAIT_MS = (12, 100)
-"""A shorter wait costs more CPU than it saves time (benchmarks/RESULTS.md)."""
 _FETCH_BYTES = 256 * 1024
 
 
@@ -40,9 +35,8 @@ class KafkaFollowing:
         self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[[], None]
     ) -> KafkaFollower:
         """See :data:`SplitFollower`. ``split`` may have ``allowed``, as :meth:`KafkaFollower.cut`."""
-        wait = int(1000 * pace["interval"] / _FETCH_WAITS)
-        low, high = _FETCH_WAIT_MS
-        tuned = {"fetch.wait.max.ms": str(max(low, min(high, wait))), "fetch.min.bytes": str(_FETCH_BYTES)}
+        wait_ms = _fetch_wait_ms(1000 * pace["interval"])
+        tuned = {"fetch.wait.max.ms": str(wait_ms), "fetch.min.bytes": str(_FETCH_BYTES)}
         schema, allowed = schema_of(self.reader.names), split.get("allowed")
         ranges = [Followed(Range.of(each, schema, columns)) for each in ranges_of(split)]
         limited = self.rate is not None or allowed is not None
@@ -56,3 +50,9 @@ class KafkaFollowing:
         rate = None if self.rate is None else RateLimit(self.rate, interval=pace["interval"], begin=1.0)
         allowances = Allowances(shares, rate)
         return LimitedFollower(consumer, ranges, self.reader, allowances, hold=pace["hold"], news=news)
+
+
+def _fetch_wait_ms(interval_ms: float) -> int:
+    """Return how long a fetch may wait for enough records: half of a short interval, an eighth of a long one. Each
+    fetch costs CPU, but a cut misses the records of the fetch that waits."""
+    return int(max(2, min(interval_ms / 2, max(12, interval_ms / 8), 100)))
