@@ -280,11 +280,11 @@ class TaskGroup:
                 seat.over = True
             self._lock.notify_all()
             seats = list(self._seats.values())
+        self._changed()
         if flushed is not None:
             for each in seats:
                 with contextlib.suppress(LinkLostError):  # its listener notices
                     each.link.send({"flushed": flushed})
-        self._changed()
 
 
 def _listen_on(bind: tuple[str, int], *, backlog: int) -> socket.socket:

@@ -21,7 +21,7 @@ from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, 
 from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
-from onceward.sinks.kafka.control.recent import RecentAnswers
+from onceward.sinks.kafka.control.recent import RecentPreCommits
 from onceward.sinks.kafka.control.settling import LOOK_INTERVAL_S, Settling, judgements
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ControlPlaneError
@@ -45,15 +45,15 @@ class KafkaCommitter(Committer):
         controls: Iterable[ControlPlane] = (),
         clock: Clock | None = None,
         generation: Callable[[], int | None] = lambda: None,
-        recent: Callable[[], RecentAnswers | None] = lambda: None,
+        recent: RecentPreCommits | None = None,
     ) -> None:
         """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
         `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
-        `recent` returns what this process last asked for in a pre-commit.
+        `recent`: what this process asked in its last pre-commits.
         """
         self._generation = generation
-        self._recent = recent
+        self._recent = recent or RecentPreCommits()
         self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
         self._controls = [*controls, *self._owned]
         self._clock = clock or Clock()
@@ -74,7 +74,8 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable or not the
         author's."""
         handles = [KafkaCommittable.own(committable, author) for committable in committables]
-        return Settling(self._controls, handles, self._clock, give_up, self._recent()).run()
+        recent = self._recent.of(handles[0].checkpoint) if handles else None
+        return Settling(self._controls, handles, self._clock, give_up, recent).run()
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         """See :meth:`Committer.abort`.

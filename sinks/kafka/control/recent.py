@@ -1,24 +1,41 @@
-"""Answers of a pre-commit that a commit by the same process need not ask for again."""
+"""Answers of the brokers that a commit by the same process need not ask for again: none is older than a second."""
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.protocol.values import CheckpointId
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
-__all__ = ["KnownPlaces", "RecentAnswers"]
+__all__ = ["KnownPlaces", "Lately", "LookedAhead", "RecentAnswers", "RecentPreCommits"]
+
+T = TypeVar("T")
 
 _FRESH_S = 1.0
 """A decision takes milliseconds. After a longer wait, brokers may have failed over."""
-
-
+_REUSED_S = 0.5
+"""Less than that, so that an answer is still fresh at the commit."""
 _PLACES_S = 5.0
 """Coordinators move when brokers fail, which is rare, and a refused request finds the new one."""
+
+
+class Lately(Generic[T]):
+    """One answer, reused for a while. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, T] | None = None
+
+    def at(self, now: float) -> tuple[float, T] | None:
+        """Return when it was asked, in monotonic seconds, and the answer; None if it must be asked."""
+        return self._last if self._last is not None and now - self._last[0] <= _REUSED_S else None
+
+    def learn(self, asked: float, answer: T) -> None:
+        self._last = asked, answer
 
 
 class KnownPlaces:
@@ -52,7 +69,7 @@ class LookedAhead:
     """What a commit must know of the brokers just before it."""
 
     asked: float
-    """When the requests were sent, in monotonic seconds."""
+    """When the oldest answer was asked, in monotonic seconds."""
     parts: Mapping[str, Parts]
     """By transactional id."""
     highest: Code
@@ -61,11 +78,11 @@ class LookedAhead:
 
 @dataclass(frozen=True, kw_only=True)
 class RecentAnswers:
-    """Where coordinators and leaders were a moment ago. If they have moved, brokers refuse, and a retry asks again."""
+    """Where coordinators and leaders were at a pre-commit."""
 
     control: ControlPlane
     asked: float
-    """When the requests were sent, in monotonic seconds."""
+    """When the oldest answer was asked, in monotonic seconds."""
     located: Mapping[str, Located]
     topics: Mapping[str, TopicFacts]
     handles: Sequence[KafkaCommittable] = ()
@@ -81,10 +98,6 @@ class RecentAnswers:
             for handle in handles
         )
 
-    def of(self, checkpoint: CheckpointId) -> bool:
-        """Whether they are of this checkpoint's pre-commit."""
-        return any(handle.checkpoint == checkpoint for handle in self.handles)
-
     def looking_ahead(self, handles: Sequence[KafkaCommittable]) -> tuple[Waves[dict[int, Parts]], Waves[Code]]:
         """What a commit of ``handles`` must ask besides, as operations; they do not fail."""
         return (
@@ -92,10 +105,20 @@ class RecentAnswers:
             Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in handles),
         )
 
-    def with_parts(self, parts: Mapping[int, Parts], highest: Code, asked: float) -> "RecentAnswers":
-        """Return these answers with those to :meth:`looking_ahead` about its own handles."""
+    def look_ahead(self, commit: Waves[Code], asked: float, versions: Lately[Code]) -> tuple[Code, "RecentAnswers"]:
+        """Run ``commit``, the last request of a claim, and ask beside it what a commit of all handles must know. Return
+        its result, and these answers with what was asked.
+
+        ``asked``: now. ``versions``: the last answer about the highest version of EndTxn."""
+        known = versions.at(asked)
+        reading, finding = self.looking_ahead(self.handles)
+        code, parts, highest = self.control.run(commit, reading, finding if known is None else _known(known[1]))
+        if known is not None:
+            asked = known[0]
+        elif not isinstance(highest, NoAnswer):
+            versions.learn(asked, highest)
         named = {handle.transaction.id: parts[handle.slot] for handle in self.handles}
-        return replace(self, ahead=LookedAhead(asked=asked, parts=named, highest=highest))
+        return code, replace(self, ahead=LookedAhead(asked=asked, parts=named, highest=highest))
 
     def looked_ahead(self, handles: Sequence[KafkaCommittable], now: float) -> tuple[Mapping[int, Parts], Code] | None:
         """Return the parts by slot and the highest version of EndTxn, if they were asked a moment ago."""
@@ -105,3 +128,28 @@ class RecentAnswers:
         if not all(handle.transaction.id in ahead.parts for handle in handles):
             return None
         return {handle.slot: ahead.parts[handle.transaction.id] for handle in handles}, ahead.highest
+
+
+def _known(answer: T) -> Waves[T]:
+    """Return ``answer`` without a request."""
+    yield from ()
+    return answer
+
+
+class RecentPreCommits:
+    """The answers of the last two pre-commits: the next checkpoint may be pre-committed before the last is committed.
+    Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_checkpoint: dict[int, RecentAnswers] = {}
+
+    def of(self, checkpoint: int) -> RecentAnswers | None:
+        with self._lock:
+            return self._by_checkpoint.get(checkpoint)
+
+    def put(self, checkpoint: int, answers: RecentAnswers) -> None:
+        with self._lock:
+            self._by_checkpoint[checkpoint] = answers
+            for old in sorted(self._by_checkpoint)[:-2]:
+                del self._by_checkpoint[old]

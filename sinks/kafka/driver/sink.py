@@ -31,7 +31,7 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
-from onceward.sinks.kafka.control.recent import KnownPlaces, RecentAnswers
+from onceward.sinks.kafka.control.recent import KnownPlaces, Lately, RecentAnswers, RecentPreCommits
 from onceward.sinks.kafka.control.transactions import Code, end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, replays
 from onceward.sinks.kafka.driver.precommit import (
@@ -130,7 +130,8 @@ class KafkaSink(Sink):
         """Topic ids when this process first owned the job."""
         self._tidied = False
         self._claim: claims.ClaimHolder | None = None
-        self._recent: RecentAnswers | None = None
+        self._recent = RecentPreCommits()
+        self._versions: Lately[Code] = Lately()
         self._places = KnownPlaces()
         self._listed = -math.inf
         """When the open transactions of the job were listed last, on the clock's monotonic time."""
@@ -184,6 +185,7 @@ class KafkaSink(Sink):
         self._listed = -math.inf
         self._tidied = False
         self._claim = None
+        self._versions = Lately()
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
@@ -234,8 +236,9 @@ class KafkaSink(Sink):
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair
         )
-        self._recent = RecentAnswers(
-            control=control, asked=asked, located=first.located, topics=first.topics, handles=handles
+        self._recent.put(
+            checkpoint,
+            RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics, handles=handles),
         )
         if first.listed is not None:
             self._listed = asked
@@ -284,7 +287,7 @@ class KafkaSink(Sink):
             controls=[control],
             clock=self._clock,
             generation=lambda: self._generation,
-            recent=lambda: self._recent,
+            recent=self._recent,
         )
 
     def read_claim(self) -> Claim | None:
@@ -305,14 +308,13 @@ class KafkaSink(Sink):
         """See :meth:`Sink.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
         if self._claim is None:
             raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
-        recent = self._recent
-        if recent is None or not recent.of(claim.completed):
+        recent = self._recent.of(claim.completed)
+        if recent is None:
             return self._claim.renew(claim, give_up)
 
         def run(commit: Waves[Code]) -> Code:
-            asked = self._clock.monotonic()
-            code, parts, highest = recent.control.run(commit, *recent.looking_ahead(recent.handles))
-            self._recent = recent.with_parts(parts, highest, asked)
+            code, known = recent.look_ahead(commit, self._clock.monotonic(), self._versions)
+            self._recent.put(claim.completed, known)
             return code
 
         return self._claim.renew(claim, give_up, run=run)

@@ -8,14 +8,14 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
-from onceward.coordinator.protocol.values import Outcome
+from onceward.coordinator.protocol.values import CheckpointId, Outcome
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind
-from onceward.sinks.kafka.control.recent import RecentAnswers
-from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, Waves
+from onceward.sinks.kafka.control.recent import Lately, RecentAnswers, RecentPreCommits
+from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
 from tests.support.kafka_model import Settings
@@ -82,14 +82,21 @@ def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) ->
 
 def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) -> RecentAnswers:
     """The same, with what was asked beside the claim."""
-    answers = recent(bench, handles)
-    return answers.with_parts(*bench.control.run(*answers.looking_ahead(handles)), asked)
+    return recent(bench, handles).look_ahead(claimed(), asked, Lately())[1]
+
+
+def claimed() -> Waves[Code]:
+    """The last request of a claim, answered."""
+    yield []
+    return 0
 
 
 def at(bench: Bench, now: float, answers: RecentAnswers) -> KafkaCommitter:
     """A committer at ``now``, in the process of the pre-commit."""
     clock = Clock(wait=bench.wait, monotonic=lambda: now)
-    return KafkaCommitter(controls=[bench.control], clock=clock, recent=lambda: answers)
+    made = RecentPreCommits()
+    made.put(answers.handles[0].checkpoint, answers)
+    return KafkaCommitter(controls=[bench.control], clock=clock, recent=made)
 
 
 def test_a_commit_right_after_the_pre_commit_does_not_ask_again_who_coordinates_and_leads(bench: Bench) -> None:
@@ -129,6 +136,26 @@ def test_a_commit_right_after_the_claim_does_not_ask_again_what_was_asked_beside
     settled = made.commit(author(), [handle.to_committable() for handle in handles])
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     assert Counter(type(call.request).__name__ for call in bench.transport.sent[before:]) == expected
+
+
+def test_the_version_of_the_end_is_asked_at_most_every_half_second(bench: Bench) -> None:
+    answers, versions = recent(bench, pending(bench, 2)), Lately[Code]()
+    for now, asked_at in ((0.0, 0.0), (0.4, 0.0), (0.6, 0.6)):
+        bench.transport.sent.clear()
+        code, found = answers.look_ahead(claimed(), now, versions)
+        ahead = found.ahead
+        assert code == 0
+        assert ahead is not None
+        assert ahead.asked == asked_at, "a commit must know how old the oldest answer is"
+        sent = {type(call.request).__name__ for call in bench.transport.sent}
+        assert sent == {"DescribeProducersRequest"} | ({"ApiVersionsRequest"} if asked_at == now else set())
+
+
+def test_answers_of_the_last_two_pre_commits_are_kept(bench: Bench) -> None:
+    kept, answers = RecentPreCommits(), recent(bench, pending(bench, 1))
+    for checkpoint in (7, 8, 9):
+        kept.put(CheckpointId(checkpoint), answers)
+    assert [kept.of(CheckpointId(checkpoint)) is answers for checkpoint in (7, 8, 9)] == [False, True, True]
 
 
 def test_a_part_that_was_missing_beside_the_claim_is_not_committed(bench: Bench) -> None:
