@@ -131,6 +131,7 @@ class CheckpointRunner:
                 case Verdict.TOO_LATE if reply.decision is Decision.COMPLETED:
                     pass
                 case Verdict.TOO_LATE | Verdict.EXPIRED | Verdict.CONFLICT if reply.decision is Decision.ABORTED:
+                    self._mailbox.require_undecided(checkpoint)
                     self._abandon(checkpoint, reply.detail or reply.verdict.value)
                     return
                 case _:

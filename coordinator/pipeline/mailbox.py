@@ -48,12 +48,15 @@ class Mailbox:
         It can only grow: raises HaltedError when the coordinator has named a newer one before.
         """
         if checkpoint < self._completed:
-            raise HaltedError(
-                f"The coordinator names {checkpoint} as the newest completed checkpoint, and named {self._completed} "
-                "before: its store was replaced by an older copy. This driver reads and writes nothing more; what is "
-                "decided stays open for the newest store. Stop the coordinator and put the newest store back."
+            raise _older_copy(
+                f"names {checkpoint} as the newest completed checkpoint, and named {self._completed} before"
             )
         self._completed = checkpoint
+
+    def require_undecided(self, checkpoint: CheckpointId) -> None:
+        """Raise HaltedError if the coordinator, which has aborted ``checkpoint``, named it as completed before."""
+        if checkpoint <= self._completed:
+            raise _older_copy(f"has aborted checkpoint {checkpoint}, and named it as completed before")
 
     @property
     def completed(self) -> CheckpointId:
@@ -201,3 +204,10 @@ class Mailbox:
             or self._replay is not None
             or (self._abort is not None and self._abort.checkpoint > self._handled_abort)
         )
+
+
+def _older_copy(what: str) -> HaltedError:
+    return HaltedError(
+        f"The coordinator {what}: its store was replaced by an older copy. This driver reads and writes nothing more; "
+        "what is decided stays open for the newest store. Stop the coordinator and put the newest store back."
+    )

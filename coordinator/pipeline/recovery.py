@@ -51,6 +51,7 @@ class Recovery:
             generation=self._session.generation,
             completed=completed.id if completed is not None else NO_CHECKPOINT,
             holder=self._session.driver,
+            amendment=completed.amendment if completed is not None else 0,
         )
         m.sink.take_claim(claim, self._seen)
 

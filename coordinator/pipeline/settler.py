@@ -129,7 +129,7 @@ class Settler:
         """Prepare the claim of ``checkpoint`` while its Spark job runs: it counts only if the checkpoint completes."""
         with self._lock:
             if not self._closing:
-                claim = self._claim(checkpoint)
+                claim = self._claim(checkpoint, 0)
                 self._worker.submit(lambda: self._safely(checkpoint, lambda: self._sink.prepare_claim(claim)))
 
     def work(self, checkpoint: CheckpointId) -> Work | None:
@@ -238,8 +238,9 @@ class Settler:
         turn = (checkpoint, amendment)
         if turn not in self._settlements:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
-            # Renew before the commits: from now on, a copy of the store that does not know this checkpoint is rejected.
-            if not self._renew_claim(checkpoint):
+            # Renew before the commits: from now on, a copy of the store that does not know this checkpoint, or what
+            # replaced its lost slots, is rejected.
+            if not self._renew_claim(checkpoint, amendment):
                 return  # leaving
             kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
@@ -282,20 +283,21 @@ class Settler:
         if self._traces is not None and committed:
             self._traces.settled(checkpoint, seconds=settled - decided, transactions=len(committed))
         if not work.committables:  # its claim was not renewed before: there were no commits
-            self._renew_claim(checkpoint)
+            self._renew_claim(checkpoint, work.amendment)
         if work.positions is not None:
             self._source.mirror(work.positions)
 
-    def _claim(self, checkpoint: CheckpointId) -> Claim:
+    def _claim(self, checkpoint: CheckpointId, amendment: int) -> Claim:
         return Claim(
             store_id=self._session.grant.store_id,
             generation=self._session.generation,
             completed=checkpoint,
             holder=self._session.driver,
+            amendment=amendment,
         )
 
-    def _renew_claim(self, checkpoint: CheckpointId) -> bool:
-        return self._sink.renew_claim(self._claim(checkpoint), give_up=self._leaving)
+    def _renew_claim(self, checkpoint: CheckpointId, amendment: int) -> bool:
+        return self._sink.renew_claim(self._claim(checkpoint, amendment), give_up=self._leaving)
 
     def _leaving(self) -> bool:
         self._on_wait()

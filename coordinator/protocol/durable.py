@@ -133,6 +133,11 @@ class Durable:
         return self.completed.id if self.completed else NO_CHECKPOINT
 
     @property
+    def amendment(self) -> int:
+        """Of the newest completed checkpoint."""
+        return self.completed.amendment if self.completed else 0
+
+    @property
     def settled(self) -> bool:
         """True when no completed checkpoint waits for its commits. False when the newest completed checkpoint cannot be
         read."""

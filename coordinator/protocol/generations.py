@@ -279,7 +279,7 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
 
 def _adopts(durable: Durable, claim: Claim | None) -> bool:
     """True when a person permitted the job to continue from this store although ``claim`` rules it out."""
-    return claim is not None and durable.adoption == replace(claim, holder="")
+    return claim is not None and durable.adoption == replace(claim, holder="", amendment=0)
 
 
 def claim_refusal(durable: Durable, claim: Claim) -> str | None:
@@ -306,6 +306,12 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
             f"the sink's cluster has seen generation {claim.generation} and checkpoint {claim.completed} of job "
             f"{durable.job}, this store only generation {durable.generation} and checkpoint {newest}: it is "
             f"an old copy. Going on from it would write records twice. Restore the newest store; {adopt}"
+        )
+    if claim.completed == durable.base and claim.amendment > durable.amendment:
+        return (
+            f"the sink's cluster has seen lost slots of checkpoint {claim.completed} of job {durable.job} replaced "
+            f"{claim.amendment} times, this store only {durable.amendment} times: it is an old copy. Going on from it "
+            f"would write their records twice. Restore the newest store; {adopt}"
         )
     return None
 

@@ -132,7 +132,7 @@ def permit_takeover(state: JobState, event: PermitTakeover) -> tuple[JobState, R
 
 def permit_adoption(state: JobState, event: PermitAdoption) -> tuple[JobState, Ready]:
     """Let a driver open the job although it finds this claim. Valid for a job that is new to this store."""
-    claim = replace(event.claim, holder="")
+    claim = replace(event.claim, holder="", amendment=0)
     if state.durable.adoption == claim:
         return state, Ready(answer=_DUPLICATE)
     facts = (AdoptionPermitted(claim=claim, reason=event.reason),)

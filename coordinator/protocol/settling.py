@@ -37,7 +37,9 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
     if completed is None:
         return state, Ready(answer=refusal)
-    if event.amendment != completed.amendment:
+    if event.amendment > completed.amendment:
+        return state, _older_copy(completed, event.amendment)
+    if event.amendment < completed.amendment:
         detail = f"lost committables of checkpoint {completed.id} were replaced since (amendment {completed.amendment})"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
     given_up = _given_up(state, completed.id, event.participant)
@@ -71,7 +73,9 @@ def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
     if completed is None:
         return state, Ready(answer=refusal)
     recorded = tuple(c for c in completed.snapshots[event.participant].committables if c.slot in event.slots)
-    if event.amendment != completed.amendment:
+    if event.amendment > completed.amendment:
+        return state, _older_copy(completed, event.amendment)
+    if event.amendment < completed.amendment:
         if event.amendment == completed.amendment - 1 and recorded == event.committables:
             return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
         detail = f"checkpoint {completed.id} was amended since (amendment {completed.amendment})"
@@ -124,6 +128,14 @@ def _unsettled(
         detail = f"{participant} has nothing to settle in checkpoint {completed.id}"
         return None, Answer(verdict=Verdict.UNKNOWN_PARTICIPANT, detail=detail)
     return completed, _ACCEPTED
+
+
+def _older_copy(completed: CompletedCheckpoint, amendment: int) -> Ready:
+    detail = (
+        f"its driver knows amendment {amendment} of checkpoint {completed.id}, this store only {completed.amendment}: "
+        "an older copy was put back. Change nothing more and stop"
+    )
+    return Ready(answer=Answer(verdict=Verdict.FENCED, detail=detail))
 
 
 def settled_if_proved(state: JobState, now: float) -> Step:

@@ -197,6 +197,8 @@ class Claim:
     """The newest completed checkpoint when the claim was written. No newer checkpoint was committed by then."""
     holder: str = ""
     """Random token of the writer. Needed because two copies of one store may grant the same generation."""
+    amendment: int = 0
+    """That checkpoint's. No later replacement of its lost slots was committed by then."""
 
 
 @dataclass(frozen=True, kw_only=True)

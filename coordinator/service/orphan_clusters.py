@@ -96,6 +96,7 @@ class OrphanClusters:
             completed=self._durable.base,
             # an earlier release granted itself generations without a holder
             holder=self._durable.holders.get(self._generation) or secrets.token_hex(16),
+            amendment=self._durable.amendment,
         )
 
         def take(committer: Committer, _: str, cluster: str) -> None:

@@ -527,6 +527,7 @@ class Claim(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    AMENDMENT_FIELD_NUMBER: _builtins.int
     store_id: _builtins.str
     """Identifier of the coordinator's store; 1 to 128 characters."""
     generation: _builtins.int
@@ -535,6 +536,8 @@ class Claim(_message.Message):
     """The newest completed checkpoint when the claim was written; 0 for none. No newer checkpoint was committed by then."""
     holder: _builtins.str
     """The fingerprint of the secret of the driver that wrote it, or a random token of a coordinator; at most 128 characters."""
+    amendment: _builtins.int
+    """How many times lost slots of that checkpoint had been replaced; 0 for none."""
     def __init__(
         self,
         *,
@@ -542,10 +545,11 @@ class Claim(_message.Message):
         generation: _builtins.int = ...,
         completed: _builtins.int = ...,
         holder: _builtins.str = ...,
+        amendment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "generation", b"generation", "holder", b"holder", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendment", b"amendment", "completed", b"completed", "generation", b"generation", "holder", b"holder", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -276,7 +276,11 @@ def request_from_wire(message: operators.CheckpointRequest) -> Request:
 
 def claim_to_wire(value: Claim) -> pb.Claim:
     return pb.Claim(
-        store_id=value.store_id, generation=value.generation, completed=value.completed, holder=value.holder
+        store_id=value.store_id,
+        generation=value.generation,
+        completed=value.completed,
+        holder=value.holder,
+        amendment=value.amendment,
     )
 
 
@@ -286,6 +290,7 @@ def claim_from_wire(message: pb.Claim) -> Claim:
         generation=as_generation(message.generation),
         completed=as_base(message.completed, "completed"),
         holder=as_token(message.holder, "holder") if message.holder else "",
+        amendment=as_count(message.amendment, "amendment"),
     )
 
 

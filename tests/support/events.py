@@ -218,6 +218,7 @@ def _claim(options: list[str]) -> Claim | None:
         generation=Generation(int(generation)),
         completed=CheckpointId(int(completed)),
         holder=_after(options, "by") or "",
+        amendment=int(_after(options, "amendment") or 0),
     )
 
 

@@ -284,6 +284,7 @@ def _offset_commit(group: str, claim: Claim) -> dict[str, object]:
         "generation": claim.generation,
         "completed": claim.completed,
         "holder": claim.holder,
+        "amendment": claim.amendment,
     }
     partition = topic.TxnOffsetCommitRequestPartition(
         partition_index=RECEIPT_PARTITION,
@@ -346,6 +347,7 @@ def _parse(job: str, offset: Offset) -> Claim | None:
             generation=Generation(int(raw["generation"])),
             completed=CheckpointId(int(raw["completed"])),
             holder=str(raw["holder"]),
+            amendment=int(raw.get("amendment", 0)),  # earlier releases did not write it
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HaltedError(

@@ -61,7 +61,7 @@ DOCUMENT = Document(kind="test", version=2, body={"is": "it"})
 SNAPSHOT = Snapshot(positions=DOCUMENT, records=4, bytes=5, unchanged=True, next_at_once=True)
 COMMITTABLE = Committable(slot=2, document=DOCUMENT)
 SETTLEMENT = Settlement(slot=2, outcome=Outcome.LOST, evidence="an epoch too old")
-CLAIM = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(6), holder="d0")
+CLAIM = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(6), holder="d0", amendment=1)
 SETTINGS = CheckpointSettings(interval="3s", timeout="7min", lease="13s", orphan_grace="17s")
 MEMBERS = (
     Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="here", on_lost=OnLost.HALT),

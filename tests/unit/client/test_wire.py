@@ -188,7 +188,7 @@ def test_settlements_come_out_as_they_went_in(settlement: Settlement) -> None:
 
 @pytest.mark.parametrize("holder", ["", "d1"])
 def test_claims_come_out_as_they_went_in(holder: str) -> None:
-    claim = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(3), holder=holder)
+    claim = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(3), holder=holder, amendment=1)
     assert claim_from_wire(claim_to_wire(claim)) == claim
 
 

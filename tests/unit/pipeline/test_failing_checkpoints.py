@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
+from onceward.coordinator.errors import (
+    CheckpointFailedError,
+    ConfigurationError,
+    CoordinatorLostError,
+    HaltedError,
+    OncewardError,
+)
 from onceward.coordinator.pipeline.interfaces import Plan
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.runtime import Threads
@@ -447,6 +453,23 @@ def test_an_acknowledgement_that_comes_after_the_checkpoint_was_completed_change
     job = Failing(coordinator, until=4)
     assert job.generation.run() is CloseReason.STOPPED
     assert (job.committed, job.aborted) == ([2, 3, 4], [])
+
+
+def test_a_copy_of_the_store_that_has_aborted_a_completed_checkpoint_is_not_followed() -> None:
+    """The acknowledgement was sent twice: the first one completed the checkpoint, the second one reached the copy."""
+    coordinator = Coordinator()
+    acknowledge: Any = coordinator.acknowledge
+
+    def late(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
+        answers = acknowledge(checkpoint, *rest, **more)
+        return (Answer(verdict=Verdict.TOO_LATE, decision=Decision.ABORTED),) * 2 if checkpoint == 3 else answers
+
+    changed: Any = coordinator
+    changed.acknowledge = late
+    job = Failing(coordinator, until=4)
+    with pytest.raises(HaltedError, match=r"aborted checkpoint 3, .* older copy"):
+        job.generation.run()
+    assert job.aborted == []
 
 
 def test_a_base_that_the_driver_never_heard_of_ends_the_generation() -> None:

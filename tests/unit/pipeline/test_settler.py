@@ -172,6 +172,7 @@ def test_a_proved_outcome_is_neither_asked_again_nor_omitted() -> None:
     assert driver.reported[1:] == [{0: COMMITTED, 1: LOST, 2: COMMITTED}, {0: COMMITTED, 1: COMMITTED, 2: COMMITTED}]
     assert driver.shown == [(FIVE, [0, 1, 2])]
     assert driver.said == ["lost", "lost", "settled 5"]
+    assert driver.claimed == [replace(CLAIM, amendment=amendment) for amendment in (0, 1, 2)]
 
 
 def test_lost_slots_with_an_empty_replay_need_no_further_commit() -> None:

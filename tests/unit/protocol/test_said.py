@@ -50,6 +50,11 @@ def test_a_driver_of_a_halted_job_gets_the_cause_of_the_halt() -> None:
         (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1), holder="d9"), "another copy"),
         (Claim(store_id="store-a", generation=Generation(2), completed=CheckpointId(1), holder="d9"), "an old copy"),
         (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(2)), "only generation 1 and check"),
+        (
+            Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1), amendment=1),
+            "replaced 1 times",
+        ),
+        (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), amendment=1), ""),
         (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1), holder="d1"), ""),
         (Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0)), ""),
     ],

@@ -151,6 +151,22 @@ def test_an_unreadable_claim_counts_as_foreign_and_stays(bench: Bench, text: str
     assert kinds(bench) == []
 
 
+def test_a_claim_of_an_earlier_release_has_no_amendment(bench: Bench) -> None:
+    ids = bench.init("job.claim")
+    assert bench.receipt(ids, '{"version":2,"store":"ours","generation":1,"completed":1,"holder":"a"}') == 0
+    assert bench.end(ids) == 0
+    bench.wait(1)
+    assert claim_at(bench) == Claim(
+        store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a", amendment=0
+    )
+
+
+def test_a_claim_names_the_amendment(bench: Bench) -> None:
+    ours = held(bench)
+    assert ours.renew(replace(through(2), amendment=1))
+    assert claim_at(bench) == replace(through(2), amendment=1)
+
+
 # -- taking
 
 
