@@ -307,7 +307,7 @@ def claim_refusal(durable: Durable, claim: Claim) -> str | None:
             f"{durable.job}, this store only generation {durable.generation} and checkpoint {newest}: it is "
             f"an old copy. Going on from it would write records twice. Restore the newest store; {adopt}"
         )
-    if claim.completed == durable.base and claim.amendment > durable.amendment:
+    if claim.completed == newest and claim.amendment > durable.amendment and not durable.unreadable:
         return (
             f"the sink's cluster has seen lost slots of checkpoint {claim.completed} of job {durable.job} replaced "
             f"{claim.amendment} times, this store only {durable.amendment} times: it is an old copy. Going on from it "

@@ -29,6 +29,7 @@ from onceward.coordinator.protocol.values import (
 )
 from tests.support.documents import document
 from tests.support.running_job import SINK, Coordinator, Job
+from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_causes import IN_A_UDF
 
 
@@ -462,7 +463,10 @@ def test_a_copy_of_the_store_that_has_aborted_a_completed_checkpoint_is_not_foll
 
     def late(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
         answers = acknowledge(checkpoint, *rest, **more)
-        return (Answer(verdict=Verdict.TOO_LATE, decision=Decision.ABORTED),) * 2 if checkpoint == 3 else answers
+        if checkpoint != 3:
+            return answers
+        wait_until(lambda: job.generation._mailbox.completed == 3, "the driver knows that it is completed")
+        return (Answer(verdict=Verdict.TOO_LATE, decision=Decision.ABORTED),) * 2
 
     changed: Any = coordinator
     changed.acknowledge = late

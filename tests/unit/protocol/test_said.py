@@ -68,6 +68,7 @@ def test_with_an_unreadable_newest_checkpoint_a_claim_of_a_known_id_is_no_newer_
     durable = after(*BEGUN, "damage").state.durable
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(1))
     assert claim_refusal(durable, claim) is None
+    assert claim_refusal(durable, replace(claim, amendment=1)) is None, "its amendment cannot be read either"
     assert claim_refusal(durable, replace(claim, completed=CheckpointId(2))) is not None
 
 
