@@ -39,7 +39,7 @@ import onceward.sinks.kafka.executor.writer
 from onceward.coordinator.killpoints import KillPoint
 from tests.simulation import links
 from tests.simulation.seats import take_seat
-from tests.simulation.threads import SECRETS, THREADING, TIME, scheduler
+from tests.simulation.threads import NUMBERED_SECRETS, SECRETS, THREADING, TIME, scheduler
 
 __all__ = ["Hooks", "patched"]
 
@@ -84,6 +84,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         yield module, "time", TIME
     for module in (service.orphan_clusters, executor.writer):
         yield module, "secrets", SECRETS
+    yield service.orphan, "secrets", NUMBERED_SECRETS
     for module in (executor.delivery, executor.producers, staying.executor, staying.group):
         yield module, "time", TIME
     yield staying.executor, "connect", links.connect

@@ -68,6 +68,8 @@ class Scheduler:
     def __init__(self, random: Random) -> None:
         self.now = EPOCH
         self.random = random
+        self.tokens = 0
+        """Tokens that were numbered instead of drawn."""
         self.steps = 0
         self.running: Process | None = None
         """The process whose code is running; None outside of all processes."""

@@ -12,7 +12,7 @@ from tests.simulation.scheduler import Scheduler, Task
 
 T = TypeVar("T")
 
-__all__ = ["SECRETS", "THREADING", "TIME", "VirtualRuntime", "scheduler", "set_scheduler"]
+__all__ = ["NUMBERED_SECRETS", "SECRETS", "THREADING", "TIME", "VirtualRuntime", "scheduler", "set_scheduler"]
 
 _current: Scheduler | None = None
 
@@ -193,9 +193,20 @@ class VirtualSecrets:
         return f"{scheduler().random.getrandbits(size * 8):0{size * 2}x}"
 
 
+class NumberedSecrets:
+    """Tokens without a draw from the world's random numbers, which would change the worlds of all seeds."""
+
+    @staticmethod
+    def token_hex(size: int) -> str:
+        world = scheduler()
+        world.tokens += 1
+        return f"{world.tokens:0{size * 2}x}"
+
+
 THREADING = VirtualThreading()
 TIME = VirtualTime()
 SECRETS = VirtualSecrets()
+NUMBERED_SECRETS = NumberedSecrets()
 
 
 class VirtualWorker:
