@@ -21,7 +21,6 @@ from onceward.coordinator.protocol.status import Transition
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CompletedCheckpoint,
-    Generation,
     OnLost,
     Outcome,
     ParticipantName,
@@ -34,11 +33,9 @@ _ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
     """Record the outcomes of committables. The checkpoint is settled when every slot of every sink is proved
     committed."""
-    completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
+    completed, refusal = _unsettled(state, event)
     if completed is None:
         return state, Ready(answer=refusal)
-    if event.amendment > completed.amendment:
-        return state, _older_copy(completed, event.amendment)
     if event.amendment < completed.amendment:
         detail = f"lost committables of checkpoint {completed.id} were replaced since (amendment {completed.amendment})"
         return state, Ready(answer=Answer(verdict=Verdict.TOO_LATE, detail=detail))
@@ -69,12 +66,10 @@ def settle(state: JobState, event: Settle) -> tuple[JobState, Ready]:
 
 def amend(state: JobState, event: Amend) -> tuple[JobState, Ready]:
     """Replace lost slots by their replay: the new committables must be committed now."""
-    completed, refusal = _unsettled(state, event.generation, event.checkpoint, event.participant)
+    completed, refusal = _unsettled(state, event)
     if completed is None:
         return state, Ready(answer=refusal)
     recorded = tuple(c for c in completed.snapshots[event.participant].committables if c.slot in event.slots)
-    if event.amendment > completed.amendment:
-        return state, _older_copy(completed, event.amendment)
     if event.amendment < completed.amendment:
         if event.amendment == completed.amendment - 1 and recorded == event.committables:
             return state, Ready(answer=Answer(verdict=Verdict.DUPLICATE))
@@ -108,12 +103,11 @@ def decline_replay(state: JobState, event: Decline) -> tuple[JobState, Ready] | 
     return _halt(state, event.now, completed.id, event.participant, (), reason)
 
 
-def _unsettled(
-    state: JobState, generation: Generation, checkpoint: CheckpointId, participant: ParticipantName
-) -> tuple[CompletedCheckpoint | None, Answer]:
+def _unsettled(state: JobState, event: Settle | Amend) -> tuple[CompletedCheckpoint | None, Answer]:
     """The completed checkpoint that the call names, or the answer why it cannot be settled now."""
-    if not may_report(state, generation):
-        return None, fenced_answer(state.durable, generation)
+    checkpoint, participant = event.checkpoint, event.participant
+    if not may_report(state, event.generation):
+        return None, fenced_answer(state.durable, event.generation)
     completed = state.durable.completed
     if checkpoint > state.durable.last_id or checkpoint < 1:
         detail = f"checkpoint {checkpoint} was never triggered"
@@ -127,15 +121,13 @@ def _unsettled(
     if snapshot is None or not snapshot.committables:
         detail = f"{participant} has nothing to settle in checkpoint {completed.id}"
         return None, Answer(verdict=Verdict.UNKNOWN_PARTICIPANT, detail=detail)
+    if event.amendment > completed.amendment:
+        detail = (
+            f"its driver knows amendment {event.amendment} of checkpoint {completed.id}, this store only "
+            f"{completed.amendment}: an older copy was put back. Change nothing more and stop"
+        )
+        return None, Answer(verdict=Verdict.FENCED, detail=detail)
     return completed, _ACCEPTED
-
-
-def _older_copy(completed: CompletedCheckpoint, amendment: int) -> Ready:
-    detail = (
-        f"its driver knows amendment {amendment} of checkpoint {completed.id}, this store only {completed.amendment}: "
-        "an older copy was put back. Change nothing more and stop"
-    )
-    return Ready(answer=Answer(verdict=Verdict.FENCED, detail=detail))
 
 
 def settled_if_proved(state: JobState, now: float) -> Step:

@@ -12,7 +12,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, No
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
-__all__ = ["KnownPlaces", "Lately", "LookedAhead", "RecentAnswers", "RecentPreCommits"]
+__all__ = ["KnownPlaces", "Lately", "RecentAnswers", "RecentPreCommits"]
 
 T = TypeVar("T")
 
