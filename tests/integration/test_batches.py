@@ -44,6 +44,11 @@ def text(values: list[str]) -> pa.RecordBatch:
 def test_the_function_sees_the_sources_columns_and_its_output_is_written_once(bench: Bench) -> None:
     bench.fill(0, 500)
     topic = bench.source
+    bench.topics.configure(topic, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
+    # at an even offset; microseconds do not hold its time
+    producer.produce(topic, b"far", partition=0, timestamp=2**63 // 1000 + 1)
+    assert producer.flush(30) == 0
 
     def even(batches: Batches) -> Batches:
         for batch in batches:
@@ -64,7 +69,7 @@ def test_the_function_sees_the_sources_columns_and_its_output_is_written_once(be
 
     bench.pipeline(transform_batches=even, source={"max_offsets_per_checkpoint": 200}).run()
     written = sorted(value or b"" for value in bench.topics.values(bench.sink))
-    assert written == sorted(b"%d-%d" % (p, n) for p in range(3) for n in range(0, 500, 2))
+    assert written == sorted([b"%d-%d" % (p, n) for p in range(3) for n in range(0, 500, 2)] + [b"far"])
 
 
 def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(bench: Bench) -> None:
@@ -172,18 +177,20 @@ def test_without_a_transform_only_columns_that_the_source_has_are_copied(bench: 
 
 
 def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Bench) -> None:
+    sinks = {"copy": bench.sink, "dataframe": bench.topics.create("by-spark", 2)}
+    for topic in (bench.source, *sinks.values()):
+        bench.topics.configure(topic, {"retention.ms": "-1"})  # the records are old
     producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
     for n in range(50):
         value = None if n % 7 == 0 else b"value-%d" % n
         headers: Any = [("n", b"%d" % n), ("empty", None)] if n % 2 else None
         key = b"key-%d" % n if n % 3 else None
-        producer.produce(bench.source, value, key, headers=headers, timestamp=1_700_000_000_000 + n)
+        producer.produce(bench.source, value, key, headers=headers, timestamp=n - 1 if n < 3 else 1_700_000_000_000 + n)
     assert producer.flush(30) == 0
 
     def chosen(df: "DataFrame") -> "DataFrame":
         return df.select(F.col("value").alias("KEY"), F.col("key").alias("value"), "timestamp", "headers", "offset")
 
-    sinks = {"copy": bench.sink, "dataframe": bench.topics.create("by-spark", 2)}
     written, job = {}, bench.job
     for path, sink in sinks.items():
         bench.job = f"{job}-{path}"
@@ -198,6 +205,7 @@ def test_columns_that_are_only_chosen_are_written_as_spark_writes_them(bench: Be
         )
     assert [event["path"] for event in reported(bench, "planned")] == ["copy", "dataframe"]
     assert len(written["copy"]) == 50
+    assert {time for time, *_ in written["copy"]} >= {-1, 1, 1_700_000_000_049}
     assert written["copy"] == written["dataframe"]
 
 

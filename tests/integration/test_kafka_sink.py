@@ -75,6 +75,7 @@ def test_keys_tombstones_and_empty_values_arrive_as_they_were(sink: SinkJob, top
 
 
 def test_headers_and_timestamps_arrive_as_they_were(sink: SinkJob, topics: Topics, out: str) -> None:
+    topics.configure(out, {"retention.ms": "-1"})
     at = datetime(2024, 2, 29, 12, 30, 15, 123_456, tzinfo=UTC)
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = pa.RecordBatch.from_arrays(
@@ -91,6 +92,21 @@ def test_headers_and_timestamps_arrive_as_they_were(sink: SinkJob, topics: Topic
     assert not found[b"b"].headers()
     assert found[b"a"].timestamp()[1] == found[b"c"].timestamp()[1] == int(at.timestamp() * 1000)
     assert abs(found[b"b"].timestamp()[1] / 1000 - time.time()) < 600
+
+
+def test_every_time_that_kafka_holds_is_written_and_0_is_1_ms_later(sink: SinkJob, topics: Topics, out: str) -> None:
+    topics.configure(out, {"retention.ms": "-1"})
+    times = [-(10**15), -2, -1, 0, 1]
+    values = pa.array([b"%d" % each for each in times])
+    stamps = pa.array([each * 1000 for each in times], pa.timestamp("us", tz="UTC"))
+    settle(sink, 1, sink.write(1, pa.RecordBatch.from_arrays([values, stamps], ["value", "timestamp"])))
+    found = {message.value(): message.timestamp()[1] for message in topics.messages(out)}
+    assert found == {b"%d" % each: each or 1 for each in times}
+    # the client itself
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0})
+    producer.produce(out, b"zero", partition=0, timestamp=0)
+    assert producer.flush(30) == 0
+    assert {m.value(): m.timestamp()[1] for m in topics.messages(out)}[b"zero"] > 10**12
 
 
 def test_order_is_kept_in_every_partition_and_for_every_key(sink: SinkJob, topics: Topics, out: str) -> None:

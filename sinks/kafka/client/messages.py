@@ -187,20 +187,14 @@ _PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def _milliseconds(column: pa.Array | None) -> npt.NDArray[np.int64] | int:
-    """Return whole milliseconds since 1970, rounded down; `_NOW` for null."""
+    """Return whole milliseconds since 1970, rounded down; `_NOW` for null. The client takes 0 for now, too: the first
+    millisecond of 1970 becomes the second. -1 is Kafka's "no timestamp", and stays that."""
     if column is None:
         return _NOW
     valid, raw = np.asarray(column.is_valid()), np.asarray(column.cast(pa.int64()).fill_null(0))
     per_ms = _PER_MS[column.type.unit]
     result = raw * 1_000 if per_ms == 0 else raw // per_ms
-    wrong = result[valid & (result <= 0)]
-    if len(wrong):
-        # The client reads 0 as now, and Kafka rejects times before 1970.
-        raise UnfitRecordError(
-            f"a record's timestamp column says {wrong[0]} ms since 1970, which Kafka cannot hold; use a later time, or "
-            "null for now"
-        )
-    return np.where(valid, result, _NOW)
+    return np.where(valid, np.where(result == 0, 1, result), _NOW)
 
 
 def _lengths(headers: pa.Array) -> npt.NDArray[np.int64]:

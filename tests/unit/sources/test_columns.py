@@ -52,6 +52,16 @@ def test_every_column_is_as_in_sparks_own_source(records: Records) -> None:
     }
 
 
+def test_a_time_that_microseconds_cannot_hold_becomes_the_nearest_that_they_do(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = 2**63 // 1000
+    times = np.array([last + 1, -last - 1, last], np.int64)
+    monkeypatch.setattr(Records, "timestamps", lambda _: (np.zeros(3, np.intc), times))
+    made = built(records, *ALL).column("timestamp").cast(pa.int64()).to_pylist()
+    assert made == [last * 1000, -last * 1000, last * 1000]
+
+
 def test_the_records_of_several_partitions_make_one_batch() -> None:
     memory = Memory()
     rows = [(0, 5, b"a"), (0, 6, None), (2, 1, b"c")]
