@@ -46,7 +46,7 @@ HEADERS: Mapping[str, str] = {
         )
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -328,7 +328,14 @@ def _fields(view: JobView | CheckpointView | CoordinatorView) -> dict[str, Any]:
 
 
 def _sent_by_this_page(request: Request) -> bool:
-    """False for a form on another site, which could sign a visitor in with another token. Programs send no Origin."""
+    """False for a form on another site, which could sign a visitor in with another token.
+
+    A browser says where a form comes from; an older one only by Origin, which is "null" where a policy hides the
+    referrer. Programs send neither.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 

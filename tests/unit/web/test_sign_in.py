@@ -150,10 +150,18 @@ def test_signing_in_leads_nowhere_else(place: Secured, back: str) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
-def test_forms_of_other_sites_are_refused(place: Secured) -> None:
+@pytest.mark.parametrize(
+    "evil",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "null", "sec-fetch-site": "cross-site"},
+        {"origin": "https://other.page.example", "sec-fetch-site": "same-site"},
+    ],
+)
+def test_forms_of_other_sites_are_refused(place: Secured, evil: dict[str, str]) -> None:
     own = place.url.rstrip("/")
     with place.visitor() as browser:
-        evil = {"origin": "https://evil.example"}
         assert browser.post("/sign-in", data={"token": ORDERS}, headers=evil).status_code == 403
         assert not browser.cookies
         assert browser.post("/sign-in", data={"token": ORDERS}, headers={"origin": own}).status_code == 303
