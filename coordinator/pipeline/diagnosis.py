@@ -7,6 +7,7 @@ from onceward.coordinator.pipeline.causes import cause_of
 from onceward.coordinator.pipeline.interfaces import Plan
 from onceward.coordinator.pipeline.mailbox import Mailbox
 from onceward.coordinator.pipeline.members import Members
+from onceward.coordinator.pipeline.narrowing import Failure
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JsonObject
 
@@ -33,37 +34,39 @@ class Diagnosis:
         """
         m = self._m
         _log.info("checkpoint %d failed: %s", checkpoint, error)
-        cause = cause_of(error)
-        explained = m.sink.explain(cause.text)
-        if plan is None or not (explained or cause.by_record):
-            return cause.text
-        found = self._narrow(checkpoint, plan) if m.sink.hides_until_decided() else plan.splits
+        if plan is None or not self._by_record(error):
+            return cause_of(error).text
+        failure = Failure(plan.splits, error)
+        if m.sink.hides_until_decided():
+            failure = self._narrow(checkpoint, plan, failure)
+        cause = cause_of(failure.error).text
         return (
-            f"{explained or cause.text}. Input: {m.source.describe(found)}. Nothing of the checkpoint becomes visible, "
-            "and its records stay unread until they can be written"
+            f"{m.sink.explain(cause) or cause}. Input: {m.source.describe(failure.splits)}. Nothing of the checkpoint "
+            "becomes visible, and its records stay unread until they can be written"
         )
 
-    def _narrow(self, checkpoint: CheckpointId, plan: Plan) -> Sequence[JsonObject]:
-        """Return the smallest part of the plan that fails on its own. The checkpoint's abort covers what is written
-        here."""
+    def _narrow(self, checkpoint: CheckpointId, plan: Plan, failure: Failure) -> Failure:
+        """Return the failure of the smallest part of the plan that fails on its own. The checkpoint's abort covers what
+        is written here."""
         m = self._m
         give_up = m.runtime.monotonic() + min(_NARROWING, m.settings.seconds("timeout") / 4)
 
-        def fails(part: Sequence[JsonObject]) -> bool:
+        def run(part: Sequence[JsonObject]) -> Exception | None:
             try:
                 some = replace(plan, splits=tuple(part), can_coalesce=False)
                 m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=some)
             except Exception as error:  # noqa: BLE001 - what a transform raises
                 self._mailbox.raise_error()
-                return not self._mailbox.aborted(checkpoint) and m.tasks.alive() and self._by_record(error)
-            return False
+                failed = not self._mailbox.aborted(checkpoint) and m.tasks.alive() and self._by_record(error)
+                return error if failed else None
+            return None
 
         def may_go_on() -> bool:
             return (
                 m.runtime.monotonic() < give_up and not self._mailbox.aborted(checkpoint) and not self._mailbox.stopping
             )
 
-        return m.narrowing.find(plan.splits, halves=m.source.halves, fails=fails, may_go_on=may_go_on)
+        return m.narrowing.find(failure, halves=m.source.halves, run=run, may_go_on=may_go_on)
 
     def _by_record(self, error: Exception) -> bool:
         cause = cause_of(error)

@@ -1,36 +1,46 @@
 """Find the part of a checkpoint's input that makes it fail, by running halves of it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from onceward.coordinator.protocol.values import JsonObject
 
-__all__ = ["Narrowing", "narrowed"]
+__all__ = ["Failure", "Narrowing", "narrowed"]
 
 Splits = Sequence[JsonObject]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What was run, and the error that it raised."""
+
+    splits: Splits
+    error: Exception
+
+
 def narrowed(
-    splits: Splits,
+    failure: Failure,
     *,
     halves: Callable[[Splits], tuple[Splits, Splits] | None],
-    fails: Callable[[Splits], bool],
+    run: Callable[[Splits], Exception | None],
     may_go_on: Callable[[], bool],
-) -> Splits:
-    """Return the smallest part of ``splits`` that fails on its own.
+) -> Failure:
+    """Return the failure of the smallest part of the splits that fails on its own, with the error of that part.
 
     Each step runs half as much as the step before, so all steps together run at most twice the failed input. Returns
-    ``splits`` unchanged when no half fails: the failure has passed, or needs records of both halves.
+    ``failure`` unchanged when no half fails: the failure has passed, or needs records of both halves.
     """
-    while (parts := halves(splits)) is not None:
+    while (parts := halves(failure.splits)) is not None:
         for part in parts:
             if not may_go_on():
-                return splits
-            if fails(part):
-                splits = part
+                return failure
+            error = run(part)
+            if error is not None:
+                failure = Failure(part, error)
                 break
         else:
-            return splits
-    return splits
+            return failure
+    return failure
 
 
 class Narrowing:
@@ -41,13 +51,16 @@ class Narrowing:
 
     def find(
         self,
-        splits: Splits,
+        failure: Failure,
         *,
         halves: Callable[[Splits], tuple[Splits, Splits] | None],
-        fails: Callable[[Splits], bool],
+        run: Callable[[Splits], Exception | None],
         may_go_on: Callable[[], bool],
-    ) -> Splits:
+    ) -> Failure:
         """See :func:`narrowed`."""
-        if not (self._found and may_go_on() and fails(self._found)):
-            self._found = narrowed(splits, halves=halves, fails=fails, may_go_on=may_go_on)
-        return self._found
+        error = run(self._found) if self._found and may_go_on() else None
+        if error is not None:
+            return Failure(self._found, error)
+        found = narrowed(failure, halves=halves, run=run, may_go_on=may_go_on)
+        self._found = found.splits
+        return found

@@ -219,6 +219,14 @@ def test_a_checkpoint_that_was_aborted_meanwhile_is_not_declined() -> None:
     assert job.read[4] == (10, 20)
 
 
+def halved(splits: Sequence[JsonObject]) -> Any:
+    (split,) = splits
+    middle = (split["start"] + split["end"]) // 2
+    if middle == split["start"]:
+        return None
+    return [{**split, "end": middle}], [{**split, "start": middle}]
+
+
 @pytest.mark.parametrize("bad", [12, 17])
 def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fails_alone(bad: int) -> None:
     coordinator = Reasons()
@@ -232,15 +240,8 @@ def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fai
             seen += 1
             raise RuntimeError(IN_A_UDF)
 
-    def halves(splits: Sequence[JsonObject]) -> Any:
-        (split,) = splits
-        middle = (split["start"] + split["end"]) // 2
-        if middle == split["start"]:
-            return None
-        return [{**split, "end": middle}], [{**split, "start": middle}]
-
     job.running = running
-    job.source.halves = halves
+    job.source.halves = halved
     job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
     assert job.generation.run() is CloseReason.STOPPED
     (reason,) = coordinator.reasons
@@ -249,6 +250,28 @@ def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fai
     assert not any(plan.can_coalesce for plan in job.plans)
     assert seen > 2
     assert job.committed == [2, 4, 5]
+
+
+def test_the_error_that_is_named_is_that_of_the_input_that_is_named() -> None:
+    """Tasks run side by side, so Spark reports any of several failures first."""
+    coordinator = Reasons()
+    job = Failing(coordinator, until=4)
+    raised = {12: IN_A_UDF.replace("'x'", "'first'"), 17: IN_A_UDF.replace("'x'", "'second'")}
+
+    def running(checkpoint: int) -> None:
+        reads = range(*next((s["start"], s["end"]) for s in job.plans[-1].splits))
+        found = [offset for offset in raised if offset in reads]
+        if checkpoint == 3 and found:
+            raise RuntimeError(raised[found[-1]])
+
+    job.running = running
+    job.source.halves = halved
+    job.source.describe = lambda splits: str([(s["start"], s["end"]) for s in splits])
+    assert job.generation.run() is CloseReason.STOPPED
+    (reason,) = coordinator.reasons
+    assert "'first'" in reason
+    assert "'second'" not in reason
+    assert "Input: [(12, 13)]." in reason
 
 
 def test_a_job_aborted_while_it_narrows_down_the_record_names_the_known_range() -> None:

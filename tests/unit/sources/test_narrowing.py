@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.pipeline.narrowing import Narrowing, narrowed
+from onceward.coordinator.pipeline.narrowing import Failure, Narrowing, narrowed
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges
 
 
 def split(partition: int, start: int, end: int) -> dict[str, Any]:
     return {"topic": "orders", "partition": partition, "start": start, "end": end}
+
+
+def whole(splits: Sequence[Any]) -> Failure:
+    return Failure(splits, RuntimeError(str(splits)))
 
 
 class Spark:
@@ -22,15 +26,18 @@ class Spark:
         self.poison = poison
         self.runs: list[int] = []
 
-    def fails(self, splits: Sequence[Any]) -> bool:
+    def run(self, splits: Sequence[Any]) -> Exception | None:
         self.runs.append(sum(each["end"] - each["start"] for each in splits))
-        return bool(self.poison) and all(
+        fails = bool(self.poison) and all(
             any(each["partition"] == partition and each["start"] <= offset < each["end"] for each in splits)
             for partition, offset in self.poison
         )
+        return RuntimeError(str(splits)) if fails else None
 
     def find(self, splits: Sequence[Any], steps: int = 1000) -> Sequence[Any]:
-        return narrowed(splits, halves=halve_ranges, fails=self.fails, may_go_on=lambda: len(self.runs) < steps)
+        found = narrowed(whole(splits), halves=halve_ranges, run=self.run, may_go_on=lambda: len(self.runs) < steps)
+        assert str(found.error) == str(found.splits), "the error of another part"
+        return found.splits
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=5), st.data())
@@ -59,8 +66,8 @@ def test_it_ends_when_asked_to_stop() -> None:
 def test_known_problems_are_checked_first_the_next_time() -> None:
     narrowing, spark = Narrowing(), Spark((0, 99))
     for _ in range(3):
-        found = narrowing.find([split(0, 0, 100)], halves=halve_ranges, fails=spark.fails, may_go_on=lambda: True)
-        assert list(found) == [split(0, 99, 100)]
+        found = narrowing.find(whole([split(0, 0, 100)]), halves=halve_ranges, run=spark.run, may_go_on=lambda: True)
+        assert list(found.splits) == [split(0, 99, 100)]
         first, spark.runs = len(spark.runs), []
     assert first == 1
 
