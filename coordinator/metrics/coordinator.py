@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from onceward.coordinator.metrics.places import MAX_JOBS, OTHERS, Places
 from onceward.coordinator.metrics.registry import Described
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import (
@@ -33,6 +34,8 @@ from onceward.coordinator.service.certificates import expiry_of
 from onceward.coordinator.service.observer import Unfinished, View
 
 __all__ = ["COORDINATOR_METRICS", "CoordinatorMetrics"]
+
+_log = logger("onceward.metrics")
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _STORE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -136,13 +139,17 @@ LOSSES = Described(
     "Slots whose records were given up and that no person has acknowledged.",
 )
 
-_SUMMED = (FAILURES, UNSETTLED, LOSSES)
+UNMEASURED = Described(
+    "onceward_job_unmeasured", "gauge", ("job_name",), "1 for a job of which a metric is absent: the log says why."
+)
+
+_SUMMED = (FAILURES, UNSETTLED, LOSSES, UNMEASURED)
 """Of jobs that share a series, the sum is shown; of every other gauge, the worst value."""
 _LEAST = (COMPLETED_AT,)
 
 COORDINATOR_METRICS = (
     *(JOBS, STATUS, GENERATION, CHECKPOINTS, ABORTS, PHASE, PHASES, COMPLETED_AT, COMPLETED_AGE, PROGRESS_AGE),
-    *(PENDING_AGE, FAILURES, UNSETTLED, UNSETTLED_AGE, OLDEST_AGE, OLDEST_RATIO, REPLAYS, LOSSES),
+    *(PENDING_AGE, FAILURES, UNSETTLED, UNSETTLED_AGE, OLDEST_AGE, OLDEST_RATIO, REPLAYS, LOSSES, UNMEASURED),
     *(READ, WRITTEN, BYTES_WRITTEN, COMMIT, REFUSALS, CERTIFICATE, LEADER, TERM),
 )
 """All of them, as the reference page lists them."""
@@ -184,6 +191,8 @@ class CoordinatorMetrics:
         self._phase = Histogram(PHASE.name, PHASE.text, PHASE.labels, registry=None, buckets=_SECONDS)
         self._phases = {name: self._phase.labels(name) for name in ("wait", "run", "decide", "settle")}
         self._term = 0
+        self._unmeasured: set[JobName] = set()
+        """Jobs that could not be measured whole in the last scrape: logged once."""
 
     # -- the observer
 
@@ -320,7 +329,7 @@ class CoordinatorMetrics:
                 continue
             label = self._places.label_now(durable.job)
             statuses[label, durable.status.value] += 1
-            for metric, value in self._measure(state, view, now, wall):
+            for metric, value in self._measured(state, view, now, wall):
                 series = found.setdefault(metric, {})
                 series[label,] = _merged(metric, series.get((label,)), value)
         yield _gauge(JOBS, {(status,): float(n) for status, n in jobs.items()})
@@ -328,6 +337,20 @@ class CoordinatorMetrics:
         for metric in COORDINATOR_METRICS:
             if metric.kind == "gauge" and metric.labels == ("job_name",):
                 yield _gauge(metric, found.get(metric, {}))
+
+    def _measured(self, state: JobState, view: View, now: float, wall: float) -> Iterator[tuple[Described, float]]:
+        """What can be measured of a job. What cannot must not hide the other jobs."""
+        job, unmeasured = state.durable.job, 0.0
+        try:
+            yield from self._measure(state, view, now, wall)
+        except Exception:  # noqa: BLE001 - whatever it is, the other jobs are measured
+            unmeasured = 1.0
+            if job not in self._unmeasured:
+                self._unmeasured.add(job)
+                _log.exception("%s", log_fields({"event": "job_unmeasured", "job": job}))
+        else:
+            self._unmeasured.discard(job)
+        yield UNMEASURED, unmeasured
 
     def _measure(self, state: JobState, view: View, now: float, wall: float) -> Iterator[tuple[Described, float]]:
         durable = state.durable

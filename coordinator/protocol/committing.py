@@ -54,7 +54,14 @@ class Age:
     """Its name for display."""
     open_for: timedelta
     timeout: timedelta
-    """The brokers abort the transaction after this time."""
+    """The brokers abort the transaction after this time. More than 0."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a transaction that does not time out: it has no age."""
+        if self.timeout <= timedelta(0):
+            raise ValueError(
+                f"timeout: {self.timeout} of {self.transaction} is not above 0; return None instead of an Age"
+            )
 
 
 class Committer(ABC):

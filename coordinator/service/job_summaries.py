@@ -57,8 +57,18 @@ class JobSummaries:
     def of(self, job: JobName, last: LastCompleted) -> JobSummary:
         """The summary of ``job``, whose newest completed checkpoint is ``last``. Raises UnknownJobError."""
         state, now = self._engine.state(job), self._engine.clock()
-        durable = state.durable
         report = self._report(state)
+        return replace(
+            self.stored(job, last),
+            orphan=self._orphans.doing(job) if self._orphans is not None else "",
+            waits=tuple(self._waits(state, last, report, now)),
+            oldest_transaction=self._oldest(state, report, now),
+            progress=self._progress(report) if report is not None else None,
+        )
+
+    def stored(self, job: JobName, last: LastCompleted) -> JobSummary:
+        """What of it is in the store: nothing that a driver reports or that is measured. Raises UnknownJobError."""
+        durable = self._engine.state(job).durable
         return JobSummary(
             job=job,
             status=durable.status,
@@ -74,13 +84,12 @@ class JobSummaries:
             unreadable=durable.unreadable,
             restore_from=durable.restore.source.id if durable.restore is not None else NO_CHECKPOINT,
             restore_reason=durable.restore.reason if durable.restore is not None else "",
-            orphan=self._orphans.doing(job) if self._orphans is not None else "",
+            orphan="",
             unacknowledged_losses=sum(len(loss.slots) for loss in durable.losses),
-            waits=tuple(self._waits(state, last, report, now)),
-            oldest_transaction=self._oldest(state, report, now),
+            waits=(),
+            oldest_transaction=None,
             takeover_permitted=durable.driven and durable.takeover == durable.generation,
             adoption_permitted=durable.adoption,
-            progress=self._progress(report) if report is not None else None,
         )
 
     def _report(self, state: JobState) -> Report | None:

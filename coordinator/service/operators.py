@@ -1,11 +1,13 @@
 """The operators' service: listings and requests."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import grpc
 
 from onceward.coordinator.listings import JobDescription, LossReport
+from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
@@ -38,6 +40,8 @@ from onceward.coordinator.wire.malformed import as_base, as_checkpoint, as_count
 from onceward.coordinator.wire.values import request_to_wire
 
 __all__ = ["operator_service"]
+
+_log = logger("onceward.coordinator")
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -83,18 +87,35 @@ class _Listings:
         self._may_view = guard.may_view
         self._watchers = watchers
         self._summaries = summaries
+        self._unreadable: set[JobName] = set()
+        """Jobs whose row was not whole in the last listing: logged once."""
 
     async def list_jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         limit = requests.limit(request.limit, otherwise=MAX_LISTED)
         shown = sorted(job for job in self._visible() if job > request.after)
 
         def show(found: dict[JobName, LastCompleted]) -> pb.ListJobsResponse:
-            jobs = [self._summaries.of(job, found.get(job, LastCompleted())) for job in shown[:limit]]
-            return pb.ListJobsResponse(
-                jobs=map(job_summary_to_wire, jobs), store_id=self._engine.store_id, more=len(shown) > limit
-            )
+            rows = (self._row(job, found.get(job, LastCompleted())) for job in shown[:limit])
+            return pb.ListJobsResponse(jobs=rows, store_id=self._engine.store_id, more=len(shown) > limit)
 
         return await self._read(Store.last_completed_by_job, show)
+
+    def _row(self, job: JobName, last: LastCompleted) -> pb.JobSummary:
+        """The row of a job. What cannot be shown of one job must not hide the others."""
+        try:
+            row = job_summary_to_wire(self._summaries.of(job, last))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs are shown
+            stored = self._summaries.stored(job, last)
+            why = f"unreadable: the coordinator cannot show the rest of this row ({error!r}), see its log"
+            row = job_summary_to_wire(
+                replace(stored, status_detail="; ".join(filter(None, (stored.status_detail, why))))
+            )
+            if job not in self._unreadable:
+                self._unreadable.add(job)
+                _log.exception("%s", log_fields({"event": "row_unreadable", "job": job}))
+        else:
+            self._unreadable.discard(job)
+        return row
 
     async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)

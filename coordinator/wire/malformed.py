@@ -1,6 +1,7 @@
 """The error for a malformed message, and the checks of single values."""
 
 import re
+from datetime import timedelta
 from functools import lru_cache
 
 from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, Generation, JobName, Name, ParticipantName
@@ -14,6 +15,7 @@ __all__ = [
     "as_generation",
     "as_job",
     "as_kind",
+    "as_microseconds",
     "as_owner",
     "as_participant",
     "as_rate",
@@ -55,9 +57,9 @@ def as_generation(number: int) -> Generation:
     return Generation(_within("generation", number, 1))
 
 
-def as_owner(number: int) -> Generation:
+def as_owner(number: int, field: str = "generation") -> Generation:
     """Return a generation, or 0 for none."""
-    return Generation(_within("generation", number, 0))
+    return Generation(_within(field, number, 0))
 
 
 def as_checkpoint(number: int) -> CheckpointId:
@@ -69,8 +71,13 @@ def as_base(number: int, field: str = "base") -> CheckpointId:
     return CheckpointId(_within(field, number, 0))
 
 
-def as_count(number: int, field: str) -> int:
-    return _within(field, number, 0)
+def as_count(number: int, field: str, least: int = 0) -> int:
+    return _within(field, number, least)
+
+
+def as_microseconds(microseconds: int, field: str, least: int = 0) -> timedelta:
+    """Return a duration of at most 285 years: a date before or after it can be represented."""
+    return timedelta(microseconds=_within(field, microseconds, least))
 
 
 def as_rate(number: float, field: str) -> float:

@@ -1,7 +1,6 @@
 """Decode requests of drivers and operators to the protocol's events. Raises MalformedError."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 from onceward.coordinator.protocol import events
 from onceward.coordinator.protocol.values import RequestId
@@ -16,6 +15,7 @@ from onceward.coordinator.wire.malformed import (
     as_checkpoint,
     as_count,
     as_generation,
+    as_microseconds,
     as_owner,
     as_participant,
     as_reason,
@@ -69,7 +69,7 @@ def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
         participants=tuple(participant_from_wire(participant) for participant in request.participants),
         settings=settings_from_wire(request.settings),
         claim=claim_from_wire(request.claim) if request.HasField("claim") else None,
-        instead_of=as_owner(request.instead_of),
+        instead_of=as_owner(request.instead_of, "instead_of"),
     )
 
 
@@ -95,7 +95,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
     require_few_values(body for one in request.acknowledgements for body in _bodies(one.snapshot))
     good_for_s, driver = None, _driver(request.driver)
     if request.HasField("good_for_us"):
-        good_for_s = timedelta(microseconds=as_count(request.good_for_us, "good_for_us")).total_seconds()
+        good_for_s = as_microseconds(request.good_for_us, "good_for_us").total_seconds()
     phases = phases_from_wire(request.phases)
     return [
         events.Acknowledge(
@@ -175,7 +175,7 @@ def _driver(secret: str) -> str:
 
 
 def _back_within(microseconds: int) -> float:
-    seconds = timedelta(microseconds=as_count(microseconds, "back_within_us")).total_seconds()
+    seconds = as_microseconds(microseconds, "back_within_us").total_seconds()
     if seconds > MAX_BACK_WITHIN_S:
         raise MalformedError(f"back_within_us: {microseconds} is more than {MAX_BACK_WITHIN_S} s")
     return seconds

@@ -12,6 +12,7 @@ from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgre
 from onceward.coordinator.protocol.requests import Request
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
+    MAX_ID,
     Claim,
     Committable,
     CompletedCheckpoint,
@@ -34,6 +35,7 @@ from onceward.coordinator.wire.malformed import (
     as_count,
     as_generation,
     as_kind,
+    as_microseconds,
     as_participant,
     as_rate,
     as_text,
@@ -77,26 +79,31 @@ _PHASES = {phase: f"{phase.name.lower()}_us" for phase in Phase}
 _COUNTS = ("tolerable_failed_checkpoints", "num_retained")
 
 
+def _microseconds(duration: timedelta, least: int = 0) -> int:
+    """Within what is taken: a clock that was set, or a sink without a timeout, must not fail the call that reports."""
+    return min(max(duration // _MICROSECOND, least), MAX_ID)
+
+
 def age_to_wire(value: Age) -> pb.TransactionAge:
     return pb.TransactionAge(
         transaction=text_to_wire(value.transaction),
-        open_for_us=value.open_for // _MICROSECOND,
-        timeout_us=value.timeout // _MICROSECOND,
+        open_for_us=_microseconds(value.open_for),
+        timeout_us=_microseconds(value.timeout, least=1),
     )
 
 
 def age_from_wire(message: pb.TransactionAge) -> Age:
     return Age(
         transaction=as_text(message.transaction, "transaction"),
-        open_for=message.open_for_us * _MICROSECOND,
-        timeout=message.timeout_us * _MICROSECOND,
+        open_for=as_microseconds(message.open_for_us, "open_for_us"),
+        timeout=as_microseconds(message.timeout_us, "timeout_us", least=1),
     )
 
 
 def trouble_to_wire(value: Trouble) -> pb.LinkTrouble:
     return pb.LinkTrouble(
         link=text_to_wire(value.link),
-        for_us=round(value.for_s * 1e6),
+        for_us=_microseconds(timedelta(seconds=value.for_s)),
         why=text_to_wire(value.why),
         waiting=text_to_wire(value.waiting),
     )
@@ -105,7 +112,7 @@ def trouble_to_wire(value: Trouble) -> pb.LinkTrouble:
 def trouble_from_wire(message: pb.LinkTrouble) -> Trouble:
     return Trouble(
         link=as_text(message.link, "link"),
-        for_s=message.for_us / 1e6,
+        for_s=as_microseconds(message.for_us, "for_us").total_seconds(),
         why=as_text(message.why, "why"),
         waiting=as_text(message.waiting, "waiting"),
     )
@@ -115,7 +122,7 @@ def progress_to_wire(value: ReadProgress) -> pb.ReadProgress:
     shown = value.with_most_lag(MAX_SHOWN_PARTITIONS)
     return pb.ReadProgress(
         lag=shown.lag,
-        measured_us=shown.measured_ago // _MICROSECOND,
+        measured_us=_microseconds(shown.measured_ago),
         records_per_second=shown.records_per_second,
         partitions=map(partition_lag_to_wire, shown.partitions),
         other_partitions=shown.other_partitions,
@@ -127,7 +134,7 @@ def progress_from_wire(message: pb.ReadProgress) -> ReadProgress:
         raise MalformedError(f"partitions: {len(message.partitions)}, must be at most {MAX_SHOWN_PARTITIONS}")
     return ReadProgress(
         lag=as_count(message.lag, "lag") if message.HasField("lag") else None,
-        measured_ago=as_count(message.measured_us, "measured_us") * _MICROSECOND,
+        measured_ago=as_microseconds(message.measured_us, "measured_us"),
         records_per_second=as_rate(message.records_per_second, "records_per_second"),
         partitions=tuple(map(partition_lag_from_wire, message.partitions)),
         other_partitions=as_count(message.other_partitions, "other_partitions"),
@@ -149,12 +156,12 @@ def partition_lag_from_wire(message: pb.PartitionLag) -> PartitionLag:
 def phases_to_wire(value: Phases) -> pb.Phases | None:
     if not value:
         return None
-    return pb.Phases(**{_PHASES[phase]: took // _MICROSECOND for phase, took in value.items()})
+    return pb.Phases(**{_PHASES[phase]: _microseconds(took) for phase, took in value.items()})
 
 
 def phases_from_wire(message: pb.Phases) -> Phases:
     return {
-        phase: as_count(getattr(message, name), name) * _MICROSECOND
+        phase: as_microseconds(getattr(message, name), name)
         for phase, name in _PHASES.items()
         if message.HasField(name)  # type: ignore[arg-type]
     }

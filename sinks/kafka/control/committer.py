@@ -136,7 +136,7 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.age`. The brokers' clock gives the start, our clock the present time: the age is wrong
         by the difference, and only shown."""
         handle = KafkaCommittable.of(committable)
-        if not handle.timeout:
+        if handle.timeout <= timedelta(0):
             return None
         began = handle.pre_committed if handle.began is None else min(handle.began, handle.pre_committed)
         open_for = max(timedelta(0), self._clock.now() - began)

@@ -271,7 +271,7 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
         (
             decode,
             {name: number},
-            f"{name}: {number} is not within {least} and {MAX_ID}".replace("instead_of", "generation"),
+            f"{name}: {number} is not within {least} and {MAX_ID}",
         )
         for decode, (message, _) in REQUESTS.items()
         for name, least in NUMBERS.items()
