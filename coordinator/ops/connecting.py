@@ -12,6 +12,7 @@ from onceward.coordinator.ops.prompts import say
 from onceward.coordinator.protocol.settings import Duration
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.coordinator.store.errors import StoreUnusableError
 
@@ -56,7 +57,7 @@ def _served_for_the_moment(directory: StateDirectory, stack: ExitStack) -> str |
     if not directory.has_store:
         return None
     try:
-        embedded = EmbeddedCoordinator(directory.path)
+        embedded = EmbeddedCoordinator(directory.path, options=ServerOptions(temporary=True))
     except StoreUnusableError:
         return None
     stack.callback(embedded.close)

@@ -35,6 +35,7 @@ class Coordinator:
     Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in.
 
     :param committers: used to settle jobs without a driver.
+    :param temporary: only for a command that found no other process at the store.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Coordinator:
         wall: Callable[[], datetime],
         guard: Guard = OPEN,
         observer: Observer | None = None,
+        temporary: bool = False,
     ) -> None:
         self.store = store
         self._may_view = guard.may_view
@@ -60,7 +62,7 @@ class Coordinator:
         if committers is not None:
             self._orphans = Orphans(self.engine, self._group_commit, committers, wall=wall)
         reports = Reports()
-        summaries = JobSummaries(self.engine, reports, self._orphans, wall=wall)
+        summaries = JobSummaries(self.engine, reports, self._orphans, wall=wall, temporary=temporary)
         self.services: tuple[grpc.GenericRpcHandler, ...] = (
             participant_service(self.engine, self._watchers, self._group_commit.handle, reports, guard),
             operator_service(self.engine, self._watchers, self._group_commit, summaries, guard),

@@ -8,6 +8,7 @@ from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, JobName
 from onceward.coordinator.protocol.waits import waits
 from onceward.coordinator.service.engine import Engine
@@ -18,6 +19,9 @@ from onceward.coordinator.store.reading import LastCompleted
 __all__ = ["JobSummaries"]
 
 _TIME_WAS_SET = timedelta(seconds=1)
+_NO_PROCESS = (
+    "no process has this store, so nothing is read; start the job's program, or its coordinator if it has its own"
+)
 
 
 class JobSummaries:
@@ -30,11 +34,14 @@ class JobSummaries:
         orphans: Orphans | None,
         *,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        temporary: bool = False,
     ) -> None:
+        """``temporary``: the coordinator is there only for a command that found no other process at the store."""
         self._engine = engine
         self._reports = reports
         self._orphans = orphans
         self._wall = wall
+        self._temporary = temporary
         self._known_zero: datetime | None = None
 
     def states(self) -> list[JobState]:
@@ -58,13 +65,14 @@ class JobSummaries:
         """The summary of ``job``, whose newest completed checkpoint is ``last``. Raises UnknownJobError."""
         state, now = self._engine.state(job), self._engine.clock()
         report = self._report(state)
-        return replace(
+        summary = replace(
             self.stored(job, last),
             orphan=self._orphans.doing(job) if self._orphans is not None else "",
             waits=tuple(self._waits(state, last, report, now)),
             oldest_transaction=self._oldest(state, report, now),
             progress=self._progress(report) if report is not None else None,
         )
+        return _left(summary) if self._temporary and _is_away(state) else summary
 
     def stored(self, job: JobName, last: LastCompleted) -> JobSummary:
         """What of it is in the store: nothing that a driver reports or that is measured. Raises UnknownJobError."""
@@ -142,3 +150,19 @@ class JobSummaries:
         if state.durable.driven or self._orphans is None:
             return None
         return self._orphans.oldest(state.durable)
+
+
+def _is_away(state: JobState) -> bool:
+    """True for a job whose driver is expected and not connected."""
+    durable, session = state.durable, state.session
+    return (durable.driven or durable.awaits_driver) and (session is None or session.stream_lost_at is not None)
+
+
+def _left(summary: JobSummary) -> JobSummary:
+    """Show no job as running that cannot run. Waits that began with the command say nothing."""
+    return replace(
+        summary,
+        status=JobStatus.SUSPENDED,
+        status_detail="; ".join(filter(None, (summary.status_detail, _NO_PROCESS))),
+        waits=tuple(wait for wait in summary.waits if wait.since is None),
+    )

@@ -71,6 +71,8 @@ class ServerOptions:
     """What measures the coordinator. It outlives each term, and serves the next one."""
     store_kind: StoreKind = StoreKind.SQLITE
     """Of the store for which it stands by."""
+    temporary: bool = False
+    """Only for a command that found no other process at the store."""
     settings: tuple[Setting, ...] = ()
     """The options of the process, for people: without secrets."""
 
@@ -219,6 +221,7 @@ class CoordinatorServer:
             wall=self._wall,
             guard=self._guard,
             observer=self._options.observer,
+            temporary=self._options.temporary,
         )
 
     def _refused(self, job: JobName, note: Note) -> bool:

@@ -241,6 +241,24 @@ def test_restore_of_a_job_whose_driver_was_killed_waits_for_its_lease(tmp_path: 
     assert time.monotonic() - begun > 1.0
 
 
+@pytest.mark.parametrize("announced", [False, True], ids=["killed", "killed while it was to restart"])
+def test_a_job_whose_process_is_gone_is_not_shown_as_running(tmp_path: Path, announced: bool) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval="1h"))
+        driver.wait_committed(1)
+        if announced:
+            driver.session.abandon("a record failed", back_within_s=3600)
+        else:
+            driver.session.let_go()
+    (job,) = json.loads(onceward("jobs", "--json", "--state-dir", str(tmp_path)).stdout)
+    assert (job["status"], job["waits"]) == ("suspended", [])
+    assert ("a record failed" in job["status_detail"]) == announced
+    for shown in (("jobs",), ("top", "--once")):
+        said = " ".join(onceward(*shown, "--state-dir", str(tmp_path)).stdout.split())
+        assert "no process has this store" in said, said
+        assert "running" not in said
+
+
 def test_history_shows_generations_and_refused_calls(running: ScriptedDriver, tmp_path: Path) -> None:
     for _ in range(3):
         running.session.settle(running.committed[-1], SINK.name, [])
