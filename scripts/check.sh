@@ -22,7 +22,8 @@ trap 'kill "$types" 2>/dev/null || true' EXIT
 # two workers more than cores: tests that wait for a lease or a process leave a core idle; at the end, a worker without tests
 # takes some from another
 workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
-.venv/bin/python -m pytest -q -n "$workers" --dist worksteal --hypothesis-profile=quick -m 'not slow and not kill' \
+.venv/bin/python -m pytest -p tests.support.flaky -q -n "$workers" --dist worksteal \
+    --hypothesis-profile=quick -m 'not slow and not kill' \
     tests/unit tests/scenarios tests/mutants tests/mutation tests/versions tests/checker/test_mutated_histories.py && tests=0 || tests=$?
 wait "$types" || {
     say 'the types are wrong, as said above'

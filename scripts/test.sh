@@ -2,19 +2,25 @@
 # All tests, in two runs: those without a broker, then those with one. Both have two workers more than there are cores,
 # because tests wait for leases and timeouts; on brokers all share one broker, and each has its own Spark. One worker runs all
 # tests of a file, and slow files begin first (tests/conftest.py). Both runs pass the arguments to pytest, so a test of
-# either run can be named. With -n0 there are no workers.
+# either run can be named. With -n0 there are no workers. Tests that fail in the first run do not keep the second from running.
 set -eu
 cd "$(dirname "$0")/.."
 
-NONE=5 # pytest's exit code when there was nothing to run
+# pytest's exit codes: tests failed, and there was nothing to run
+FAILED=1
+NONE=5
 
 run() {
-    .venv/bin/python -m pytest --dist loadfile --no-loadscope-reorder --durations=15 "$@" && return
+    .venv/bin/python -m pytest -p tests.support.flaky --dist loadfile --no-loadscope-reorder --durations=15 "$@" && return
     code=$?
-    [ "$code" = "$NONE" ] || exit "$code"
-    nothing=$((nothing + 1))
+    case "$code" in
+    "$FAILED") end=$FAILED ;;
+    "$NONE") nothing=$((nothing + 1)) ;;
+    *) exit "$code" ;;
+    esac
 }
 
+end=0
 nothing=0
 workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
 # the tests of the page in a browser need Chromium; without it they are skipped, with the reason
@@ -26,3 +32,4 @@ printf 'test: on real brokers\n' >&2
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
 run -n "$workers" tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"
+exit "$end"
