@@ -1,7 +1,8 @@
 """Which links of this process do not work now: since when, why, and what waits. For the log and for listings.
 
 A link is the connection to one peer, named for people: ``cluster 'main'``, ``coordinator at localhost:7878``. Its users
-report the result of each attempt; this module makes no attempts.
+report the result of each attempt; this module makes no attempts. What answers and still holds the process back, such as
+an open transaction in its input, is reported in the same way.
 """
 
 import logging
@@ -19,6 +20,10 @@ _log = logger("onceward.links")
 
 LOG_EVERY_S = 10.0
 """Minimum time between reports that one link is down: an unsteady link must not fill the log."""
+HELD_LOG_AFTER_S = 60.0
+HELD_LOG_EVERY_S = 600.0
+"""What is only held back is often so for a moment, and rightly: it is logged after, and then each, so many
+seconds."""
 FORGET_AFTER_S = 120.0
 """A link is forgotten after this time without an attempt: a removed broker gets no further requests."""
 MAX_LINKS = 64
@@ -36,6 +41,8 @@ class Trouble:
     """Reason of the last failure."""
     waiting: str
     """What the last attempt was for."""
+    held: bool = False
+    """It answers, and holds back what waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,7 @@ class _Entry:
     """Time of the last attempt."""
     why: str
     waiting: str
+    held: bool = False
     logged: bool = False
 
 
@@ -66,8 +74,9 @@ class Links:
         may call `troubles`; it must be quick and must not raise."""
         self._follow = look
 
-    def failed(self, link: str, why: object, *, waiting: str, news: bool = False) -> None:
-        """Record an attempt without an answer. ``news`` is logged whenever the link was last reported."""
+    def failed(self, link: str, why: object, *, waiting: str, news: bool = False, held: bool = False) -> None:
+        """Record an attempt without an answer. ``news`` is logged whenever the link was last reported. ``held``: it
+        answers, and holds back what waits."""
         now = self._clock()
         with self._lock:
             before = self._broken.get(link)
@@ -78,12 +87,14 @@ class Links:
                 last=now,
                 why=str(why),
                 waiting=waiting,
+                held=held,
                 logged=before is not None and before.logged,
             )
-            logs = self._may_log(link, now, news)
+            logs = (not held or now - entry.since >= HELD_LOG_AFTER_S) and self._may_log(link, now, news, held=held)
             self._broken[link] = replace(entry, logged=True) if logs else entry
         if logs:
-            self._report(logging.WARNING, "link_down", link, entry, now, waits=waiting, why=entry.why)
+            event = "held_back" if held else "link_down"
+            self._report(logging.WARNING, event, link, entry, now, waits=waiting, why=entry.why)
         self._follow()
 
     def worked(self, link: str) -> None:
@@ -98,7 +109,8 @@ class Links:
             if entry.logged:
                 self._logged_at[link] = now
         if entry.logged:
-            self._report(logging.INFO, "link_up", link, entry, now, lasted_s=round(now - entry.since, 1))
+            event = "held_no_more" if entry.held else "link_up"
+            self._report(logging.INFO, event, link, entry, now, lasted_s=round(now - entry.since, 1))
         self._follow()
 
     def troubles(self) -> tuple[Trouble, ...]:
@@ -108,13 +120,15 @@ class Links:
         with self._lock:
             broken = sorted(self._broken.items(), key=lambda item: item[1].since)
         return tuple(
-            Trouble(link=link, for_s=now - entry.since, why=entry.why, waiting=entry.waiting) for link, entry in broken
+            Trouble(link=link, for_s=now - entry.since, why=entry.why, waiting=entry.waiting, held=entry.held)
+            for link, entry in broken
         )
 
-    def _may_log(self, link: str, now: float, news: bool) -> bool:
-        if not news and now - self._logged_at.get(link, float("-inf")) < LOG_EVERY_S:
+    def _may_log(self, link: str, now: float, news: bool, *, held: bool) -> bool:
+        every = HELD_LOG_EVERY_S if held else LOG_EVERY_S
+        if not news and now - self._logged_at.get(link, float("-inf")) < every:
             return False
-        self._logged_at = {known: at for known, at in self._logged_at.items() if now - at < LOG_EVERY_S}
+        self._logged_at = {known: at for known, at in self._logged_at.items() if now - at < HELD_LOG_EVERY_S}
         self._logged_at[link] = now
         return True
 

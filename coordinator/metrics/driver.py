@@ -1,13 +1,14 @@
 """Metrics of a driver: its journal reports each transition of its job. Labels are the job's name and words of ours."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
+from onceward.coordinator.links import Trouble
 from onceward.coordinator.metrics.registry import Described
 from onceward.coordinator.service.certificates import expiry_of
 
@@ -83,13 +84,20 @@ CERTIFICATE = Described(
     "When the first of the certificates that the driver shows to its coordinator expires, in seconds since the epoch; "
     "absent without one.",
 )
+HELD = Described(
+    "onceward_driver_held_back_seconds",
+    "gauge",
+    ("job_name",),
+    "For how long something that answers, such as an open transaction in the input, has held the driver back; 0 = "
+    "nothing does.",
+)
 LINKS = Described(
     "onceward_driver_broken_links", "gauge", ("job_name",), "Brokers, clusters and coordinators that do not answer now."
 )
 
 DRIVER_METRICS = (
     *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LAG, LOST, REPLAYED),
-    *(SECONDS, STEPS, SETTLED_AT, LINKS, CERTIFICATE),
+    *(SECONDS, STEPS, SETTLED_AT, LINKS, HELD, CERTIFICATE),
 )
 """All of them, as the reference page lists them."""
 
@@ -101,12 +109,12 @@ class DriverMetrics:
         self,
         job: str,
         registry: CollectorRegistry,
-        broken: Callable[[], int],
+        troubles: Callable[[], Collection[Trouble]],
         *,
         certificate: Path | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``broken``: the number of links that do not work now; called in the thread of a scrape. ``certificate``: the
+        """``troubles``: what does not work now; called in the thread of a scrape. ``certificate``: the
         file of the one that the driver shows to its coordinator."""
         self._wall = wall
 
@@ -134,7 +142,8 @@ class DriverMetrics:
         ).labels(job)
         self._steps = Histogram(STEPS.name, STEPS.text, STEPS.labels, registry=registry, buckets=_SECONDS)
         self._settled_at = gauge(SETTLED_AT)
-        gauge(LINKS).set_function(broken)
+        gauge(LINKS).set_function(lambda: sum(not one.held for one in troubles()))
+        gauge(HELD).set_function(lambda: max((one.for_s for one in troubles() if one.held), default=0.0))
         registry.register(_Certificate(job, certificate))
 
     def event(self, event: str, facts: Mapping[str, Any]) -> None:

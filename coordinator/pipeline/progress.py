@@ -53,7 +53,8 @@ class Snapshot:
             return ""
         oldest, *others = self.troubles
         more = f" and {len(others)} more" if others else ""
-        return f"no answer from {oldest.link}{more} for {oldest.for_s:.0f} s, waiting: {oldest.waiting} · "
+        said = "held back by" if oldest.held else "no answer from"
+        return f"{said} {oldest.link}{more} for {oldest.for_s:.0f} s, waiting: {oldest.waiting} · "
 
 
 class Progress:

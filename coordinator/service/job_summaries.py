@@ -138,7 +138,9 @@ class JobSummaries:
         """What does not answer, and for how many seconds."""
         if report is not None:
             for one in report.troubles:
-                what = f"{one.link}, which does not answer the driver ({one.waiting}: {one.why})"
+                what = (
+                    f"{one.link}{'' if one.held else ', which does not answer the driver'} ({one.waiting}: {one.why})"
+                )
                 yield what, one.for_s + now - report.at
         elif state.durable.orphaned and not state.durable.settled and self._orphans is not None:
             for trouble in self._orphans.links.troubles():

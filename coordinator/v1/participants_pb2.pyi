@@ -1779,6 +1779,7 @@ class LinkTrouble(_message.Message):
     FOR_US_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     link: _builtins.str
     """The link, for display."""
     for_us: _builtins.int
@@ -1787,6 +1788,8 @@ class LinkTrouble(_message.Message):
     """The result of the last attempt."""
     waiting: _builtins.str
     """The purpose of the last attempt."""
+    held: _builtins.bool
+    """It answers, and holds back what waits."""
     def __init__(
         self,
         *,
@@ -1794,10 +1797,11 @@ class LinkTrouble(_message.Message):
         for_us: _builtins.int = ...,
         why: _builtins.str = ...,
         waiting: _builtins.str = ...,
+        held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_us", b"for_us", "link", b"link", "waiting", b"waiting", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_us", b"for_us", "held", b"held", "link", b"link", "waiting", b"waiting", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

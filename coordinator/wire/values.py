@@ -106,6 +106,7 @@ def trouble_to_wire(value: Trouble) -> pb.LinkTrouble:
         for_us=_microseconds(timedelta(seconds=value.for_s)),
         why=text_to_wire(value.why),
         waiting=text_to_wire(value.waiting),
+        held=value.held,
     )
 
 
@@ -115,6 +116,7 @@ def trouble_from_wire(message: pb.LinkTrouble) -> Trouble:
         for_s=as_microseconds(message.for_us, "for_us").total_seconds(),
         why=as_text(message.why, "why"),
         waiting=as_text(message.waiting, "waiting"),
+        held=message.held,
     )
 
 

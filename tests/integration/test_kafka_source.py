@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,10 +21,11 @@ from confluent_kafka.admin import NewPartitions
 from onceward import KafkaCluster, KafkaSink, KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan, Resource
 from onceward.coordinator.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
-from onceward.sources.kafka.driver import discovery, subscription
+from onceward.sources.kafka.driver import discovery, held_back, subscription
 from onceward.sources.kafka.executor import clients
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
 from tests.support.manual_time import ManualTime
@@ -67,7 +69,7 @@ def given_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def passing(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     """The time of the source on the driver."""
     passing = ManualTime()
-    for module in (subscription, discovery):
+    for module in (subscription, discovery, held_back):
         monkeypatch.setattr(module, "time", passing)
     return passing
 
@@ -312,6 +314,46 @@ def test_an_open_transaction_is_not_planned_and_a_start_inside_it_waits(topics: 
     producer.commit_transaction(30)
     wait_until(lambda: inside.plan(start).records, "the transaction's records can be seen")
     assert read_values(inside, inside.plan(start)) == values(3, "open")[2:]
+
+
+def test_an_open_transaction_of_another_program_is_named_while_it_holds_the_input_back(
+    topics: Topics, job: str, passing: ManualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, links = topics.create("in", partitions=2), Links()
+    topics.fill(topic, values(5), partition=1)
+    producer = Producer({"bootstrap.servers": topics.servers, "log_level": 0, "transactional.id": topics.prefix})
+    producer.list_topics(timeout=30)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values(20, "open"):
+        producer.produce(topic, value, partition=1)
+    assert producer.flush(30) == 0
+    with closing(KafkaSource(topics.servers, [topic], start="earliest", end="latest")) as source:
+        source.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1), links=links))
+        base = source.resolve()
+        said = f"{topic}-1: 20 offsets from 5 on, of producer "
+        assert said in caplog.text
+        last = source.plan(base).positions
+        assert not links.troubles(), "it may end at once"
+        passing.sleep(60)
+        caplog.clear()
+        assert source.plan(last).finished
+        assert caplog.text.count(said) == 1, "the end is reached, and says what it leaves out"
+        source.plan(last)
+        assert caplog.text.count(said) == 1
+        (trouble,) = links.troubles()
+        assert trouble.held
+        assert trouble.link == f"an open transaction in {topic}-1 at offset 5"
+        assert trouble.waiting == "20 offsets from there on"
+        assert re.fullmatch(r"producer \d+, epoch 0, last wrote 2\S+", trouble.why)
+        producer.commit_transaction(30)
+
+        def over() -> bool:
+            passing.sleep(60)
+            source.plan(last)
+            return not links.troubles()
+
+        wait_until(over, "the transaction has ended")
 
 
 def test_a_bounded_end_behind_control_records_is_reached_once_and_kept(topics: Topics, opened: Opener) -> None:

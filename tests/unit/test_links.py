@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.links import FORGET_AFTER_S, LOG_EVERY_S, MAX_LINKS, Links
+from onceward.coordinator.links import FORGET_AFTER_S, HELD_LOG_EVERY_S, LOG_EVERY_S, MAX_LINKS, Links
 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 
@@ -47,6 +47,23 @@ def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:
         world.links.worked("coordinator")
     assert len(world.lines()) <= 2 * 60 / LOG_EVERY_S + 2
     assert len(world.lines()) % 2 == 0, "each logged problem has a logged end"
+
+
+def test_what_holds_back_for_a_moment_is_shown_and_not_logged_and_later_logged_now_and_then(world: LoggedLinks) -> None:
+    def held() -> None:
+        world.links.failed("an open transaction in orders-0 at offset 5", "producer 7", waiting="20 offsets", held=True)
+
+    held()
+    assert [(one.held, one.waiting) for one in world.links.troubles()] == [(True, "20 offsets")]
+    world.links.worked("an open transaction in orders-0 at offset 5")
+    assert world.lines() == []
+    for second in range(0, 1200, 10):
+        world.now = float(second)
+        held()
+    assert len(world.lines()) == 1 + (1200 - 60) // HELD_LOG_EVERY_S
+    assert world.lines()[0].startswith('event=held_back link="an open transaction in orders-0 at offset 5" since=')
+    world.links.worked("an open transaction in orders-0 at offset 5")
+    assert world.lines()[-1].startswith("event=held_no_more ")
 
 
 def test_news_is_logged_at_once(world: LoggedLinks) -> None:

@@ -6,7 +6,10 @@ Connects for each round of requests. There is one at a start and one after each 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import NamedTuple
 
+from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
@@ -29,12 +32,19 @@ from onceward.sources.kafka.epochs import (
 )
 from onceward.sources.kafka.positions import Cursor, Partition
 
-__all__ = ["Leaders"]
+__all__ = ["Leaders", "OpenTransaction"]
 
 _CONSUMER = -1
 """Replica id of a client that is not a follower."""
 _Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 _Partition = _Topic.OffsetForLeaderPartition
+
+
+class OpenTransaction(NamedTuple):
+    start: int
+    """Offset of its first record in the partition."""
+    producer: str
+    """Who writes it, and when it did so last, for people."""
 
 
 class Leaders:
@@ -66,6 +76,14 @@ class Leaders:
             return {p: lineage.before(offsets[p], None) for p, lineage in found.items()}
 
         return {**dict.fromkeys(offsets), **insist(ask, [p for p, offset in offsets.items() if offset > 0])}
+
+    def open_transactions(self, partitions: Collection[Partition]) -> dict[Partition, OpenTransaction]:
+        """Return the transaction that begins first, of each partition that has an open one. Omits partitions whose
+        leader does not answer, or not to this user. Sends nothing if there are no partitions."""
+        if not partitions:
+            return {}
+        with self._connected() as requests:
+            return _open_transactions(requests, _leaders(requests, partitions)[0])
 
     def lineages(
         self, cursors: Mapping[Partition, Cursor], leaders: Mapping[Partition, int]
@@ -99,10 +117,15 @@ class Leaders:
     @contextmanager
     def _asking(self, partitions: Collection[Partition]) -> Iterator[tuple[dict[Partition, int], AskEnds]]:
         """Yield the leaders' epochs, from the metadata, and a function that requests the ends of epochs."""
-        requests = BrokerRequests(self._cluster, links=self._links)
-        try:
+        with self._connected() as requests:
             nodes, epochs = _leaders(requests, partitions)
             yield epochs, lambda asked: _ends(requests, nodes, asked)
+
+    @contextmanager
+    def _connected(self) -> Iterator[BrokerRequests]:
+        requests = BrokerRequests(self._cluster, links=self._links)
+        try:
+            yield requests
         except ControlPlaneError as error:
             raise CheckpointFailedError(str(error)) from None
         finally:
@@ -176,3 +199,36 @@ def _end(partition: Partition, asked: Asked, epoch: int, offset: int) -> EpochEn
             "the cluster's newer state back, or start a job under another name with start= where the data begins."
         )
     return EpochEnd(epoch, offset)
+
+
+def _open_transactions(requests: BrokerRequests, nodes: Mapping[Partition, int]) -> dict[Partition, OpenTransaction]:
+    topic = DescribeProducersRequest.TopicRequest
+    by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for partition, node in nodes.items():
+        by_node[node][partition.topic].append(partition.number)
+    sent = [
+        (node, DescribeProducersRequest(topics=[topic(name=name, partition_indexes=of) for name, of in named.items()]))
+        for node, named in by_node.items()
+    ]
+    answers: list[DescribeProducersResponse | NoAnswer] = requests.send_all(sent)
+    found = {}
+    for answer in answers:
+        for described in () if isinstance(answer, NoAnswer) else answer.topics:
+            for one in described.partitions:
+                begun = [each for each in one.active_producers if each.current_txn_start_offset >= 0]
+                if begun:
+                    first = min(begun, key=lambda each: int(each.current_txn_start_offset))
+                    found[Partition(str(described.name), int(one.partition_index))] = OpenTransaction(
+                        start=int(first.current_txn_start_offset),
+                        producer=f"producer {first.producer_id}, epoch {first.producer_epoch}, "
+                        f"last wrote {_time(int(first.last_timestamp))}",
+                    )
+    return found
+
+
+def _time(milliseconds: int) -> str:
+    """Return a record's time for people. Producers choose it, and may choose any number."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        return f"at {milliseconds} ms since 1970"

@@ -1,7 +1,7 @@
 """The driver's part of the Kafka source."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,6 +18,7 @@ from onceward.coordinator.pipeline.interfaces import (
     SplitFollower,
 )
 from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from onceward.sources.kafka.control.mirror import GroupMirror
@@ -45,6 +46,8 @@ from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import KafkaPositions, Partition
 
 __all__ = ["KafkaSource"]
+
+_log = logger("onceward.source.kafka")
 
 
 class KafkaSource(Source):
@@ -130,6 +133,8 @@ class KafkaSource(Source):
         self._ends: dict[Partition, int] | None = None
         self._new_run = False
         self._mirror: GroupMirror | None = None
+        self._left_out = ""
+        """What the ends of this run leave out, for a line of the log; empty = nothing that is known."""
 
     @property
     def cluster_id(self) -> str:
@@ -176,6 +181,7 @@ class KafkaSource(Source):
         found = subscription.found()
         partitions = subscription.partitions(found)
         ends = resolve_ends(view, partitions, end=arguments.end)
+        self._look_at_ends(ends)
         reset = Reset(arguments.reset)
         starts = resolve_starts(view, partitions, start=arguments.start, reset=reset, group=self._group)
         return subscription.positions(found, starts, ends, bound=bound_text(arguments.end)).to_document()
@@ -189,6 +195,8 @@ class KafkaSource(Source):
 
     def plan(self, base: Document) -> Plan:
         plan = self._planned(self._current(KafkaPositions.from_document(base)), self._limits)
+        if plan.finished and not plan.records:
+            self._warn_at_the_end()
         least = self._arguments.min_partitions
         return replace(plan, splits=split_ranges(plan.splits, least), can_coalesce=least is None)
 
@@ -262,6 +270,8 @@ class KafkaSource(Source):
         waiting = self._planned(positions, Limits())  # looks at every log
         read = {partition for partition, _ in positions if self._opened().reads(partition)}
         assignment = following.assign(positions, read, most)
+        if assignment.finished:
+            self._warn_at_the_end()
         limit = self._arguments.max_offsets_per_checkpoint
         if limit is None:
             return assignment
@@ -321,8 +331,20 @@ class KafkaSource(Source):
         if self._ends is None:  # once per run: a repeated checkpoint keeps its ends
             read = [p for p, _ in positions if subscription.reads(p)]
             self._ends = resolve_ends(subscription.view, read, end=self._arguments.end) or {}
+            self._look_at_ends(self._ends)
         ends = self._ends
         return positions.moved({p: replace(cursor, end=ends.get(p)) for p, cursor in positions}, bound=bound)
+
+    def _look_at_ends(self, ends: Mapping[Partition, int] | None) -> None:
+        """Warn of records that are left out by ``ends`` which the program did not name."""
+        if ends and not isinstance(self._arguments.end, Mapping):
+            self._left_out = self._opened().warn_of_left_out(ends)
+
+    def _warn_at_the_end(self) -> None:
+        """Repeat the warning of the start, once."""
+        if self._left_out:
+            _log.warning("%s", self._left_out)
+            self._left_out = ""
 
     def _at_its_end(self, positions: KafkaPositions) -> bool:
         reads = self._opened().reads

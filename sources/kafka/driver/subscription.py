@@ -21,6 +21,7 @@ from onceward.sources.kafka.driver.checks import (
     refuse_outside,
 )
 from onceward.sources.kafka.driver.discovery import Discovery
+from onceward.sources.kafka.driver.held_back import HeldBack
 from onceward.sources.kafka.driver.offsets import Limits, gone_backwards, plan_ranges
 from onceward.sources.kafka.epochs import refuse_differences
 from onceward.sources.kafka.executor.offset_gone import OffsetGone
@@ -53,6 +54,7 @@ class Subscription:
         self.cluster = cluster
         self.view = BrokerView(cluster, links=links)
         self.leaders = Leaders(cluster, links)
+        self._held_back = HeldBack(self.view, self.leaders, links)
         self._topics, self._pattern, self._assigned = frozenset(topics), pattern, assigned
         self._discovery = Discovery(self.view, discovery_interval)
         self._cluster_id = ""
@@ -161,6 +163,20 @@ class Subscription:
         """Return ``base`` plus the partitions found since."""
         return self._discovery.added_to(base)
 
+    def warn_of_left_out(self, ends: Mapping[Partition, int]) -> str:
+        """Log which records a run to ``ends`` leaves out, because they are behind transactions that are open now;
+        return the line, which is empty if there are none."""
+        found = self._held_back.left_out(ends)
+        if not found:
+            return ""
+        line = (
+            "This run ends where transactions of other programs are open. It does not read their records, nor those "
+            f"behind them: {'; '.join(found)}. The next run reads them once these transactions have ended. If one "
+            "hangs, end it with the brokers' own tool: kafka-transactions.sh abort --topic --partition --start-offset."
+        )
+        _log.warning("%s", line)
+        return line
+
     def plan(
         self,
         positions: KafkaPositions,
@@ -183,13 +199,14 @@ class Subscription:
         )
 
     def available(self, positions: KafkaPositions, read: Collection[Partition]) -> dict[Partition, LogEnd]:
-        """Return the ends of what a ``read_committed`` reader may see now. Raises HaltedError if a log ends before its
-        position, and still does 1 s later."""
+        """Return the ends of what a ``read_committed`` reader may see now. Now and then it looks for what holds them
+        back. Raises HaltedError if a log ends before its position, and still does 1 s later."""
         try:
             available = self.view.led_ends(read)
         except CheckpointFailedError:
             self.refuse_other_topics(positions, {p.topic for p in read})
             raise
+        self._held_back.look_if_due(_offsets(available))
         if set(read) - available.keys():
             self.refuse_other_topics(positions, {p.topic for p in set(read) - available.keys()})
         if not gone_backwards(positions, _offsets(available)):

@@ -27,7 +27,7 @@ class Driver:
         self.metrics = DriverMetrics(
             "orders",
             self.registry,
-            lambda: len(self.links.troubles()),
+            self.links.troubles,
             certificate=certificate,
             wall=lambda: 12.5,
         )
@@ -87,6 +87,10 @@ def test_failures_losses_and_ends_are_counted(driver: Driver) -> None:
     assert shown.value("onceward_driver_broken_links") == 1
     driver.links.worked("cluster 'secret'")
     assert driver.shown().value("onceward_driver_broken_links") == 0
+    assert driver.shown().value("onceward_driver_held_back_seconds") == 0
+    driver.links.failed("an open transaction", "secret", waiting="secret", held=True)
+    assert driver.shown().value("onceward_driver_broken_links") == 0
+    assert driver.shown().value("onceward_driver_held_back_seconds") > 0
     assert "secret" not in str(shown.samples)
 
 

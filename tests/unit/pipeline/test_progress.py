@@ -278,6 +278,14 @@ def test_the_line_shows_a_broken_link_with_its_age_even_when_nothing_else_moves(
     )
 
 
+def test_the_line_says_what_holds_the_input_back() -> None:
+    here = Outage()
+    here.progress.began(7)
+    here.progress.read(10, 0)
+    here.links.failed("an open transaction in in-0 at offset 5", "producer 7", waiting="20 offsets", held=True)
+    assert "held back by an open transaction in in-0 at offset 5 for 0 s, waiting: 20 offsets · " in here.line()
+
+
 def test_the_line_is_back_to_normal_as_soon_as_the_link_works() -> None:
     here = Outage()
     here.progress.began(7)

@@ -93,6 +93,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
 ) -> None:
     links = Links()
     links.failed("cluster 'main'", "timed out", waiting="4 EndTxn")
+    links.failed("an open transaction in in-0 at offset 5", "producer 7", waiting="20 offsets", held=True)
     oldest = Age(transaction="orders.sink.1.a.0", open_for=timedelta(minutes=6), timeout=timedelta(minutes=15))
     reported: list[Age | None] = [oldest]
     with connect(coordinator.address, links=links) as client:
@@ -101,6 +102,7 @@ def test_a_lease_renewal_reports_broken_links_and_transaction_ages(
         wait_until(lambda: people.job(JobName(job)).oldest_transaction, "a renewal reports it")
         summary = people.job(JobName(job))
         assert "cluster 'main', which does not answer the driver (4 EndTxn: timed out)" in whats(people, job)
+        assert "an open transaction in in-0 at offset 5 (20 offsets: producer 7)" in whats(people, job)
         assert summary.oldest_transaction is not None
         assert replace(summary.oldest_transaction, open_for=oldest.open_for) == oldest
         assert summary.oldest_transaction.open_for >= oldest.open_for
