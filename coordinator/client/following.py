@@ -38,6 +38,9 @@ def following(addresses: Sequence[str], open_one: Callable[[str], grpc.Channel])
     return cast(grpc.Channel, _Following(addresses, open_one))
 
 
+_OF_NO_LEADER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
 class _Unavailable(grpc.RpcError):
     """Looks like an error of gRPC."""
 
@@ -79,8 +82,9 @@ class _Following(StubChannel):
         self._addresses = tuple(addresses)
         self._open = open_one
         self._changed = threading.Condition()
-        self._serving: dict[str, bool] = dict.fromkeys(addresses, False)
-        """In the order in which they began to serve, the last one last."""
+        self._serving: dict[str, bool | None] = dict.fromkeys(addresses, False)
+        """In the order in which they began to serve, the last one last. None for one that has no place for a health
+        check: it may lead."""
         self._why: dict[str, str] = dict.fromkeys(addresses, "not asked yet")
         self._unreachable: dict[str, bool | None] = dict.fromkeys(addresses)
         """None for one that has not been asked yet."""
@@ -113,8 +117,8 @@ class _Following(StubChannel):
         leader, channel = self._find()
         try:
             answer, done = bind(channel).with_call(*request, **given)
-        except grpc.RpcError:
-            self._doubt(leader)
+        except grpc.RpcError as error:
+            self._doubt(leader, error)
             raise
         except ValueError:  # the channel was closed because another coordinator leads
             raise self._moved(leader) from None
@@ -124,7 +128,9 @@ class _Following(StubChannel):
     def _stream(self, bind: _Bind, request: tuple[Any, ...], given: Mapping[str, Any]) -> "_Stream":
         leader, channel = self._find()
         stream = bind(channel)(*request, **given)
-        return _Stream(stream, lambda metadata: self._require(leader, metadata), lambda: self._doubt(leader))
+        return _Stream(
+            stream, lambda metadata: self._require(leader, metadata), lambda error: self._doubt(leader, error)
+        )
 
     def _find(self) -> tuple[_Leader, grpc.Channel]:
         """Return the leader. Raises ValueError if this channel is closed, UNAVAILABLE if there is none for a while, or
@@ -149,7 +155,7 @@ class _Following(StubChannel):
     def _watch(self, address: str, channel: grpc.Channel) -> None:
         stub, backoff = health_pb2_grpc.HealthStub(channel), Backoff(first=0.05, longest=0.5)
         while not self._closed:
-            why = "the connection ended"
+            why, unknown = "the connection ended", False
             try:
                 for response in stub.Watch(health_pb2.HealthCheckRequest()):
                     backoff.reset()
@@ -157,31 +163,38 @@ class _Following(StubChannel):
                     self._note(address, serving, "it leads" if serving else "it stands by", unreachable=False)
             except grpc.RpcError as error:
                 why = f"{error.code().name}: {error.details()}"
+                unknown = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             except ValueError:
                 return
-            self._note(address, False, why, unreachable=True)
+            self._note(address, None if unknown else False, why, unreachable=not unknown)
             time.sleep(backoff.next())
 
-    def _note(self, address: str, serving: bool, why: str, *, unreachable: bool) -> None:
+    def _note(self, address: str, serving: bool | None, why: str, *, unreachable: bool) -> None:
         with self._changed:
             self._unreachable[address] = unreachable
             self._changed.notify_all()
             if serving is not self._serving[address]:
                 del self._serving[address]
-                self._serving[address] = serving
+                followed = self._leader is not None and self._leader.address == address
+                last = serving or (serving is None and followed)
+                self._serving = {**self._serving, address: serving} if last else {address: serving, **self._serving}
             self._why[address] = why
             self._choose()
 
-    def _doubt(self, leader: _Leader) -> None:
-        """A call to the leader failed. Prefer another one, if there is one that says it leads."""
+    def _doubt(self, leader: _Leader, error: grpc.RpcError) -> None:
+        """A call to the leader failed. Prefer another one that says it leads. If it does not say so itself, it may have
+        refused the call because it stands by: try another one that may lead."""
         with self._changed:
-            if leader is self._leader and self._serving[leader.address]:
-                self._serving = {leader.address: True, **self._serving}
+            if leader is self._leader and (self._serving[leader.address] or error.code() in _OF_NO_LEADER):
+                self._serving = {leader.address: self._serving[leader.address], **self._serving}
                 self._choose()
 
     def _choose(self) -> None:
-        """Follow the one that began to serve last."""
-        address = next((one for one, serving in reversed(self._serving.items()) if serving), None)
+        """Follow the one that began to serve last. If none says that it serves, try one that may: a coordinator that
+        stands by refuses the call, and the next one is tried."""
+        newest_first = [*reversed(self._serving.items())]
+        leads, may_lead = ([one for one, serving in newest_first if serving is wanted] for wanted in (True, None))
+        address = next(iter([*leads, *may_lead]), None)
         before = self._leader
         if self._closed or (before.address if before is not None else None) == address:
             return
@@ -190,8 +203,10 @@ class _Following(StubChannel):
             # in a thread of its own: it waits for calls whose own errors may need this lock
             threading.Thread(target=before.close, daemon=True).start()
         self._led = self._led or address is not None
-        said = {"event": "coordinator_lost"} if address is None else {"event": "coordinator_found", "address": address}
-        _log.info("%s", log_fields(said))
+        if address is None:
+            _log.info("%s", log_fields({"event": "coordinator_lost"}))
+        elif leads:
+            _log.info("%s", log_fields({"event": "coordinator_found", "address": address}))
         self._changed.notify_all()
 
     def _require(self, leader: _Leader, metadata: Sequence[tuple[str, Any]] | None) -> None:
@@ -212,7 +227,7 @@ class _Following(StubChannel):
 class _Stream:
     """A stream that ends as soon as its coordinator's term is over."""
 
-    def __init__(self, stream: Any, require: Callable[[Any], None], doubt: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, require: Callable[[Any], None], doubt: Callable[[grpc.RpcError], None]) -> None:
         self._stream, self._require, self._doubt = stream, require, doubt
 
     def __iter__(self) -> Iterator[Any]:
@@ -220,8 +235,8 @@ class _Stream:
             for message in self._stream:
                 self._require(self._stream.initial_metadata())
                 yield message
-        except grpc.RpcError:
-            self._doubt()
+        except grpc.RpcError as error:
+            self._doubt(error)
             raise
 
     def __getattr__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.peers import Guard, PeerRefusedError
 from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
-from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS
+from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS, MAX_HEALTH_CALLS_OF_CONNECTION
 from onceward.coordinator.wire.malformed import MalformedError, as_job
 
 __all__ = ["CallsDoor", "Connections", "Door", "Entrance", "HealthDoor", "behind"]
@@ -106,24 +106,52 @@ class CallsDoor:
 
 
 class HealthDoor:
-    """For health checks, by anybody. They take no place of other calls, and their streams none of single checks."""
+    """For health checks, by anybody. They take no place of other calls, and their streams none of single checks.
+
+    If peers are distinguished, those that ``guard`` does not know have half of the places at most: clients find the
+    leader by these streams.
+    """
 
     limit_s: float | None = _REQUEST_LIMIT_S
     most = MAX_HEALTH_CALLS
     """Of each method. A client that knows several coordinators holds a stream to each."""
+    most_of_connection = MAX_HEALTH_CALLS_OF_CONNECTION
+    """Of each method. The clients of a process share a connection."""
 
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+    def __init__(self, guard: Guard, most_of_peer: int) -> None:
+        self._guard = guard
+        self._most_of_peer = most_of_peer
+        self._open: Counter[tuple[str, str]] = Counter()
+        """By method and place: all, strangers, one peer, one connection."""
 
     @contextmanager
     def open(self, method: str, context: Context) -> Iterator[None]:
-        if self._open[method] >= self.most:
-            raise _too_many(f"the coordinator has {self.most} open health checks and takes no more now")
-        self._open[method] += 1
+        places = list(self._places(context))
+        for place, most, whose in places:
+            if self._open[method, place] >= most:
+                raise _too_many(f"{whose} {most} open health checks, and the coordinator takes no more now")
+        taken = [(method, place) for place, _, _ in places]
+        self._open.update(taken)
         try:
             yield
         finally:
-            self._open[method] -= 1
+            self._open.subtract(taken)
+            for one in taken:
+                if not self._open[one]:
+                    del self._open[one]
+
+    def _places(self, context: Context) -> Iterator[tuple[str, int, str]]:
+        """Where a check takes a place, how many are there, and whose they are."""
+        yield "all", self.most, "there are"
+        if self._guard.distinguishes:
+            peer = self._guard.known(context)
+            if peer is None:
+                yield "strangers", self.most // 2, "unknown peers have"
+            else:
+                yield f"peer {peer.name}", self._most_of_peer, f"{peer.name} has"
+        connection = context.peer()
+        if not connection.startswith("unix:"):  # these have no names
+            yield f"connection {connection}", self.most_of_connection, "this connection has"
 
     async def admit(self, method: str, context: Context) -> None:
         pass

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +95,15 @@ class Guard:
             raise
         self._calling.set(caller)
         return caller.peer
+
+    def known(self, context: "grpc.aio.ServicerContext[Any, Any]") -> Peer | None:
+        """Return who calls, if the file knows the peer: for calls that anybody may make."""
+        if self._file is None:
+            return EVERYBODY
+        self._look()
+        with suppress(PeerRefusedError):
+            return self._caller(context).peer
+        return None
 
     def has_any(self, needs: Needs) -> bool:
         """True if the calling peer has one of the rights for some job."""

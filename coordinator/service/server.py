@@ -273,7 +273,8 @@ class CoordinatorServer:
         for handler in (coordinator_service(self._describe, self._guard), self._gate):
             handler = behind(self._calls, intake.bounded(handler), self._connections)
             server.add_generic_rpc_handlers((self._counted(handler),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, HealthDoor(), self._connections))
+        checks = HealthDoor(self._guard, MAX_CALLS_OF_PEER)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, Entrance(server, checks, self._connections))
         if self._options.reflection:
             names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
             servicer = reflection.aio.ReflectionServicer(names)

@@ -8,6 +8,7 @@ __all__ = [
     "MAX_CONTAINERS",
     "MAX_DEPTH",
     "MAX_HEALTH_CALLS",
+    "MAX_HEALTH_CALLS_OF_CONNECTION",
     "MAX_HELD_BYTES",
     "MAX_JOBS",
     "MAX_LABEL",
@@ -92,6 +93,9 @@ MAX_CALLS_OF_PEER = 500
 
 MAX_HEALTH_CALLS = 2_000
 """Open health checks, and as many streams of them; apart from the other calls."""
+
+MAX_HEALTH_CALLS_OF_CONNECTION = 8
+"""Open health checks of one connection, and as many streams of them. A client has one."""
 
 MAX_JOBS = 10_000
 """Jobs that are not forgotten, in the store of one coordinator."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from onceward.coordinator.client.following import following
 from onceward.coordinator.client.tls import renewing
@@ -15,6 +15,42 @@ from onceward.coordinator.wire.lead import TERM
 from tests.support.waiting import wait_until
 
 _UNARY, _PIECES, _STREAM = "/test.Coordinator/Ask", "/test.Coordinator/AskInPieces", "/test.Coordinator/Watch"
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Says that it serves or not, and ends its streams with a status that a test gives."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._serving = False
+        self._end: grpc.StatusCode | None = None
+
+    def serve(self, *, serving: bool) -> None:
+        with self._changed:
+            self._serving = serving
+            self._changed.notify_all()
+
+    def end_with(self, code: grpc.StatusCode) -> None:
+        """End all streams, also those to come."""
+        with self._changed:
+            self._end = code
+            self._changed.notify_all()
+
+    def Watch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's interface
+        context.add_callback(self._wake)
+        status, said = health_pb2.HealthCheckResponse, None
+        while context.is_active():
+            with self._changed:
+                while self._end is None and said is self._serving and context.is_active():
+                    self._changed.wait()
+                end, said = self._end, self._serving
+            if end is not None:
+                context.abort(end, "no place")
+            yield status(status=status.SERVING if said else status.NOT_SERVING)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 class Server:
@@ -26,7 +62,7 @@ class Server:
         self.stuck = threading.Event()
         self.more = threading.Event()
         """Lets a stream write again."""
-        self._health = health.HealthServicer()
+        self.health = Health()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         handlers: dict[str, Any] = {
             "Ask": grpc.unary_unary_rpc_method_handler(lambda _request, context: self._answer(context)),
@@ -34,18 +70,20 @@ class Server:
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Coordinator", handlers),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self.lead(leads=False)
 
     def lead(self, *, leads: bool) -> None:
-        status = health_pb2.HealthCheckResponse
-        self._health.set("", status.SERVING if leads else status.NOT_SERVING)
+        self.leads = leads
+        self.health.serve(serving=leads)
 
     def _answer(self, context: Any) -> bytes:
         if self.silent:
             self.stuck.set()
             self.more.wait(60)
+        if not self.leads:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "it stands by")
         context.set_trailing_metadata(((TERM, str(self.term)),))
         return self.name.encode()
 
@@ -130,6 +168,37 @@ def test_without_a_leader_the_error_says_what_each_one_does(channel: Any, server
 
     wait_until(known, "both were asked")
     assert reason == (f"none of the coordinators leads ({first.address}: it stands by; {second.address}: it stands by)")
+
+
+@pytest.mark.parametrize("leads", [0, 1], ids=["the first leads", "the second leads"])
+def test_a_leader_without_a_place_for_a_health_check_is_found_by_calls(
+    channel: Any, servers: tuple[Server, Server], leads: int
+) -> None:
+    leader, other = servers[leads], servers[1 - leads]
+    leader.lead(leads=True)
+    for server in servers:
+        server.health.end_with(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert asks(channel) == leader.name
+    other.term = leader.term + 1
+    leader.lead(leads=False)
+    other.lead(leads=True)
+    assert asks(channel) == other.name
+
+
+def test_a_leader_stays_when_it_has_no_place_for_a_health_check_any_more(
+    channel: Any, servers: tuple[Server, Server]
+) -> None:
+    first, second = servers
+    first.lead(leads=True)
+    assert asks(channel) == "first"
+    stream = iter(channel.unary_stream(_STREAM, None, None)(b"", timeout=60))
+    assert next(stream) == b"first"
+    for server in (second, first):
+        server.health.end_with(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        wait_until(lambda server=server: "no place" in channel._why[server.address], "it is known")  # type: ignore[misc]
+    assert asks(channel) == "first"
+    first.more.set()
+    assert next(stream) == b"late", "its channel is the same"
 
 
 def test_a_call_at_a_silent_leader_ends_when_another_one_leads(channel: Any, servers: tuple[Server, Server]) -> None:

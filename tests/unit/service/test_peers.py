@@ -642,6 +642,49 @@ def test_health_checks_cannot_lock_out_the_other_calls(
             assert health.Check(health_pb2.HealthCheckRequest(), timeout=30).status
 
 
+def watching(channel: grpc.Channel, count: int) -> list[Any]:
+    """Streams of health checks, each with its first answer or refusal: the status, or the code."""
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch", None, health_pb2.HealthCheckResponse.FromString)
+    streams = (watch(b"", timeout=60, wait_for_ready=True) for _ in range(count))
+    return [(stream, _first(stream)) for stream in streams]
+
+
+def _first(stream: Any) -> Any:
+    try:
+        return next(stream).status
+    except grpc.RpcError as error:
+        return error.code()
+
+
+SERVING, FULL = health_pb2.HealthCheckResponse.SERVING, grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_health_streams_of_unknown_peers_leave_places_for_known_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors.HealthDoor, "most", 12)
+    world.serve()
+    streams = watching(world.raw("stranger"), 7)
+    assert [first for _, first in streams] == [SERVING] * 6 + [FULL]
+    known = watching(world.raw("nothing"), 5)
+    assert [first for _, first in known] == [SERVING] * 5, "peers of the file may take the other half"
+    assert [first for _, first in watching(world.raw("stranger"), 1)] == [FULL]
+    assert [first for _, first in watching(world.raw("viewer"), 2)] == [SERVING, FULL]
+
+
+def test_one_connection_has_few_health_streams(tmp_path: Path) -> None:
+    most = limits.MAX_HEALTH_CALLS_OF_CONNECTION
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with (
+        ServedCoordinator(tmp_path / "store.db") as served,
+        grpc.insecure_channel(served.address, options) as one,
+        grpc.insecure_channel(served.address, options) as other,
+    ):
+        streams = watching(one, most + 1)
+        assert [first for _, first in streams] == [SERVING] * most + [FULL]
+        assert [first for _, first in watching(other, 1)] == [SERVING]
+
+
 def test_a_health_check_without_a_request_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors.HealthDoor, "limit_s", 0.1)
     with ServedCoordinator(tmp_path / "store.db") as served, open_channel(served.address) as channel:
