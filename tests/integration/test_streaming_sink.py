@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 WHOLE = records(4)
+_DRAWN = "reflect('java.util.UUID', 'randomUUID') AS value"
 LIMIT_S = 300.0
 """Limit for one life of a driver, which starts Spark; only a stalled machine needs it."""
 
@@ -342,12 +343,11 @@ def test_every_kind_of_state_stays_exact_when_partitions_share_transactions(coun
 def test_a_lost_transaction_that_would_come_out_otherwise_halts_the_job_and_is_not_written(counting: Counting) -> None:
     """The other transaction of the batch is visible already: the two would not belong together."""
     counting.feed(records(1))
-    drawn = "reflect('java.util.UUID', 'randomUUID') AS value"
     with (
         counting.open(LosingSink(counting.topics.servers, topic=counting.topic)) as sink,
         pytest.raises(HaltedError, match="has other records when it runs again"),
     ):
-        sink.await_termination(counting.start(lambda df, batch: sink(df.selectExpr("key", drawn), batch)))
+        sink.await_termination(counting.start(lambda df, batch: sink(df.selectExpr("key", _DRAWN), batch)))
     written = counting.written()
     assert 0 < written.total() < expected(records(1)).total()
 
@@ -375,13 +375,12 @@ def test_a_settled_batch_that_comes_out_otherwise_when_it_runs_again_halts_the_j
 ) -> None:
     files = records(2)
     counting.feed(files)
-    drawn = "reflect('java.util.UUID', 'randomUUID') AS value"
 
     def life(*, fails: bool = False, **options: Any) -> CloseReason:
         with counting.open(**options) as sink:
 
             def draws_and_fails(df: "DataFrame", batch: int) -> None:
-                sink(df.selectExpr("key", drawn), batch)
+                sink(df.selectExpr("key", _DRAWN), batch)
                 if fails:
                     raise ValueError(f"after batch {batch}")
 
@@ -394,9 +393,43 @@ def test_a_settled_batch_that_comes_out_otherwise_when_it_runs_again_halts_the_j
         with pytest.raises(HaltedError, match=r"Batch 0 .* has other records now .*allow_different_state"):
             life()
         assert counting.written() == written
-    assert life(allow_different_state=True) is CloseReason.FINISHED
+    with pytest.raises(HaltedError, match="allow_different_state=0, which accepts this batch"):
+        life(allow_different_state=1)
+    assert life(allow_different_state=0) is CloseReason.FINISHED
     assert counting.written() > written
     assert counting.written().total() == expected(files).total()
+
+
+def _stateless(spark: "SparkSession", directory: Path) -> "DataFrame":
+    return stream_queries.read(spark, directory).selectExpr("k AS key", "string(v) AS value")
+
+
+STATELESS = stream_queries.Query(output_mode="append", build=_stateless, oracle=lambda _: {})
+
+
+def copied(files: Sequence[stream_queries.File]) -> Counter[tuple[bytes, bytes]]:
+    """What ``STATELESS`` writes."""
+    return Counter((k.encode(), b"%d" % v) for file in files for k, v in file)
+
+
+def test_a_settled_batch_of_a_query_without_state_does_not_run_again_and_may_draw_at_random(counting: Counting) -> None:
+    counting.query, files = STATELESS, records(2)
+    counting.feed(files)
+
+    def life(*, fails: bool = False) -> CloseReason:
+        with counting.open() as sink:
+
+            def draws(df: "DataFrame", batch: int) -> None:
+                sink(df.selectExpr("key", _DRAWN), batch)
+                if fails:
+                    raise ValueError(f"after batch {batch}")
+
+            return sink.await_termination(counting.start(draws))
+
+    with pytest.raises(StreamingQueryException, match="after batch 0"):
+        life(fails=True)
+    assert life() is CloseReason.FINISHED
+    assert counting.written().total() == copied(files).total()
 
 
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_continues_with_that_batch(counting: Counting) -> None:

@@ -66,7 +66,7 @@ class Place(StrEnum):
     NEXT = "next"
     """It follows the newest completed batch, or is the first of the job: it is written."""
     COMPLETED = "completed"
-    """It is the newest completed batch, run again by Spark with the same input: only its state is written."""
+    """It is the newest completed batch, run again by Spark with the same input: nothing but its state is written."""
     OTHER_QUERY = "other query"
     """Another query: its checkpointLocation was deleted, or is another one."""
     OLDER_COPY = "older copy"
@@ -133,10 +133,12 @@ def describe_difference(job: str, batch: Batch, wrote: str, made: str) -> str:
     """Explain that a settled batch has other records when it runs again, and what to do. Both are digests."""
     return (
         f"Batch {batch.number} of job {job} is in the output, and Spark ran it again to write its state: it has other "
-        f"records now ({made}, was {wrote}). The query draws at random, reads the clock, or depends on the order of "
-        "its input. The output keeps what was written, once; a state of other records would not agree with it. "
-        "Nothing more was written. Start the query again: Spark runs the batch again, and an order may come out as "
-        "before. If it cannot, pass allow_different_state=True, which continues with the state of the last run"
+        f"records now ({made}, was {wrote}). The program was changed, or the query draws at random, reads the clock, "
+        "joins a table that has changed, or depends on the order of its input. The output keeps what was written, "
+        "once; a state of other records would not agree with it. Nothing more was written. If the program was "
+        "changed, start the former one until this batch is over. Else start the query again: an order may come out as "
+        f"before. If it cannot, pass allow_different_state={batch.number}, which accepts this batch alone and "
+        "continues with the state of the last run"
     )
 
 

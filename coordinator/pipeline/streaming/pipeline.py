@@ -64,7 +64,7 @@ class StreamingPipeline:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
-        allow_different_state: bool = False,
+        allow_different_state: bool | int = False,
         metrics: str | MetricsEndpoint | None = None,
         web: str | None = None,
         traces: bool = False,

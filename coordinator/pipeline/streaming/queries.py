@@ -54,6 +54,10 @@ class Query:
         """Whether each batch holds the whole result (output mode complete)."""
         return bool(self._running.outputMode().toString() == _COMPLETE)
 
+    def has_state(self) -> bool:
+        """Whether the query keeps state. Spark makes its folder before it calls the sink for the first batch."""
+        return self._exists("state")
+
     def active(self) -> bool:
         """False once the query is being stopped."""
         return bool(self._running.isActive())

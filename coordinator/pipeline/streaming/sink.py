@@ -77,7 +77,7 @@ class StreamSink:
         restart: Restart | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
-        allow_different_state: bool = False,
+        allow_different_state: bool | int = False,
         metrics: str | MetricsEndpoint | None = None,
         web: str | None = None,
         traces: bool = False,
@@ -96,8 +96,9 @@ class StreamSink:
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
-        :param allow_different_state: accept that a batch has other records when Spark runs it again to write its state,
-            as a query that draws at random or reads the clock gives them. The output keeps those of the first run.
+        :param allow_different_state: accept that a batch of a query with state has other records when Spark runs it
+            again to write its state, as a query that draws at random or reads the clock gives them. The output keeps
+            those of the first run. The number of a batch accepts it for that batch alone, True for all.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
             port 0 for any free one.
@@ -243,7 +244,7 @@ class StreamSink:
                 else:
                     ran = self._handover.answer(work, votes) or ran
         kill_point(KillPoint.BATCH_AFTER_SETTLE)
-        if not ran:
+        if not ran and query.has_state():
             self._write_state(df, query, found.batch)
 
     def _write_state(self, df: "DataFrame", query: Query, batch: Batch) -> None:
@@ -256,9 +257,13 @@ class StreamSink:
         if made == wrote:
             return
         difference = describe_difference(self._job, batch, wrote, made)
-        if not self._allow_different_state:
+        if not self._accepts_difference(batch.number):
             self._handover.refuse(HaltedError(f"{difference}."), query.active)
         _log.warning("job %s: %s: accepted by allow_different_state", self._job, difference)
+
+    def _accepts_difference(self, number: int) -> bool:
+        allowed = self._allow_different_state
+        return allowed if isinstance(allowed, bool) else allowed == number
 
     def _require_usable(self, query: Query, df: "DataFrame") -> None:
         if moves_rows(df):
