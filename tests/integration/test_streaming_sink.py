@@ -432,6 +432,58 @@ def test_a_settled_batch_of_a_query_without_state_does_not_run_again_and_may_dra
     assert counting.written().total() == copied(files).total()
 
 
+class Looked:
+    """A query that counts how often its end was waited for."""
+
+    def __init__(self, query: "StreamingQuery") -> None:
+        self._query = query
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - Spark's name
+        self.looks += 1
+        return bool(self._query.awaitTermination(timeout))  # type: ignore[arg-type]
+
+
+def test_a_graceful_stop_waits_until_the_batch_is_in_sparks_commit_log(counting: Counting) -> None:
+    """So that no start runs it again. The program's own code comes after the sink."""
+    counting.query, files = STATELESS, records(3)
+    counting.feed(files)
+    queries: list[Looked] = []
+    with counting.open() as sink:
+
+        def slow_after_the_sink(df: "DataFrame", batch: int) -> None:
+            sink(df, batch)
+            if batch == 1:
+                wait_until(lambda: queries, "the query has started")
+                sink.stop()
+                before = queries[0].looks
+                wait_until(lambda: queries[0].looks > before + 3 or not queries[0].isActive, "the stop was seen")
+
+        queries.append(Looked(counting.start(slow_after_the_sink)))
+        assert sink.await_termination(queries[0]) is CloseReason.STOPPED  # type: ignore[arg-type]
+        assert (counting.checkpoint / "commits" / "1").exists()
+        assert not (counting.checkpoint / "commits" / "2").exists()
+        assert counting.written() == copied(files[:2])
+        assert queries[0].exception() is None, "to Spark, a stop is no failure"
+        assert sink.await_termination(counting.start(sink)) is CloseReason.FINISHED, "the stop was for the first query"
+    assert counting.written() == copied(files)
+
+
+def test_a_job_that_a_person_stops_ends_its_query_although_its_program_waits_in_spark(counting: Counting) -> None:
+    counting.query, files = STATELESS, records(1)
+    counting.feed(files)
+    with counting.open() as sink:
+        query = counting.writer().trigger(processingTime="100 milliseconds").foreachBatch(sink).start()
+        wait_until(lambda: counting.written() == copied(files), "the batch is visible", LIMIT_S)
+        command = ["stop", counting.job, "--state-dir", str(counting.directory / "state")]
+        stopped = CliRunner().invoke(app, command)
+        assert stopped.exit_code == 0, stopped.output
+        assert query.awaitTermination(int(LIMIT_S))  # raises if the query failed
+
+
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_continues_with_that_batch(counting: Counting) -> None:
     files = records(4)
     counting.feed(files)

@@ -62,6 +62,14 @@ class Query:
         """False once the query is being stopped."""
         return bool(self._running.isActive())
 
+    def stop(self) -> None:
+        """Stop the query: what runs is interrupted. Waits until its thread has ended."""
+        self._running.stop()
+
+    def committed(self, number: int) -> bool:
+        """Whether batch ``number`` is in Spark's commit log, so that Spark does not run it again."""
+        return self._exists(f"commits/{number}")
+
     def find(self, number: int, *, first: bool) -> Found:
         """Return batch ``number``. ``first``: of this run; only before it can Spark have repartitioned the state."""
         entry = hashlib.sha256(self._read(f"offsets/{number}")).hexdigest()

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -118,9 +118,16 @@ class StreamSink:
         self._accepted = preflight.accepted_risks(accept_risks)
         self._measured = NOT_MEASURED
         self._handover = Handover()
+        self._closed = threading.Event()
         self._stopping = StopFlag()
-        self._one_batch = threading.Lock()
+        self._gate = threading.Lock()
+        """Held to begin a batch, and to look whether one is written: none begins after the look of a stop."""
+        self._writing = False
         self._query: Query | None = None
+        self._written: int | None = None
+        """The last batch that was settled in this run of the query."""
+        self._awaited = 0
+        """Calls of :meth:`await_termination` that wait."""
         self._failure: BaseException | None = None
         """What the last batch raised."""
         self.batches = 0
@@ -183,11 +190,15 @@ class StreamSink:
             traces=traced.traces,
         )
         self._generations = Generations(members, client, restart, self._stopping, takeover=access.embedded)
-        thread = threading.Thread(target=self._run, name=f"onceward-{self._job}", daemon=True)
-        stack.callback(thread.join)
-        stack.callback(self._generations.stop)
-        thread.start()
+        self._start(stack, "job", self._run, self._generations.stop)
         self._handover.wait_recovered()
+        self._start(stack, "query", self._watch, self._closed.set)
+
+    def _start(self, stack: contextlib.ExitStack, name: str, run: Callable[[], None], end: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=f"onceward-{self._job}-{name}", daemon=True)
+        stack.callback(thread.join)
+        stack.callback(end)
+        thread.start()
 
     def _run(self) -> None:
         try:
@@ -206,10 +217,10 @@ class StreamSink:
         """Write a batch; return when it is settled. Pass the sink to ``foreachBatch``."""
         self._failure = None
         try:
-            if self._stopping.is_set():
-                raise StreamEndedError(f"Job {self._job} is being stopped.")
-            with self._one_batch:
-                self._write(df, batch)
+            query = self._query_of(df)
+            with self._batch(query):
+                self._write(df, query, batch)
+                self._written = batch
                 self.batches += 1
         except Exception as error:  # noqa: BLE001 - await_termination raises it
             self._failure = error
@@ -222,12 +233,32 @@ class StreamSink:
                 f"batch {batch} of job {self._job} was not written: {type(error).__name__}, see the log"
             ) from None
 
-    def _write(self, df: "DataFrame", number: int) -> None:
-        kill_point(KillPoint.BATCH_BEFORE_OFFER)
+    def _query_of(self, df: "DataFrame") -> Query:
+        """Return the run of the query whose batch ``df`` is."""
         query = self._query
-        first = query is None or not query.is_run_of(df)
-        if query is None or first:
-            query = self._query = Query(df)
+        if query is None or not query.is_run_of(df):
+            query = Query(df)
+            self._query, self._written = query, None
+        return query
+
+    @contextlib.contextmanager
+    def _batch(self, query: Query) -> Iterator[None]:
+        """Write a batch inside, unless the query is to end: then wait until it is stopped, and raise StreamEndedError.
+        To Spark a batch that fails is a failure of the query, and a stop is none."""
+        with self._gate:
+            self._writing = not self._ending
+        try:
+            while not self._writing:
+                if self._closed.wait(_LOOK_S) or not query.active():
+                    raise StreamEndedError(f"Job {self._job} is being stopped, or its sink is closed.")
+            yield
+        finally:
+            self._writing = False
+
+    def _write(self, df: "DataFrame", query: Query, number: int) -> None:
+        kill_point(KillPoint.BATCH_BEFORE_OFFER)
+        first = self._written is None
+        if first:
             self._require_usable(query, df)
         found = query.find(number, first=first)
         ran = False
@@ -279,7 +310,7 @@ class StreamSink:
 
     def await_termination(self, query: "StreamingQuery") -> CloseReason:
         """Wait until ``query`` ends. SIGINT, SIGTERM, :meth:`stop` and ``onceward stop`` end it after its running batch
-        is settled.
+        is settled and in Spark's commit log.
 
         A signal ends the queries of all open sinks of this process. Raises the error that failed a batch or ended the
         job, and Spark's StreamingQueryException for every other failure. Uncaught, errors of Onceward end the process
@@ -287,22 +318,27 @@ class StreamSink:
         """
         from pyspark.errors import StreamingQueryException
 
-        with stopping_on_signals(_stop_all):
-            try:
-                while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # Spark takes fractions
-                    if self.ended or self._is_idle_and_stopping():
-                        query.stop()
-            except StreamingQueryException:
-                if not self._stopping.is_set() and not self.ended:
-                    if self._failure is not None:
-                        raise self._failure from None
-                    raise
-        ended = self._handover.ended
-        if ended is not None and not isinstance(ended, StreamEndedError):
-            raise ended
-        if ended is not None:
-            return self._reason
-        return CloseReason.STOPPED if self._stopping.is_set() else CloseReason.FINISHED
+        self._awaited += 1
+        try:
+            with stopping_on_signals(_stop_all):
+                try:
+                    while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # Spark takes fractions
+                        if self._may_stop():
+                            query.stop()
+                except StreamingQueryException:
+                    if not self._ending:
+                        if self._failure is not None:
+                            raise self._failure from None
+                        raise
+            ended = self._handover.ended
+            if ended is not None and not isinstance(ended, StreamEndedError):
+                raise ended
+            if ended is not None:
+                return self._reason
+            return CloseReason.STOPPED if self._stopping.is_set() else CloseReason.FINISHED
+        finally:
+            self._awaited -= 1
+            self._stopping.clear()  # what it stopped has ended; a query that is started later is another one
 
     @property
     def metrics_url(self) -> str | None:
@@ -320,12 +356,32 @@ class StreamSink:
         return self._handover.ended is not None
 
     def stop(self) -> None:
-        """End the query after its running batch is settled; callable from any thread and from signal handlers.
-        :meth:`await_termination` stops the query."""
+        """End the query after its running batch is settled; callable from any thread and from signal handlers."""
         self._stopping.set()
 
-    def _is_idle_and_stopping(self) -> bool:
-        return self._stopping.is_set() and not self._one_batch.locked()
+    @property
+    def _ending(self) -> bool:
+        """Whether the query is to end without an error."""
+        return self._stopping.is_set() or isinstance(self._handover.ended, StreamEndedError)
+
+    def _may_stop(self) -> bool:
+        """Whether the query is to end, and a stop interrupts nothing between a batch's transactions and Spark's commit
+        log: the next start would run that batch again."""
+        if not self._ending and not self.ended:
+            return False
+        with self._gate:
+            if self._writing:
+                return False
+        query, written = self._query, self._written
+        return query is None or written is None or not query.active() or query.committed(written)
+
+    def _watch(self) -> None:
+        """End the query if no program waits for it in :meth:`await_termination`."""
+        while not self._closed.wait(_LOOK_S):
+            query = self._query
+            if query is not None and not self._awaited and self._may_stop() and query.active():
+                query.stop()
+                self._stopping.clear()
 
     def close(self) -> None:
         """Settle what is decided and leave the job. A batch that runs meanwhile fails, and runs again at the next
