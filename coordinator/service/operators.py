@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import grpc
 
-from onceward.coordinator.listings import JobDescription, LossReport
+from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Verdict
 from onceward.coordinator.protocol.core import step
 from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
@@ -42,8 +42,6 @@ from onceward.coordinator.wire.values import request_to_wire
 __all__ = ["operator_service"]
 
 _log = logger("onceward.coordinator")
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def operator_service(
@@ -166,18 +164,15 @@ class _Listings:
         )
 
     async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
-        limit, job = requests.limit(request.limit), self._known(request.job) if request.job else None
-        jobs: list[JobName | None] = [job]
-        if job is None and self._may_view() is not None:
-            jobs = [*sorted(self._visible())]
-
-        def losses(store: Store) -> list[LossReport]:
-            found = [one for job in jobs for one in store.losses(job, limit, acknowledged=request.acknowledged)]
-            if len(jobs) > 1:  # in the order in which the store lists those of all jobs
-                found.sort(key=lambda one: one.recorded_at or _NEVER, reverse=True)
-            return found[:limit]
-
-        return await self._read(losses, lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)))
+        limit, of = requests.limit(request.limit), None
+        if request.job:
+            of = [self._known(request.job)]
+        elif self._may_view() is not None:
+            of = [job for job in self._visible() if self._engine.state(job).durable.status is not JobStatus.FORGOTTEN]
+        return await self._read(
+            lambda store: store.losses(of, limit, acknowledged=request.acknowledged),
+            lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)),
+        )
 
     async def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
         job, token = self._known(request.job), as_token(request.request, "request")

@@ -5,7 +5,7 @@ A client of PostgreSQL holds a whole result in memory. So each query here has a 
 row, or reads at a restart what the coordinator then keeps in memory."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -290,10 +290,12 @@ def checkpoint_description(
     )
 
 
-def loss_reports(connection: Connection, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
+def loss_reports(
+    connection: Connection, of: Sequence[JobName] | None, limit: int, *, acknowledged: bool
+) -> list[LossReport]:
     query = select(losses).order_by(losses.c.recorded_at.desc(), losses.c.job, losses.c.checkpoint, losses.c.slot)
-    if job is not None:
-        query = query.where(losses.c.job == job)
+    if of is not None:
+        query = query.where(losses.c.job.in_(of))
     if not acknowledged:
         query = query.where(losses.c.acknowledged_at.is_(None))
     return [_loss(row) for row in connection.execute(query.limit(limit)).mappings()]

@@ -246,13 +246,14 @@ class Store:
         with self._reading(f"reading checkpoint {number} of job {job}") as connection:
             return checkpoint_description(connection, job, number)
 
-    def losses(self, job: JobName | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
-        """Loss reports of one job or of all, newest first.
+    def losses(self, of: Sequence[JobName] | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
+        """Loss reports, newest first.
 
+        :param of: these jobs; None for all.
         :param acknowledged: include those that a person has acknowledged.
         """
         with self._reading("listing losses") as connection:
-            return loss_reports(connection, job, limit, acknowledged=acknowledged)
+            return loss_reports(connection, of, limit, acknowledged=acknowledged)
 
     def generations(self, job: JobName, limit: int) -> list[GenerationSummary]:
         """Generations for listings, newest first."""

@@ -6,7 +6,7 @@ import pickle
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
+from sqlalchemy import Engine, event
 
 from onceward.coordinator.client.access import CoordinatorAccess
 from onceward.coordinator.client.calls import open_channel
@@ -272,6 +273,22 @@ def test_a_coordinator_describes_itself_to_peers_that_may_view_something_and_cou
         driver.close()
 
 
+@contextmanager
+def queries(what: str) -> Iterator[list[str]]:
+    """The statements of all stores that begin with ``what``."""
+    asked: list[str] = []
+
+    def executing(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith(what):
+            asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", executing)
+    try:
+        yield asked
+    finally:
+        event.remove(Engine, "before_cursor_execute", executing)
+
+
 def test_losses_are_listed_of_the_jobs_that_a_peer_may_view(world: World) -> None:
     lost = Settlement(slot=1, outcome=Outcome.LOST, evidence="a test")
     store = Store.open(f"sqlite:///{world.store}")
@@ -282,10 +299,12 @@ def test_losses_are_listed_of_the_jobs_that_a_peer_may_view(world: World) -> Non
             stored.lose(lost, at=AT + timedelta(seconds=10 * more + number))
     store.close()
     world.serve()
-    listed = {
-        name: [(one.job, one.checkpoint) for one in world.people(name).losses(limit=4)]
-        for name in ("viewer", "operator")
-    }
+    with queries("SELECT losses.job") as asked:
+        listed = {
+            name: [(one.job, one.checkpoint) for one in world.people(name).losses(limit=4)]
+            for name in ("viewer", "operator")
+        }
+    assert len(asked) == 2, "one query each: while a query runs, nothing is decided"
     assert listed["viewer"] == [("payments", 3), (X, 3), (Y, 3), ("payments", 2)]
     assert listed["operator"] == [(X, 3), (Y, 3), (X, 2), (Y, 2)]
     assert [one.job for one in world.people("x").losses()] == [X] * 3

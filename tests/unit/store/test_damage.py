@@ -296,7 +296,7 @@ def every_listing(store: Store) -> list[object]:
     return [
         *shown,
         *store.checkpoints(JOB, 10),
-        *store.losses(JOB, 10, acknowledged=True),
+        *store.losses([JOB], 10, acknowledged=True),
         *store.generations(JOB, 10),
         *store.history(JOB, 100),
     ]

@@ -100,11 +100,11 @@ def test_a_forgotten_job_leaves_its_name_and_that_it_was_forgotten(store: Store)
     orders.write(JobForgotten(reason="ann: over"))
     assert store.load_jobs() == [orders.durable, payments.durable]
     assert (store.checkpoints(JOB, 10), store.generations(JOB, 10)) == ([], [])
-    assert store.losses(JOB, 10, acknowledged=True) == []
+    assert store.losses([JOB], 10, acknowledged=True) == []
     assert [(one.event, one.detail) for one in store.history(JOB, 10)] == [("JobForgotten", "ann: over")]
     name = payments.durable.job
     assert details(store, 1, name) == neighbour
-    assert len(store.losses(name, 10, acknowledged=True)) == len(store.generations(name, 10)) == 1
+    assert len(store.losses([name], 10, acknowledged=True)) == len(store.generations(name, 10)) == 1
     assert len(store.history(name, 100)) > 1
     orders.open()
     orders.checkpoints(1)
@@ -137,10 +137,10 @@ def test_an_acknowledgement_is_of_the_slots_that_it_names(store: Store) -> None:
     job.lose(LOST, Settlement(slot=0, outcome=Outcome.LOST, evidence="CompleteAbort"))
     known = LossAcknowledged(checkpoint=CheckpointId(1), participant=SINK.name, slots=frozenset({1}), reason="ann: ok")
     job.write(known, at=LATER)
-    (left,) = store.losses(JOB, 10, acknowledged=False)
+    (left,) = store.losses([JOB], 10, acknowledged=False)
     assert (left.settlement.slot, left.document) == (0, snapshots(1)[SINK.name].committables[0].document)
     reported = [
-        (one.settlement.slot, one.acknowledgement, one.participant) for one in store.losses(JOB, 9, acknowledged=True)
+        (one.settlement.slot, one.acknowledgement, one.participant) for one in store.losses([JOB], 9, acknowledged=True)
     ]
     assert reported == [(0, "", SINK.name), (1, "ann: ok", SINK.name)]
     assert store.load_jobs() == [job.durable]

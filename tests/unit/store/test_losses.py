@@ -9,6 +9,7 @@ import pytest
 from onceward.coordinator.protocol.facts import LossAcknowledged
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.coordinator.store.store import Store
+from onceward.coordinator.wire.limits import MAX_JOBS
 from tests.support.events import SINK
 from tests.support.places import Place
 from tests.support.stored_jobs import AT, JOB, StoredJob
@@ -57,8 +58,8 @@ def test_an_acknowledged_loss_is_listed_only_on_request_with_who_and_why(store: 
     job = a_loss(store)
     job.write(acknowledged(), at=AT + timedelta(hours=1))
     assert job.durable.losses == ()
-    assert store.losses(JOB, 10, acknowledged=False) == []
-    (report,) = store.losses(JOB, 10, acknowledged=True)
+    assert store.losses([JOB], 10, acknowledged=False) == []
+    (report,) = store.losses([JOB], 10, acknowledged=True)
     assert (report.acknowledgement, report.acknowledged_at) == ("ann: test data", AT + timedelta(hours=1))
     assert "ann: test data" in store.history(JOB, 1)[0].detail
 
@@ -77,12 +78,20 @@ def test_losses_are_listed_newest_first_then_by_job_checkpoint_and_slot(store: S
     listed = [(one.job, one.checkpoint, one.settlement.slot) for one in store.losses(None, 10, acknowledged=False)]
     of_first = [(JOB, 4, 1), (JOB, 2, 0), (JOB, 2, 1), (JOB, 3, 1)]
     assert listed == [*of_first, ("payments", 1, 0), ("payments", 1, 1)]
-    of_job = [(one.checkpoint, one.settlement.slot) for one in store.losses(JOB, 3, acknowledged=False)]
+    of_job = [(one.checkpoint, one.settlement.slot) for one in store.losses([JOB], 3, acknowledged=False)]
     assert of_job == [(4, 1), (2, 0), (2, 1)]
-    of_second = store.losses(second.durable.job, 10, acknowledged=False)
+    of_second = store.losses([second.durable.job], 10, acknowledged=False)
     assert {one.job for one in of_second} == {second.durable.job}
-    assert {one.acknowledgement for one in store.losses(JOB, 10, acknowledged=True)} == {""}
+    assert {one.acknowledgement for one in store.losses([JOB], 10, acknowledged=True)} == {""}
     assert store.checkpoints(JOB, 1)[0].committables == 1, "what is given up is none of the checkpoint's any more"
+
+
+def test_losses_of_as_many_jobs_as_a_store_holds_are_listed_at_once(store: Store) -> None:
+    job = a_loss(store)
+    others = [JobName(f"job-{number}") for number in range(MAX_JOBS - 1)]
+    (report,) = store.losses([*others, JOB], 10, acknowledged=True)
+    assert report.job == job.durable.job
+    assert store.losses(others, 10, acknowledged=True) == []
 
 
 def test_a_loss_that_has_no_report_any_more_keeps_no_other_from_being_acknowledged(
@@ -95,7 +104,7 @@ def test_a_loss_that_has_no_report_any_more_keeps_no_other_from_being_acknowledg
     place.change("DELETE FROM losses WHERE slot = 0")
     with closing(place.open()) as again:
         StoredJob(again, known=job.durable).write(replace(acknowledged(), slots=frozenset({0, 1})))
-        assert again.losses(JOB, 10, acknowledged=False) == []
+        assert again.losses([JOB], 10, acknowledged=False) == []
     assert "the record of the loss of slot 0 is not what was written" in caplog.text
 
 
@@ -105,13 +114,13 @@ def test_a_damaged_report_is_listed_as_such_and_can_be_acknowledged(store: Store
     place.change("UPDATE losses SET document = '{}'")
     with closing(place.open()) as damaged:
         assert damaged.load_jobs() == [job.durable], "which slots were given up is known all the same"
-        (report,) = damaged.losses(JOB, 10, acknowledged=False)
+        (report,) = damaged.losses([JOB], 10, acknowledged=False)
         assert (report.checkpoint, report.settlement.slot) == (1, 1)
         assert "not what was written" in report.settlement.evidence
         again = StoredJob(damaged, known=job.durable)
         again.write(acknowledged())
         assert again.durable.losses == ()
-        assert damaged.losses(JOB, 10, acknowledged=False) == []
-        (report,) = damaged.losses(JOB, 10, acknowledged=True)
+        assert damaged.losses([JOB], 10, acknowledged=False) == []
+        (report,) = damaged.losses([JOB], 10, acknowledged=True)
         assert "not what was written" in report.settlement.evidence, "no checksum makes it look whole again"
         assert report.acknowledgement, "the acknowledgement is shown"

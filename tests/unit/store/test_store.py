@@ -125,7 +125,7 @@ def test_listings_end_at_the_requested_limit(store: Store, limit: int) -> None:
         job.end()
     listings = (store.checkpoints, store.generations, store.history)
     assert [len(listing(JOB, limit)) for listing in listings] == [limit] * 3
-    assert len(store.losses(JOB, limit, acknowledged=False)) == limit
+    assert len(store.losses([JOB], limit, acknowledged=False)) == limit
 
 
 # -- checkpoints
