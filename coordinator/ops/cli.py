@@ -138,7 +138,7 @@ def verify(
     from_earliest: Annotated[
         bool,
         typer.Option(
-            "--from-earliest", help="The job began at offset 0. Needed if its first checkpoint is no longer kept."
+            "--from-earliest", help="The job began at offset 0. Needed if its first positions are no longer kept."
         ),
     ] = False,
     patience: Annotated[

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Delete, bindparam, delete, func, select
 from sqlalchemy.sql import ColumnElement
 
 from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
-from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
+from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 
 __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "prune"]
@@ -39,7 +39,23 @@ def _needed(column: str) -> ColumnElement[int]:
     return func.coalesce(select(jobs.c[column]).where(jobs.c.job == _J).scalar_subquery(), 0)
 
 
+_LAST_MOVE = (
+    select(func.max(checkpoints.c.checkpoint))
+    .where(
+        checkpoints.c.job == _J,
+        _COMPLETED,
+        checkpoints.c.kind.in_((CheckpointKind.RESTORE.value, CheckpointKind.SKIP.value)),
+    )
+    .scalar_subquery()
+)
+_BEFORE_LAST_MOVE = (
+    select(func.max(checkpoints.c.checkpoint))
+    .where(checkpoints.c.job == _J, _COMPLETED, checkpoints.c.checkpoint < _LAST_MOVE)
+    .scalar_subquery()
+)
+
 # Never deleted: the newest completed checkpoint, from which the job continues, and the source of an ordered restore.
+# Kept for `onceward verify`: the job's first positions, and where the newest restore or skip led from and to.
 _PRUNE_COMPLETED = delete(checkpoints).where(
     checkpoints.c.job == _J,
     _COMPLETED,
@@ -47,6 +63,9 @@ _PRUNE_COMPLETED = delete(checkpoints).where(
     checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
     checkpoints.c.checkpoint != _needed("completed"),
     checkpoints.c.checkpoint != _needed("restore_from"),
+    checkpoints.c.base != NO_CHECKPOINT,
+    checkpoints.c.checkpoint != func.coalesce(_LAST_MOVE, 0),
+    checkpoints.c.checkpoint != func.coalesce(_BEFORE_LAST_MOVE, 0),
 )
 _PRUNE_ABORTED = delete(checkpoints).where(
     checkpoints.c.job == _J, _ABORTED, checkpoints.c.checkpoint < _newest(_ABORTED)

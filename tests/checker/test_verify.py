@@ -21,6 +21,7 @@ from tests.support.processes import Starter, free_address
 from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
+from tests.support.stored_jobs import change
 from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -118,12 +119,18 @@ def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: 
     assert "must give (topic, key, value)" in printed
 
 
-def test_a_job_with_an_unknown_start_is_unknown_until_the_start_is_given(copied: Copied) -> None:
+def test_a_job_is_judged_from_its_first_positions_and_without_them_from_those_that_are_given(copied: Copied) -> None:
     store = Store.open(StateDirectory(copied.directory / "state").store_url)
     try:
+        before = len(store.checkpoints(JobName(copied.job), 1000))
         assert store.prune([(JobName(copied.job), 1)])
+        assert len(store.checkpoints(JobName(copied.job), 1000)) == 2 < before - 1
     finally:
         store.close()
+    code, said, printed = copied.verify()
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+    (file,) = (copied.directory / "state").glob("*.db")
+    change(file, "DELETE FROM checkpoints WHERE base = 0")
     code, said, printed = copied.verify()
     assert (code, said["verdict"]) == (10, "UNKNOWN"), printed
     assert "start is no longer known" in printed

@@ -90,8 +90,13 @@ def unusable_input(
         return
     if covered.cut and not from_earliest:
         fed.append(
-            f"the job's start is no longer known, because retention removed the checkpoints before {covered.cut}; pass "
+            f"the job's start is no longer known, because the checkpoints before {covered.cut} are removed; pass "
             "--from-earliest if it began at offset 0"
+        )
+    if covered.moved:
+        fed.append(
+            f"what the job read twice or not at all is no longer known, because checkpoints before the restore "
+            f"{covered.moved} are removed; a higher num_retained keeps them"
         )
     cluster, topics = job.origin(moment.newest)
     now_cluster, now_topics = source.identity(inputs)

@@ -38,7 +38,10 @@ class Ranges:
     unknown: Sequence[str] = ()
     """What the coordinator did not report about completed checkpoints, as text."""
     cut: int = 0
-    """The oldest checkpoint whose base is no longer known; 0: all are known."""
+    """The oldest checkpoint whose base is no longer known, if the job's first positions are not known either; else
+    0."""
+    moved: int = 0
+    """A restore or skip before which checkpoints are no longer known; 0: there is none."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,25 +89,33 @@ def completed(reports: Sequence[CheckpointReport]) -> dict[int, CheckpointReport
 def ranges(reports: Sequence[CheckpointReport], lowest: Mapping[Lane, int]) -> Ranges:
     """Return what the completed checkpoints cover, in their order.
 
+    Checkpoints that are no longer known have read on from the one before them: the newest restore or skip, from and to
+    which positions are moved, is always known, with the one before it.
+
     ``lowest``: where the job began in each input partition, if its first checkpoint is no longer known.
     """
     known = completed(reports)
     found: dict[Lane, list[Range]] = defaultdict(list)
     unknown: list[str] = []
+    before = lowest
+    cut = moved = 0
     for one in known.values():
+        if one.kind not in _READING:
+            moved = one.checkpoint if cut else moved
+        elif one.base and one.base not in known:
+            cut = cut or one.checkpoint
         if one.ends is None:
             unknown.append(f"the positions of checkpoint {one.checkpoint}")
             continue
-        if one.kind not in _READING:
-            continue
-        for lane, end in one.ends.items():
-            if one.base in known:
-                found[lane].append(Range((known[one.base].ends or {}).get(lane, 0), end, one.checkpoint))
-            elif one.base:  # earlier checkpoints have covered the offsets between
-                start = max((each.end for each in found[lane]), default=lowest.get(lane, 0))
-                found[lane].append(Range(start, end, 0))
-    cut = next((one.checkpoint for one in known.values() if one.base and one.base not in known), 0)
-    return Ranges(lanes=found, unknown=unknown, cut=cut)
+        if one.kind in _READING:
+            for lane, end in one.ends.items():
+                if one.base in known:
+                    found[lane].append(Range((known[one.base].ends or {}).get(lane, 0), end, one.checkpoint))
+                elif one.base:  # earlier checkpoints have covered the offsets between
+                    found[lane].append(Range(before.get(lane, 0), end, 0))
+        before = one.ends
+    begun = any(not one.base for one in known.values())
+    return Ranges(lanes=found, unknown=unknown, cut=0 if begun else cut, moved=moved)
 
 
 def streams(history: History) -> Streams:

@@ -156,6 +156,41 @@ def test_a_start_that_is_no_longer_known_must_be_given() -> None:
         assert covered.lanes[IN] == [(0, 10, 0)]
 
 
+LATER = [
+    FIRST._replace(ends={IN: 5}),
+    CheckpointReport(8, 7, 1, "checkpoint", "settled", {IN: 70}),
+    CheckpointReport(9, 8, 1, "checkpoint", "settled", {IN: 80}),
+]
+"""All but the first positions and the last two is removed."""
+BACK = CheckpointReport(10, 3, 2, "restore", "settled", {IN: 30})
+AGAIN = CheckpointReport(14, 13, 2, "checkpoint", "settled", {IN: 60})
+
+
+def test_removed_checkpoints_have_read_from_the_first_positions_on() -> None:
+    covered, moment = ranges(LATER, {IN: 0}), Moment(reports=LATER, ends=[], open={}, running=False)
+    unusable_input(job(LATER), view(Cluster()), ["in"], covered, moment, from_earliest=False)
+    assert not any(moment.gaps.values())
+    assert covered.lanes[IN] == [(5, 70, 0), (70, 80, 9)]
+
+
+def test_checkpoints_that_were_removed_since_a_restore_have_read_from_its_positions_on() -> None:
+    reports = [LATER[0], SECOND, BACK, AGAIN]
+    covered, moment = ranges(reports, {}), Moment(reports=reports, ends=[], open={}, running=False)
+    unusable_input(job(reports), view(Cluster()), ["in"], covered, moment, from_earliest=False)
+    assert not any(moment.gaps.values())
+    assert covered.lanes[IN] == [(5, 10, 2), (30, 60, 0)]
+
+
+@pytest.mark.parametrize("from_earliest", [False, True])
+def test_a_restore_before_which_checkpoints_are_removed_leaves_the_verdict_unknown(from_earliest: bool) -> None:
+    """Among them may be another restore, and what was read twice is not known."""
+    reports = [*LATER, BACK, AGAIN]
+    covered, moment = ranges(reports, {}), Moment(reports=reports, ends=[], open={}, running=False)
+    unusable_input(job(reports), view(Cluster()), ["in"], covered, moment, from_earliest=from_earliest)
+    (gap,) = moment.gaps[Part.FED]
+    assert "before the restore 10" in gap
+
+
 def test_a_job_without_a_completed_checkpoint_is_unknown() -> None:
     moment = Moment(reports=[], ends=[], open={}, running=False)
     unusable_input(job([]), view(Cluster()), ["in"], ranges([], {}), moment, from_earliest=True)

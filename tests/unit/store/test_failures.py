@@ -175,5 +175,5 @@ def test_a_full_disk_keeps_the_removal_from_its_work_and_nothing_else(tmp_path: 
         assert store.load_jobs() == [job.durable]
         job.checkpoints(1)
         assert store.prune([(JOB, 1)]) is True
-        assert [one.checkpoint for one in store.checkpoints(JOB, 10)] == [4]
+        assert [one.checkpoint for one in store.checkpoints(JOB, 10)] == [4, 1]
     assert loaded(file) == [job.durable]

@@ -17,10 +17,11 @@ from tests.support.stored_jobs import AT, JOB, StoredJob
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="slot 1: 7 records of in-0 [3, 10). CompleteAbort")
 
 
-def a_loss(store: Store) -> StoredJob:
+def a_loss(store: Store, *, after: int = 0) -> StoredJob:
     """A job whose slot 1 of checkpoint 1 was given up."""
     job = StoredJob(store)
     job.open()
+    job.checkpoints(after)
     job.lose(LOST)
     job.settle()
     return job
@@ -33,15 +34,15 @@ def acknowledged() -> LossAcknowledged:
 
 
 def test_a_report_names_the_records_and_outlives_its_checkpoint_and_restarts(store: Store, place: Place) -> None:
-    job = a_loss(store)
+    job = a_loss(store, after=1)
     job.checkpoints(5)
     assert store.prune([(JOB, 1)])
-    assert store.checkpoint(JOB, CheckpointId(1)) is None
+    assert store.checkpoint(JOB, CheckpointId(2)) is None
     store.close()
     with closing(place.open()) as again:
         assert again.load_jobs()[0].losses == job.durable.losses
         (report,) = again.losses(None, 10, acknowledged=False)
-    assert (report.job, report.checkpoint, report.settlement) == (JOB, 1, LOST)
+    assert (report.job, report.checkpoint, report.settlement) == (JOB, 2, LOST)
     assert report.document.body, "the committable, which says what the records were made of"
     assert (report.reason, report.recorded_at, report.acknowledged_at) == ("on_lost=skip", AT, None)
 

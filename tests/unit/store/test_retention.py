@@ -51,48 +51,66 @@ def test_the_newest_completed_checkpoints_stay_and_the_oldest_go(store: Store, k
     for _ in range(7):
         job.checkpoints(1)
         assert store.prune([(JOB, keep)])
-    assert ids(store) == list(range(7, 7 - min(keep, 7), -1))
+    assert ids(store) == sorted({1, *range(7, 7 - min(keep, 7), -1)}, reverse=True)
     assert store.load_jobs() == [job.durable]
+
+
+def test_the_first_positions_and_those_around_the_newest_restore_are_kept(store: Store) -> None:
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(3)
+    for _ in range(2):
+        job.end()
+        job.order_restore(1)
+        job.restore()
+        job.checkpoints(3)
+    store.prune([(JOB, 1)])
+    kept = {one.checkpoint: one for one in store.checkpoints(JOB, 100)}
+    newest, restored = max(kept), max(number for number, one in kept.items() if one.kind is CheckpointKind.RESTORE)
+    assert set(kept) == {1, restored - 1, restored, newest}
+    assert newest - restored == 3
 
 
 def test_savepoints_are_never_removed_and_take_no_place_of_others(store: Store) -> None:
     job = StoredJob(store)
     job.open()
+    job.checkpoints(1)
     for _ in range(3):
         job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
         job.checkpoints(2)
     store.prune([(JOB, 2)])
-    assert ids(store) == [9, 8, 7, 4, 1]
+    assert ids(store) == [10, 9, 8, 5, 2, 1]
 
 
 def test_the_newest_that_is_no_savepoint_stays_behind_newer_savepoints(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    job.checkpoints(2)
+    job.checkpoints(3)
     job.checkpoints(3, kind=CheckpointKind.SAVEPOINT)
     store.prune([(JOB, 1)])
-    assert ids(store) == [5, 4, 3, 2]
+    assert ids(store) == [6, 5, 4, 3, 1]
 
 
 def test_a_released_savepoint_is_removed_like_any_other(store: Store) -> None:
     job = StoredJob(store)
     job.open()
+    job.checkpoints(1)
     job.checkpoints(1, kind=CheckpointKind.SAVEPOINT)
     job.checkpoints(2)
-    job.write(SavepointReleased(checkpoint=CheckpointId(1)))
+    job.write(SavepointReleased(checkpoint=CheckpointId(2)))
     store.prune([(JOB, 1)])
-    assert ids(store) == [3]
+    assert ids(store) == [4, 1]
 
 
 def test_the_newest_completed_checkpoint_stays_while_its_commits_are_not_proved(store: Store) -> None:
     job = StoredJob(store)
     job.open()
-    job.checkpoints(1)
+    job.checkpoints(2)
     job.trigger()
     job.complete()
     job.trigger()
     store.prune([(JOB, 1)])
-    assert ids(store) == [3, 2]
+    assert ids(store) == [4, 3, 1]
     assert store.load_jobs() == [job.durable]
 
 
@@ -115,12 +133,13 @@ def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
 ) -> None:
     job = StoredJob(store)
     job.open()
+    job.checkpoints(1)
     job.checkpoints(1, kind=kind)
     job.checkpoints(4)
     job.end()
-    job.order_restore(1)
+    job.order_restore(2)
     store.prune([(JOB, 1)])
-    assert ids(store) == [5, 1]
+    assert ids(store) == [6, 2, 1]
     with closing(place.reopened(store)) as store:
         store.prune([(JOB, 1)])
         assert store.load_jobs() == [job.durable]
@@ -128,7 +147,7 @@ def test_the_source_of_an_ordered_restore_stays_until_the_restore_is_done(
         again.restore()
         store.prune([(JOB, 1)])
         assert store.load_jobs() == [again.durable], "it begins with the source's positions, whatever becomes of it"
-        assert ids(store) == ([6, 1] if kind is CheckpointKind.SAVEPOINT else [6])
+        assert ids(store) == ([7, 6, 2, 1] if kind is CheckpointKind.SAVEPOINT else [7, 6, 1])
 
 
 def test_aborted_checkpoints_are_bounded_and_push_out_no_completed_one(store: Store) -> None:
@@ -172,7 +191,7 @@ def test_a_busy_neighbour_pushes_out_nothing_and_lends_no_room(store: Store) -> 
     assert rows(quiet) == before[0]
     checkpoints, generations, entries = rows(busy)
     last = busy.durable.last_id
-    assert checkpoints == sorted([last - 1, last - 3, *range(last, last - 2 * KEPT_ABORTED, -2)], reverse=True)
+    assert checkpoints == sorted([1, last - 1, last - 3, *range(last, last - 2 * KEPT_ABORTED, -2)], reverse=True)
     assert generations == list(range(KEPT_ABORTED + 3, 3, -1))
     assert entries < before[1][2]
 
@@ -185,7 +204,7 @@ def test_a_job_without_a_record_is_pruned_too(store: Store, place: Place) -> Non
     place.change("DELETE FROM jobs WHERE job = 'orders'")
     with closing(place.open()) as store:
         assert store.prune([(JOB, 1)])
-        assert ids(store) == [3]
+        assert ids(store) == [3, 1]
 
 
 def test_a_removal_that_fails_names_its_jobs(store: Store, place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +214,7 @@ def test_a_removal_that_fails_names_its_jobs(store: Store, place: Place, caplog:
         for name in ("orders", "payments"):
             job = StoredJob(store, JobName(name))
             job.open()
-            job.checkpoints(2)
+            job.checkpoints(3)
         assert store.prune([(JOB, 1), (JobName("payments"), 1)]) is False
     assert "event=retention_failed jobs=orders,payments" in caplog.text
 
@@ -260,6 +279,7 @@ def test_an_entry_of_the_history_is_bounded_and_its_evidence_is_whole(store: Sto
 def test_evidence_goes_with_its_checkpoint(store: Store) -> None:
     job = StoredJob(store)
     job.open()
+    job.checkpoints(1)
     for outcome in (Outcome.IN_DOUBT, Outcome.LOST):
         job.trigger()
         job.complete()
@@ -267,10 +287,10 @@ def test_evidence_goes_with_its_checkpoint(store: Store) -> None:
         job.write(LossRecorded(checkpoint=job.durable.base, participant=SINK.name, settlements=evidence))
         job.settle()
     store.prune([(JOB, 1)])
-    details = store.checkpoint(JOB, CheckpointId(2))
+    details = store.checkpoint(JOB, CheckpointId(3))
     assert details is not None
     assert [one.settlement.outcome for one in details.settlements] == [Outcome.LOST]
-    assert store.checkpoint(JOB, CheckpointId(1)) is None
+    assert store.checkpoint(JOB, CheckpointId(2)) is None
 
 
 def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Store, place: Place) -> None:
@@ -288,7 +308,7 @@ def test_a_removal_that_fails_loses_nothing_and_the_next_one_does_it(store: Stor
         assert store.prune([(JOB, 1)]) is False
         job.end()
         assert store.prune([(JOB, 1)]) is True
-        assert ids(store) == [6]
+        assert ids(store) == [6, 1]
         refused = [one for one in store.history(JOB, 10 * KEPT_HISTORY) if one.verdict is not None]
         assert KEPT_HISTORY - 10 < len(refused) < KEPT_HISTORY
     assert place.loaded() == [job.durable]

@@ -438,8 +438,8 @@ def test_jobs_of_one_store_do_not_touch_each_other(store: Store) -> None:
     for job in (one, other):
         job.open()
         job.checkpoints(1)
-    one.checkpoints(1)
+    one.checkpoints(2)
     assert store.prune([(JOB, 1)])
-    assert (ids(store), ids(store, other.durable.job)) == ([2], [1])
+    assert (ids(store), ids(store, other.durable.job)) == ([3, 1], [1])
     assert {entry.checkpoint for entry in store.history(other.durable.job, 100)} == {0, 1}
     assert store.load_jobs() == [one.durable, other.durable]
