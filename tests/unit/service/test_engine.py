@@ -306,7 +306,7 @@ def test_pruning_keeps_retained_checkpoints_and_logs_refusals(tmp_path: Path) ->
     bench = Bench(tmp_path / "store.db")
     assert bench.send(A, bench.watching()) == [Verdict.FENCED]
     bench.engine.tidy()
-    retained = CheckpointSettings().num_retained
+    retained = CheckpointSettings().num_retained + 1  # and the first positions
     assert [len(ids(bench.store, job)) for job in (A, B)] == [retained, retained]
     assert bench.store.history(A, 1)[0].verdict is Verdict.FENCED
     assert bench.engine.next_deadline() is None
