@@ -32,7 +32,8 @@ __all__ = ["Coordinator"]
 class Coordinator:
     """Serves the jobs of a store from :meth:`start` to :meth:`stop`, or until the store fails or another one leads.
 
-    Raises StoreError when the store cannot be read, ConfigurationError for a broken plug-in.
+    It is made in any thread, and reads all jobs: that takes seconds when there are thousands. Raises StoreError when
+    the store cannot be read.
 
     :param committers: used to settle jobs without a driver.
     :param temporary: only for a command that found no other process at the store.
@@ -54,9 +55,12 @@ class Coordinator:
         self._may_view = guard.may_view
         self._watchers = Watchers()
         self._failed = asyncio.Event()
+        completed, unfinished = ({}, ()) if observer is None else (store.last_completed_by_job(), store.unfinished())
+        # last, because leases begin with it
         self.engine = Engine(
             store, clock=clock, wall=wall, checkers=checkers, changed=self._changed, failed=self._failed.set
         )
+        store.limit_silence()
         self._group_commit = GroupCommit(self.engine)
         self._orphans: Orphans | None = None
         if committers is not None:
@@ -69,9 +73,8 @@ class Coordinator:
         )
         self._observer = self.engine.observer = observer
         if observer is not None:
-            found = store.last_completed_by_job()
-            at = {job: last.at for job, last in found.items() if last.at is not None}
-            observer.attached(summaries, at, store.term.number, store.unfinished())
+            at = {job: last.at for job, last in completed.items() if last.at is not None}
+            observer.attached(summaries, at, store.term.number, unfinished)
 
     def start(self) -> None:
         self._group_commit.start()

@@ -150,7 +150,9 @@ class CoordinatorServer:
 
     async def lead(self, store: Store) -> None:
         """Serve the jobs of the store. Raises StoreError when it cannot be read."""
-        self.coordinator = self._coordinator_of(store)
+        self._gate.close("this coordinator reads its store, and then leads")
+        # in a thread, so that health checks are answered meanwhile
+        self.coordinator = await asyncio.to_thread(self._coordinator_of, store)
         await self._lead(self.coordinator)
 
     async def stand_by(self, reason: str, leader: Leader | None = None) -> None:

@@ -47,7 +47,12 @@ class Database(ABC):
     """Higher in a promoted copy than in the database that it replaces, if the database counts that."""
 
     def limit_silence(self) -> None:  # noqa: B027 - a file's lock ends with its process alone
-        """From now on release the lock when this process is silent for a while, and set ``pause_s``."""
+        """From now on release the lock when this process is silent for long, and set ``pause_s``. Opening a store may
+        take a while, and so may a transaction of it."""
+
+    def limit_lead(self) -> None:  # noqa: B027 - as above
+        """From now on release the lock when this process is silent for ``pause_s``, and when a transaction takes
+        long."""
 
     def allow_silence(self) -> None:  # noqa: B027 - as above
         """Keep the lock however long this process is silent: no other one could use it."""

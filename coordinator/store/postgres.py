@@ -72,6 +72,15 @@ _OURS = {
 """Settings of the session, whatever the role, the database or the server says."""
 _WAITING = {"idle_session_timeout": str(round(PAUSE_S * 1000))}
 """Waiting is work. But a process that stands still could get the lock, and no process would lead until it wakes."""
+_OPENING = {
+    # A process that stands still is replaced; one that decodes a large row on a busy machine is not.
+    "idle_session_timeout": "10000",
+    "idle_in_transaction_session_timeout": "10000",
+    # A migration and a large row over a slow link may take their time.
+    "transaction_timeout": "60000",
+}
+"""Until the jobs are read. With the limits of a leader, a store of many jobs on a distant database would never have
+one."""
 _LEADING = {
     **_WAITING,
     "idle_in_transaction_session_timeout": str(round(PAUSE_S * 1000)),
@@ -270,12 +279,17 @@ class PostgresDatabase(Database):
 
     def limit_silence(self) -> None:
         self.pause_s = PAUSE_S
-        with self.connection.begin():
-            _set(self._session, _LEADING)
+        self._limit(_OPENING)
+
+    def limit_lead(self) -> None:
+        self._limit(_LEADING)
 
     def allow_silence(self) -> None:
+        self._limit({name: _OURS[name] for name in _WAITING})
+
+    def _limit(self, settings: Mapping[str, str]) -> None:
         with self.connection.begin():
-            _set(self._session, {name: _OURS[name] for name in _WAITING})
+            _set(self._session, settings)
 
     def standbys(self) -> Sequence[Standby]:
         rows = self._session.execute(_STANDBYS, (_STANDBY_SPACE, MAX_STANDBYS)).fetchall()

@@ -1,14 +1,13 @@
-"""Rows to values, for a restart and for listings. Every row is verified before use. A damaged row is listed as damaged,
-and blocks at most the job that needs it.
+"""Rows to values, for listings and for a restore. Every row is verified before use, and a damaged row is listed as
+damaged.
 
-A client of PostgreSQL holds a whole result in memory. So each query here has a limit, reads one large column of one
-row, or reads at a restart what the coordinator then keeps in memory."""
+A client of PostgreSQL holds a whole result in memory. So each query here has a limit, or reads one large column of one
+row."""
 
-import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, select, true
 
@@ -20,11 +19,8 @@ from onceward.coordinator.listings import (
     LossReport,
     RecordedSettlement,
 )
-from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.durable import Durable, RestoreOrder
 from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
     NO_CHECKPOINT,
     NO_GENERATION,
@@ -40,7 +36,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from onceward.coordinator.store.codec import document_from_text, durable_parts, phases_from_text, snapshots_from_text
+from onceward.coordinator.store.codec import document_from_text, phases_from_text, snapshots_from_text
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.schema import (
     checkpoints,
@@ -58,7 +54,7 @@ __all__ = [
     "checkpoint_description",
     "checkpoint_summaries",
     "completed_checkpoint",
-    "durable_jobs",
+    "completed_from",
     "generation_summaries",
     "history_entries",
     "last_completed",
@@ -66,8 +62,6 @@ __all__ = [
     "savepoint_count",
     "unfinished_checkpoints",
 ]
-
-_log = logger("onceward.store")
 
 Row = RowMapping
 N = TypeVar("N", bound=Name)
@@ -89,85 +83,7 @@ class LastCompleted:
     """When it was completed."""
 
 
-def durable_jobs(connection: Connection, store_id: str) -> list[Durable]:
-    """All jobs. Reads only what they need: rows that serve listings alone are verified when listed.
-
-    Damage affects only its own job. A name found only in other tables is a job whose own record is missing.
-    """
-    found: dict[JobName, Durable] = {}
-    for row in list(connection.execute(select(jobs)).mappings()):
-        if (name := _name(row["job"])) is not None:
-            found[name] = _durable(connection, name, row, store_id)
-    for table in (checkpoints, generations):
-        for text in connection.execute(select(table.c.job).distinct()).scalars():
-            if (name := _name(text)) is not None and name not in found:
-                found[name] = _damaged_job(connection, name, store_id, "is missing")
-    return [found[name] for name in sorted(found)]
-
-
-def _name(text: object) -> JobName | None:
-    """The job name, or None if no job can have this name. No call can name such a job."""
-    try:
-        return JobName(str(text))
-    except ValueError:
-        _log.error("%s", log_fields({"event": "damaged", "detail": f"a job has the name {text!r}"}))
-        return None
-
-
-def _damaged_job(connection: Connection, job: JobName, store_id: str, what: str) -> Durable:
-    why = (
-        f"the store's record of job {job} {what}. Nothing is done for the job, and nothing was guessed. "
-        f"{_readable(connection, job)}. To write nothing twice, put back a copy of the store that was made after the "
-        "job's last checkpoint; or, if its newest completed checkpoint is settled, start a new job at the positions of "
-        f"that one (onceward checkpoints {job} --show ID)"
-    )
-    return Durable(
-        job=job,
-        store_id=store_id,
-        status=JobStatus.HALTED,
-        status_detail="its record in the store is damaged",
-        unreadable=why,
-        record_damaged=True,
-    )
-
-
-def _durable(connection: Connection, job: JobName, row: Row, store_id: str) -> Durable:
-    if unsealed(jobs, row):
-        return _damaged_job(connection, job, store_id, "is not what was written: its checksum differs")
-    try:
-        parts = durable_parts(row["document"])
-    except (KeyError, TypeError, ValueError) as error:
-        return _damaged_job(connection, job, store_id, f"cannot be read, perhaps by this version only: {error!r}")
-    completed, unreadable = None, ""
-    if row["completed"] is not None:
-        try:
-            completed = completed_checkpoint(connection, job, row["completed"])
-        except NoSuchCheckpointError as error:
-            unreadable = f"{error} {_readable(connection, job)}"
-    restore = None
-    if row["restore_from"] is not None:
-        try:
-            source = completed_checkpoint(connection, job, row["restore_from"])
-        except NoSuchCheckpointError as error:
-            completed, unreadable = None, f"the job is to be restored, but {error} {_readable(connection, job)}"
-        else:
-            restore = RestoreOrder(source=source, reason=row["restore_reason"])
-    return Durable(
-        job=job,
-        store_id=store_id,
-        status=JobStatus(row["status"]),
-        status_detail=row["status_detail"],
-        generation=Generation(row["generation"]),
-        driver=row["driver"],
-        last_id=CheckpointId(row["last_id"]),
-        completed=completed,
-        unreadable=unreadable,
-        restore=restore,
-        **parts,
-    )
-
-
-def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheckpoint:
+def completed_from(job: JobName, checkpoint: int, row: Mapping[str, Any] | Row | None) -> CompletedCheckpoint:
     """The checkpoint in ``row``. Raises NoSuchCheckpointError if it is missing, damaged, not completed or not
     readable."""
     what = f"checkpoint {checkpoint} of job {job}"
@@ -192,7 +108,7 @@ def _completed(job: JobName, checkpoint: int, row: Row | None) -> CompletedCheck
     )
 
 
-def _damaged(row: Row, text: object) -> bool:
+def _damaged(row: Mapping[str, Any] | Row, text: object) -> bool:
     """True when a checkpoint's row, including its snapshots, differs from what was written.
 
     :param text: the snapshots.
@@ -205,19 +121,9 @@ def _damaged(row: Row, text: object) -> bool:
     return not isinstance(text, str) or not text.isascii() or text_checksum(text) != seal
 
 
-def _readable(connection: Connection, job: JobName) -> str:
-    """The readable completed checkpoints, as a sentence: a person can name one of them instead."""
-    query = select(checkpoints.c.checkpoint).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc())
-    ids = []
-    for checkpoint in connection.execute(query).scalars().all():
-        with contextlib.suppress(NoSuchCheckpointError):
-            ids.append(str(completed_checkpoint(connection, job, checkpoint).id))
-    return f"Completed and readable are: {', '.join(ids) or 'none'}"
-
-
 def completed_checkpoint(connection: Connection, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
     """The completed checkpoint with this id. Raises NoSuchCheckpointError."""
-    return _completed(job, checkpoint, _found(connection, job, checkpoint))
+    return completed_from(job, checkpoint, _found(connection, job, checkpoint))
 
 
 def _found(connection: Connection, job: JobName, checkpoint: CheckpointId) -> Row | None:

@@ -26,15 +26,22 @@ class Statement:
 
     def rows(self, connection: Connection, parameters: Row) -> list[dict[str, Any]]:
         """Return what it selects, by the names of the columns."""
-        cursor = connection.connection.cursor()
-        cursor.execute(self._text(connection, parameters), parameters)
-        found = cursor.fetchall()
+        cursor, found = self._fetch(connection, parameters)
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found]
+
+    def tuples(self, connection: Connection, parameters: Row) -> list[tuple[Any, ...]]:
+        """Return what it selects, in the order of the columns."""
+        return self._fetch(connection, parameters)[1]
 
     def first(self, connection: Connection, parameters: Row) -> dict[str, Any] | None:
         """Return the first row that it selects, if there is one."""
         return next(iter(self.rows(connection, parameters)), None)
+
+    def _fetch(self, connection: Connection, parameters: Row) -> tuple[Any, list[tuple[Any, ...]]]:
+        cursor = connection.connection.cursor()
+        cursor.execute(self._text(connection, parameters), parameters)
+        return cursor, list(cursor.fetchall())
 
     def _text(self, connection: Connection, parameters: Row) -> str:
         key = (connection.dialect.name, *parameters)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Self
+from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -27,13 +27,13 @@ from onceward.coordinator.store.checkpoint_rows import Unfinished
 from onceward.coordinator.store.database import Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError
 from onceward.coordinator.store.identity import identify
+from onceward.coordinator.store.loading import load
 from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.reading import (
     LastCompleted,
     checkpoint_description,
     checkpoint_summaries,
     completed_checkpoint,
-    durable_jobs,
     generation_summaries,
     history_entries,
     last_completed,
@@ -48,6 +48,8 @@ from onceward.coordinator.store.writing import write_notes, write_steps
 __all__ = ["Store", "with_suspension"]
 
 _log = logger("onceward.store")
+
+T = TypeVar("T")
 
 _CONFIRMATIONS = 4
 """In the silence that ends the lead."""
@@ -116,8 +118,9 @@ class Store:
 
     @classmethod
     def lead(cls, database: Database, *, address: str, web: str = "") -> Self:
-        """Open or create the store in ``database`` for a coordinator that another one may replace: call
-        :meth:`confirm` when it is due. Closes the database when that fails. Raises as :meth:`open` does.
+        """Open or create the store in ``database`` for a coordinator that another one may replace: load the jobs, call
+        :meth:`limit_silence`, and then :meth:`confirm` when it is due. Closes the database when that fails. Raises as
+        :meth:`open` does.
 
         :param address: where clients reach this coordinator.
         :param web: where browsers reach its page.
@@ -170,9 +173,26 @@ class Store:
             return None
 
     def load_jobs(self) -> list[Durable]:
-        """Every job with the state that a restart needs, by name. A job whose record is damaged is marked as such."""
+        """Every job with the state that a restart needs, by name. A job whose record is damaged is marked as such.
+
+        With a limit on silence, what is decoded between two reads must not take that long.
+        """
+        found: dict[JobName, Durable] = {}
+        for durable in load(self._read_jobs, self.store_id):
+            found[durable.job] = durable
+            if self.confirm_in <= 0:
+                self.confirm()
+        return [found[job] for job in sorted(found)]
+
+    def _read_jobs(self, query: Callable[[Connection], T]) -> T:
         with self._reading("reading the jobs") as connection:
-            return durable_jobs(connection, self.store_id)
+            return query(connection)
+
+    def limit_silence(self) -> None:
+        """From now on the lead ends with a short silence, and in a transaction that takes long. Call it when the jobs
+        are read. Raises StoreError."""
+        with self._failing("setting the limits of the lead"):
+            self._database.limit_lead()
 
     def apply(self, steps: Sequence[tuple[Durable, Sequence[Fact]]], *, at: datetime) -> None:
         """Write several steps in one transaction, in order: all or none. They are on disk when this returns.

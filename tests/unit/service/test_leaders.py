@@ -1,5 +1,6 @@
 """Several coordinators on one PostgreSQL: one leads, and another one replaces it, however it ends."""
 
+import asyncio
 import math
 import os
 import re
@@ -7,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,10 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.ops.cli import app
 from onceward.coordinator.ops.health import run_health
+from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.server import CoordinatorServer
 from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.postgres import LOCK_SPACE
 from onceward.coordinator.store.store import Store
@@ -128,6 +131,31 @@ def test_a_leader_that_cannot_confirm_its_lead_answers_nothing(
         answer = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
         assert answer.code() is grpc.StatusCode.OK
         assert (TERM, "1") in [tuple(one) for one in answer.trailing_metadata()]
+
+
+def test_health_is_answered_while_the_jobs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes seconds when there are thousands, and a coordinator that does not answer is restarted."""
+    go_on, load = threading.Event(), Store.load_jobs
+
+    def loading(self: Store) -> list[Durable]:
+        assert go_on.wait(30), "health was not answered"
+        return load(self)
+
+    monkeypatch.setattr(Store, "load_jobs", loading)
+
+    async def run() -> None:
+        server = CoordinatorServer()
+        address = f"127.0.0.1:{(await server.start('127.0.0.1:0'))[0]}"
+        with closing(Store.open(f"sqlite:///{tmp_path / 'store.db'}")) as store:
+            leads = asyncio.create_task(server.lead(store))
+            assert await asyncio.to_thread(run_health, address, LIVE) == 0
+            assert await asyncio.to_thread(run_health, address) == 1
+            go_on.set()
+            await leads
+            assert await asyncio.to_thread(run_health, address) == 0
+            await server.stop()
+
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -206,6 +206,7 @@ def test_a_silent_leader_loses_the_lead_and_the_next_one_gets_it(shared: Place) 
         first = candidate.wait(60.0)
         assert first is not None
         store = Store.lead(first, address="a:1")
+        store.limit_silence()
         assert (other.wait(0.05), led_by(other)) == (None, "a:1")
         second = other.wait(60.0)  # the server ends the silent session
         assert second is not None
@@ -222,6 +223,7 @@ def test_a_leader_that_stands_still_inside_a_write_loses_the_lead_and_its_write(
         first = candidate.wait(60.0)
         assert first is not None
         store = Store.lead(first, address="a:1")
+        store.limit_silence()
 
         def write_and_stand_still() -> None:
             with store._writing("deciding") as connection:
