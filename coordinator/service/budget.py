@@ -1,12 +1,12 @@
-"""Bounds the total size of one checkpoint before it is decided: the contributions of all participants go into one
-grant."""
+"""Bounds the total size of one checkpoint before it is decided, because the contributions of all participants go into
+one grant, and of all that the store keeps of its job."""
 
 from dataclasses import dataclass, field
 
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName
-from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_RESPONSE_BYTES
+from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_KEPT_BYTES, MAX_RESPONSE_BYTES
 from onceward.coordinator.wire.values import completed_to_wire
 
 __all__ = ["Budget"]
@@ -51,6 +51,12 @@ class Budget:
             return (
                 f"with the other participants' contributions checkpoint {event.checkpoint} would take {total} bytes, "
                 f"at most {MAX_CHECKPOINT_BYTES} are kept. Use fewer or larger slots, or smaller documents"
+            )
+        if (kept := total * durable.settings.num_retained) > MAX_KEPT_BYTES:
+            return (
+                f"{durable.settings.num_retained} checkpoints (num_retained) like checkpoint {event.checkpoint}, of "
+                f"{total} bytes, would take {kept} bytes, at most {MAX_KEPT_BYTES} of a job are kept. Lower "
+                "num_retained, and keep older ones as savepoints"
             )
         if any(participant.name == event.participant for participant in durable.participants):
             spent.sizes[event.participant] = size

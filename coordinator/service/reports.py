@@ -10,7 +10,7 @@ from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.read_progress import ReadProgress
 from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_TROUBLES
+from onceward.coordinator.wire.limits import MAX_SHOWN_TEXT, MAX_TROUBLES
 from onceward.coordinator.wire.malformed import MalformedError
 from onceward.coordinator.wire.values import age_from_wire, progress_from_wire, trouble_from_wire
 
@@ -45,10 +45,26 @@ def read_report(request: pb.RenewRequest, now: float) -> Report:
     return Report(
         generation=Generation(request.generation),
         at=now,
-        troubles=tuple(trouble_from_wire(one) for one in request.troubles),
-        oldest=age_from_wire(request.oldest) if request.HasField("oldest") else None,
-        progress=progress_from_wire(request.progress) if request.HasField("progress") else None,
+        troubles=tuple(_short_trouble(trouble_from_wire(one)) for one in request.troubles),
+        oldest=_short_age(age_from_wire(request.oldest)) if request.HasField("oldest") else None,
+        progress=_short_progress(progress_from_wire(request.progress)) if request.HasField("progress") else None,
     )
+
+
+def _short_trouble(one: Trouble) -> Trouble:
+    return replace(one, link=_short(one.link), why=_short(one.why), waiting=_short(one.waiting))
+
+
+def _short_age(one: Age) -> Age:
+    return replace(one, transaction=_short(one.transaction))
+
+
+def _short_progress(one: ReadProgress) -> ReadProgress:
+    return replace(one, partitions=tuple(replace(each, partition=_short(each.partition)) for each in one.partitions))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_TEXT else f"{text[: MAX_SHOWN_TEXT - 3]}..."
 
 
 class Reports:

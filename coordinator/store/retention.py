@@ -7,9 +7,12 @@ from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointS
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 
-__all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "prune"]
+__all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "PRUNED_AT_ONCE", "prune"]
 
 KEPT_ABORTED = 100
+PRUNED_AT_ONCE = 500
+"""Completed checkpoints of a job that one call deletes: a transaction of a leader must be short. A job that completes
+20 a second has 200 more at the next call."""
 KEPT_GENERATIONS = 100
 KEPT_LOSSES = 1_000
 """Acknowledged loss reports to keep. Reports acknowledged at the same time as the oldest of them stay too."""
@@ -56,16 +59,25 @@ _BEFORE_LAST_MOVE = (
 
 # Never deleted: the newest completed checkpoint, from which the job continues, and the source of an ordered restore.
 # Kept for `onceward verify`: the job's first positions, and where the newest restore or skip led from and to.
+# The oldest go first, and some only: they may be thousands of large rows once a job keeps fewer than it did.
 _PRUNE_COMPLETED = delete(checkpoints).where(
     checkpoints.c.job == _J,
-    _COMPLETED,
-    _ORDINARY,
-    checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
-    checkpoints.c.checkpoint != _needed("completed"),
-    checkpoints.c.checkpoint != _needed("restore_from"),
-    checkpoints.c.base != NO_CHECKPOINT,
-    checkpoints.c.checkpoint != func.coalesce(_LAST_MOVE, 0),
-    checkpoints.c.checkpoint != func.coalesce(_BEFORE_LAST_MOVE, 0),
+    checkpoints.c.checkpoint.in_(
+        select(checkpoints.c.checkpoint)
+        .where(
+            checkpoints.c.job == _J,
+            _COMPLETED,
+            _ORDINARY,
+            checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
+            checkpoints.c.checkpoint != _needed("completed"),
+            checkpoints.c.checkpoint != _needed("restore_from"),
+            checkpoints.c.base != NO_CHECKPOINT,
+            checkpoints.c.checkpoint != func.coalesce(_LAST_MOVE, 0),
+            checkpoints.c.checkpoint != func.coalesce(_BEFORE_LAST_MOVE, 0),
+        )
+        .order_by(checkpoints.c.checkpoint)
+        .limit(bindparam("most"))
+    ),
 )
 _PRUNE_ABORTED = delete(checkpoints).where(
     checkpoints.c.job == _J, _ABORTED, checkpoints.c.checkpoint < _newest(_ABORTED)
@@ -111,11 +123,12 @@ _PRUNE_HISTORY = (_history_beyond(_ROUTINE), _history_beyond(~_ROUTINE))
 
 
 def prune(connection: Connection, job: JobName, keep: int) -> None:
-    """Delete what retention does not keep, inside the caller's transaction.
+    """Delete what retention does not keep, inside the caller's transaction. Of many checkpoints only the oldest are
+    deleted; the next call deletes more.
 
     :param keep: completed checkpoints to keep besides savepoints.
     """
-    connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1})
+    connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1, "most": PRUNED_AT_ONCE})
     connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})
     connection.execute(_PRUNE_SETTLEMENTS, {"j": job})
     connection.execute(_PRUNE_LOSSES, {"j": job})

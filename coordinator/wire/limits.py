@@ -11,6 +11,7 @@ __all__ = [
     "MAX_HEALTH_CALLS_OF_CONNECTION",
     "MAX_HELD_BYTES",
     "MAX_JOBS",
+    "MAX_KEPT_BYTES",
     "MAX_LABEL",
     "MAX_LISTED",
     "MAX_MESSAGE_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_RETAINED",
     "MAX_SAVEPOINTS",
     "MAX_SHOWN_PARTITIONS",
+    "MAX_SHOWN_TEXT",
     "MAX_SLOTS",
     "MAX_STREAMS",
     "MAX_TEXT",
@@ -40,6 +42,9 @@ MAX_HELD_BYTES = 4 * MAX_REQUEST_BYTES
 
 MAX_CHECKPOINT_BYTES = 2 * MAX_REQUEST_BYTES
 """Of the contributions of all participants to one checkpoint."""
+
+MAX_KEPT_BYTES = 4 * 1024**3
+"""Of the completed checkpoints that a job keeps: their number times the size of the one that is acknowledged."""
 
 MAX_PARTICIPANTS = 16
 """Participants of one job."""
@@ -81,6 +86,10 @@ MAX_TROUBLES = 16
 
 MAX_SHOWN_PARTITIONS = 50
 """Partitions of its input that a driver reports with one renewal: those with the most lag."""
+
+MAX_SHOWN_TEXT = 300
+"""Characters kept of each text that a driver reports with a renewal. Every listing of jobs has them, and the
+coordinator holds them in memory."""
 
 MAX_LISTED = 1000
 """Rows in one listing."""

@@ -1,6 +1,7 @@
 """Deadlines, collected chores and the budget of one grant: bounded, and correct at their edges."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from onceward.coordinator.protocol.answers import Note, Verdict
 from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Renew
+from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -24,6 +26,7 @@ from onceward.coordinator.service.deadlines import Deadlines
 from onceward.coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
 from onceward.coordinator.wire.limits import (
     MAX_CHECKPOINT_BYTES,
+    MAX_KEPT_BYTES,
     MAX_PARTICIPANTS,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
@@ -174,6 +177,19 @@ def test_contributions_to_one_checkpoint_are_refused_when_no_grant_could_carry_t
     assert budget.problem(members, acknowledged("absent"), 1) is not None, "there is no room left"
     assert budget.problem(members, acknowledged("sink", checkpoint=6), MAX_CHECKPOINT_BYTES + 1) is None, "not pending"
     assert budget.problem(members, Renew(now=0.0, generation=Generation(1)), MAX_CHECKPOINT_BYTES + 1) is None
+
+
+def test_a_checkpoint_is_refused_when_the_store_would_keep_too_many_of_its_size() -> None:
+    members = state(SOURCE, SINK)
+    many = replace(members, durable=replace(members.durable, settings=CheckpointSettings(num_retained=10_000)))
+    most = MAX_KEPT_BYTES // 10_000
+    assert Budget().problem(members, acknowledged("sink"), MAX_CHECKPOINT_BYTES) is None, "ten of the largest"
+    budget = Budget()
+    assert budget.problem(many, acknowledged("sink"), most - 1000) is None
+    problem = budget.problem(many, acknowledged("source"), 1001)
+    assert problem is not None
+    assert "Lower num_retained" in problem
+    assert budget.problem(many, acknowledged("source"), 1000) is None
 
 
 def test_an_amendment_is_refused_when_no_grant_could_carry_the_checkpoint_any_more() -> None:

@@ -30,10 +30,11 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.job_summaries import JobSummaries
-from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.reports import Reports, read_report
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.coordinator.wire.limits import MAX_SHOWN_TEXT, MAX_TEXT
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
 from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until
@@ -203,6 +204,24 @@ def test_a_report_that_means_nothing_is_refused(coordinator: EmbeddedCoordinator
         with pytest.raises(grpc.RpcError) as refused:
             stub.Renew(pb.RenewRequest(job="j", generation=1, driver="d", troubles=troubles), timeout=10.0)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_long_texts_of_a_report_are_cut() -> None:
+    long = "x" * MAX_TEXT
+    report = read_report(
+        pb.RenewRequest(
+            generation=1,
+            troubles=[pb.LinkTrouble(link=long, why=long, waiting=long)],
+            oldest=pb.TransactionAge(transaction=long, timeout_us=1),
+            progress=pb.ReadProgress(partitions=[pb.PartitionLag(partition=long)]),
+        ),
+        now=0.0,
+    )
+    assert report.oldest is not None
+    assert report.progress is not None
+    (trouble,), (partition,) = report.troubles, report.progress.partitions
+    texts = {trouble.link, trouble.why, trouble.waiting, report.oldest.transaction, partition.partition}
+    assert texts == {"x" * (MAX_SHOWN_TEXT - 3) + "..."}
 
 
 def summary_of(here: Here) -> JobSummary:

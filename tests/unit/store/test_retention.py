@@ -15,6 +15,7 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
+from onceward.coordinator.store import retention
 from onceward.coordinator.store.audit import MAX_DETAIL
 from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
 from onceward.coordinator.store.store import Store
@@ -69,6 +70,17 @@ def test_the_first_positions_and_those_around_the_newest_restore_are_kept(store:
     newest, restored = max(kept), max(number for number, one in kept.items() if one.kind is CheckpointKind.RESTORE)
     assert set(kept) == {1, restored - 1, restored, newest}
     assert newest - restored == 3
+
+
+def test_many_checkpoints_are_removed_in_parts_the_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PRUNED_AT_ONCE", 3)
+    job = StoredJob(store)
+    job.open()
+    job.checkpoints(10)
+    for oldest in (5, 8, 9, 9):
+        assert store.prune([(JOB, 2)])
+        assert ids(store) == [*range(10, oldest - 1, -1), 1], "the job's first positions stay"
+    assert store.load_jobs() == [job.durable]
 
 
 def test_savepoints_are_never_removed_and_take_no_place_of_others(store: Store) -> None:
