@@ -4,6 +4,7 @@ A plugin of pytest, which scripts/check.sh and scripts/test.sh use. A test that 
 the outputs of both runs and counted, and does not fail the run.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,8 @@ import pytest
 
 __all__ = ["LIMIT"]
 
+_LIST = "PYTEST_FLAKY_LIST"
+"""The variable with a file for the lines of flaky tests, if several runs are to list them together."""
 LIMIT = 5
 """If more tests fail, something else is wrong than a race, and none runs again."""
 
@@ -81,10 +84,14 @@ class _SecondRuns:
                 terminalreporter.line(content)
             terminalreporter.write_sep("_", "second run, alone")
             terminalreporter.line(output)
-        if self._flaky:
+        rows = [f"- {datetime.now(UTC):%Y-%m-%d} `{test}`" for test in self._flaky]
+        if rows:
             terminalreporter.section("add to tests/flaky.md", red=True)
-        for test in self._flaky:
-            terminalreporter.line(f"- {datetime.now(UTC):%Y-%m-%d} `{test}`")
+        for row in rows:
+            terminalreporter.line(row)
+        if _LIST in os.environ:
+            with Path(os.environ[_LIST]).open("a") as file:
+                file.writelines(f"{row}\n" for row in rows)
 
 
 def _terminal(config: pytest.Config) -> pytest.TerminalReporter:

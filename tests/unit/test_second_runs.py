@@ -97,7 +97,8 @@ def test_tear_down(shared):
 
 @pytest.mark.slow
 def test_a_test_that_passes_alone_is_shown_with_both_outputs_and_does_not_fail_the_run(tmp_path: Path) -> None:
-    ended = run(tmp_path, EVERY_PHASE)
+    (tmp_path / "list").touch()
+    ended = run(tmp_path, EVERY_PHASE, PYTEST_FLAKY_LIST=str(tmp_path / "list"))
     assert ended.code == 0, ended.output
     assert ended.counts == "1 passed, 4 flaky"  # passed: the call whose tear-down failed
     first, second = ended.output.partition("second run, alone")[::2]
@@ -105,7 +106,9 @@ def test_a_test_that_passes_alone_is_shown_with_both_outputs_and_does_not_fail_t
     assert first.count("said by the test") == 1 + 1  # in the code that is shown, and in what it printed
     assert second.partition("FLAKY:")[0].count("said by the test") == 1
     assert "1 passed" in second
-    rows = [line.partition("`")[2].rpartition("`")[0] for line in ended.output.splitlines() if line.startswith("- 20")]
+    lines = [line for line in ended.output.splitlines() if line.startswith("- 20")]
+    assert (tmp_path / "list").read_text().splitlines() == lines
+    rows = [line.partition("`")[2].rpartition("`")[0] for line in lines]
     assert rows == ended.second_runs
     assert {row.partition("[")[0] for row in rows} == {
         f"test_it.py::test_{what}" for what in ("call", "set_up", "subtest", "tear_down")
@@ -216,6 +219,7 @@ class Scripts:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.said = ""
         (root / ".venv" / "bin").mkdir(parents=True)
         (root / "scripts").mkdir()
         (root / "scripts" / "chromium.sh").touch()
@@ -232,10 +236,14 @@ class Scripts:
         calls = self._root / "calls"
         calls.write_text("")
         answers = "".join(f"    {number}) exit {code} ;;\n" for number, code in enumerate(codes, 1))
-        self._add("python", f'[ "$2" = pytest ] || exit 0\necho "$@" >>calls\ncase $(wc -l <calls) in\n{answers}esac')
+        flaky = 'echo "- a day \\`a test\\`" >>"${PYTEST_FLAKY_LIST:-/dev/null}"'
+        self._add(
+            "python", f'[ "$2" = pytest ] || exit 0\necho "$@" >>calls\n{flaky}\ncase $(wc -l <calls) in\n{answers}esac'
+        )
         copy = self._root / "scripts" / script
         copy.write_text((ROOT / "scripts" / script).read_text())
-        done = subprocess.run(["sh", str(copy)], capture_output=True, check=False)
+        done = subprocess.run(["sh", str(copy)], capture_output=True, text=True, check=False)
+        self.said = done.stderr
         return done.returncode, calls.read_text().splitlines()
 
 
@@ -260,9 +268,11 @@ class Scripts:
 def test_failed_tests_do_not_keep_the_tests_on_brokers_from_running(
     tmp_path: Path, codes: tuple[int, ...], end: int
 ) -> None:
-    code, calls = Scripts(tmp_path).run("test.sh", *codes)
+    scripts = Scripts(tmp_path)
+    code, calls = scripts.run("test.sh", *codes)
     assert code == end
     assert len(calls) == len(codes)
+    assert scripts.said.endswith("test: flaky, add to tests/flaky.md:\n" + "- a day `a test`\n" * len(codes))
     assert "tests/unit" in calls[0]
     assert all("tests/integration" in call for call in calls[1:])
 
@@ -272,3 +282,13 @@ def test_every_run_of_ci_gives_failed_tests_a_second_run(tmp_path: Path) -> None
     calls = scripts.run("check.sh", 0)[1] + scripts.run("test.sh", 0, 0)[1]
     assert len(calls) == 3
     assert all(call.startswith("-m pytest -p tests.support.flaky ") for call in calls)
+
+
+def test_ci_runs_the_tests_of_the_quick_checks_among_all_tests(tmp_path: Path) -> None:
+    scripts = Scripts(tmp_path)
+    (quick,) = scripts.run("check.sh", 0)[1]
+    everything = [Path(word) for call in scripts.run("test.sh", 0, 0)[1] for word in call.split()]
+    tests = [Path(word) for word in quick.split() if word.startswith("tests/")]
+    assert len(tests) > 5
+    for test in tests:
+        assert any(test.is_relative_to(path) for path in everything), test
