@@ -6,7 +6,7 @@ truncates records. A commit is still answered with NONE, and the lost part never
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
@@ -15,7 +15,6 @@ from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.control.logs import PartitionId
-from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["Parts", "reading_parts"]
@@ -23,8 +22,15 @@ __all__ = ["Parts", "reading_parts"]
 _REFUSED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
 
-_Held = Mapping[tuple[int, int], int]
-"""What one partition holds: (producer id, epoch) of each open transaction -> its records."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    records: int
+    first_offset: int
+
+
+_Held = Mapping[tuple[int, int], _Part]
+"""What one partition holds: (producer id, epoch) of each open transaction -> its part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,8 @@ class Parts:
     """Missing or incomplete parts, as text."""
     unknown: bool = False
     """A leader did not answer."""
+    open: Mapping[PartitionId, int] = field(default_factory=dict)
+    """Partitions in which the part has no marker yet, with the offset of its first record: readers wait there."""
 
     @property
     def whole(self) -> bool:
@@ -93,7 +101,9 @@ def _held(
                     held[place] = None
                 elif partition.error_code == ErrorCode.NONE:
                     held[place] = {
-                        (int(one.producer_id), int(one.producer_epoch)): int(one.last_sequence) + 1
+                        (int(one.producer_id), int(one.producer_epoch)): _Part(
+                            records=int(one.last_sequence) + 1, first_offset=int(one.current_txn_start_offset)
+                        )
                         for one in partition.active_producers
                         if one.current_txn_start_offset >= 0 and one.producer_id in producers
                     }
@@ -105,6 +115,8 @@ def _parts(
 ) -> Parts:
     gone: list[str] = []
     unknown = False
+    open_: dict[PartitionId, int] = {}
+    pair = (handle.transaction.producer_id, handle.transaction.epoch)
     for name, written in sorted(handle.topics.items()):
         topic = topics.get(name)
         if topic is None or topic.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -116,20 +128,24 @@ def _parts(
         elif any((name, number) not in held for number in written.partitions):
             unknown = True
         else:
-            gone += _missing(name, written, handle.transaction, [held[name, number] for number in written.partitions])
-    return Parts(gone=tuple(gone), unknown=unknown)
+            found = [held[name, number] for number in written.partitions]
+            gone += _missing(name, written, pair, found)
+            for number, partition in zip(written.partitions, found, strict=True):
+                if partition is not None and pair in partition:
+                    open_[name, number] = partition[pair].first_offset
+    return Parts(gone=tuple(gone), unknown=unknown, open=open_)
 
 
-def _missing(name: str, written: TopicRecords, transaction: Transaction, held: Sequence[_Held | None]) -> Iterator[str]:
+def _missing(name: str, written: TopicRecords, pair: tuple[int, int], held: Sequence[_Held | None]) -> Iterator[str]:
     records = 0
     for number, partition in zip(written.partitions, held, strict=True):
         if partition is None:
             return
-        found = partition.get((transaction.producer_id, transaction.epoch))
+        found = partition.get(pair)
         if found is None:
             yield f"{name}-{number} holds no open part of it"
             continue
         # A pair (producer id, epoch) begins at sequence 0 and serves one transaction: the last one counts its records.
-        records += found
+        records += found.records
     if records < written.records:
         yield f"{records} of {written.records} records of {name} are there"

@@ -3,6 +3,7 @@
 A round asks the partitions whether they still hold their parts, then sends EndTxn for all pending transactions, many at
 a time. A transaction that was complete and answered with NONE is committed. The others are investigated: every two
 seconds a look combines EndTxn, DescribeTransactions, the receipt and the output's log, until `outcomes` can conclude.
+A known outcome is a settlement once no partition holds an open part any more: readers then see it, or get past it.
 It keeps no state beyond one call: the committables and the brokers hold all it needs.
 """
 
@@ -10,12 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onceward.coordinator.killpoints import KillPoint, armed, kill_point
+from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
-from onceward.sinks.kafka.control.markers import read_endings
+from onceward.sinks.kafka.control.hanging import Hanging, finish, hangs, is_over, unfinishable
+from onceward.sinks.kafka.control.markers import LogEnding, read_endings
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
     Judgement,
@@ -39,6 +43,17 @@ __all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
 LOOK_INTERVAL_S = 2.1
 """Time between two looks: a stale coordinator gives wrong negative answers for some seconds."""
 
+_MARKERS_S = 1.0
+"""Markers take milliseconds. If one takes longer, the coordinator is asked whether it still writes it."""
+
+_REFUSALS = 5
+"""Refused attempts to write skipped markers before the outcome counts as in doubt."""
+
+_MAY_BE_UNMARKED = frozenset({Proof.LOST, Proof.NOTHING, Proof.UNSTABLE, Proof.OPEN_ELSEWHERE})
+"""What is seen of a transaction that timed out, or whose id an interrupted attempt to write markers has used."""
+
+_log = logger("onceward.kafka")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
@@ -49,6 +64,26 @@ class _Asked:
     parts: Mapping[int, Parts]
     located: Mapping[str, Located]
     highest: Code
+    topics: Mapping[str, TopicFacts] | None = None
+    """Described a moment ago."""
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """A known outcome that readers may not see yet."""
+
+    control: ControlPlane
+    handle: KafkaCommittable
+    outcome: Outcome
+    evidence: str
+    since: float
+    """On the monotonic clock."""
+    over_since: float | None = None
+    """Since when the coordinator has reported the end as complete at each look, although a part is open."""
+    written: int = 0
+    """Markers that the brokers had skipped."""
+    refused: int = 0
+    """Attempts to write them that the brokers refused."""
 
 
 class Settling:
@@ -72,28 +107,35 @@ class Settling:
         self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         self._torn_judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         """Apart from the others: both are concluded from consecutive ones."""
+        self._known: dict[int, _Known] = {}
         self._settled: dict[int, Settlement] = {}
         self._first = True
 
     def run(self) -> list[Settlement]:
         """Run until every outcome is known or ``give_up()``; return a settlement per known outcome, by slot."""
         backoff = broker_backoff()
-        while self._pending:
+        topics: Mapping[str, TopicFacts] | None = None
+        while self._pending or self._known:
             doubtful: set[int] = set()
             for asked in self._ask_with_recent() or self._ask():
                 torn = self._torn(asked)
                 # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
                 ready = [one for one in asked.handles if one.slot not in torn and not asked.parts[one.slot].unknown]
                 unproved = self._end(asked, ready)
-                self._look(asked.control, unproved)
+                self._look(asked, unproved)
                 doubtful |= torn | unproved.keys()
-            if not self._pending or self._give_up():
+                topics = asked.topics
+            if not self._see(topics):
+                topics = None
+            if not (self._pending or self._known) or self._give_up():
                 break
             self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
         return [self._settled[slot] for slot in sorted(self._settled)]
 
     def _ask(self) -> list[_Asked]:
         """Ask all that a round must know."""
+        if not self._pending:
+            return []
         reached = reach(self._controls, list(self._pending.values()))
         for slot, evidence in reached.elsewhere.items():
             self._settle(slot, Outcome.IN_DOUBT, evidence)
@@ -117,7 +159,16 @@ class Settling:
             return None
         control = recent.control
         parts, highest = recent.looked_ahead(handles, now) or control.run(*recent.looking_ahead(handles))
-        return [_Asked(control=control, handles=handles, parts=parts, located=recent.located, highest=highest)]
+        return [
+            _Asked(
+                control=control,
+                handles=handles,
+                parts=parts,
+                located=recent.located,
+                highest=highest,
+                topics=recent.topics,
+            )
+        ]
 
     def _torn(self, asked: _Asked) -> set[int]:
         """Return the slots that must not be committed now: a partition has lost its part, and the transaction is not
@@ -148,7 +199,8 @@ class Settling:
             if twice and judgement.proof is Proof.TORN and not self._give_up():
                 code = transactions.end([handle.transaction], commit=False)[name]
                 if classify(code) is EndAnswer.DONE:
-                    self._settle(handle.slot, Outcome.LOST, f"{judgement.evidence}; seen twice, the rest is aborted")
+                    evidence = f"{judgement.evidence}; seen twice, the rest is aborted"
+                    self._know(control, handle.slot, Outcome.LOST, evidence)
         return torn
 
     def _end(self, asked: _Asked, handles: Sequence[KafkaCommittable]) -> dict[int, Code]:
@@ -169,7 +221,7 @@ class Settling:
                 match classify(code):
                     case EndAnswer.DONE if asked.parts[handle.slot].whole:
                         evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
-                        self._settle(handle.slot, Outcome.COMMITTED, evidence)
+                        self._know(asked.control, handle.slot, Outcome.COMMITTED, evidence)
                     case EndAnswer.DONE | EndAnswer.DOUBT:
                         doubtful[handle.slot] = code
                     case EndAnswer.AGAIN:
@@ -179,23 +231,118 @@ class Settling:
             self._first = False
         return doubtful
 
-    def _look(self, control: ControlPlane, doubtful: Mapping[int, Code]) -> None:
+    def _look(self, asked: _Asked, doubtful: Mapping[int, Code]) -> None:
         if not doubtful or self._give_up():
             return
+        control = asked.control
         for slot, judgement in judgements(control, [self._pending[slot] for slot in doubtful], doubtful).items():
             seen = self._judgements[slot]
             seen.append(judgement)
-            if [judged.proof for judged in seen[-2:]] == [Proof.OPEN_ELSEWHERE] * 2:
+            unmarked = bool(asked.parts[slot].open)
+            if [judged.proof for judged in seen[-2:]] == [Proof.OPEN_ELSEWHERE] * 2 and not unmarked:
                 # The other transaction hides our receipt. Fenced once per look: 51 means that the abort is running.
                 # Required twice, because a stale view of an earlier transaction must not make us fence our own.
                 Transactions(control).fence([self._pending[slot].transaction.id])
             concluded = conclude(seen)
+            if unmarked and len(seen) >= 2 and {judged.proof for judged in seen[-2:]} <= _MAY_BE_UNMARKED:
+                found = _unmarked(control, self._pending[slot], asked.parts[slot], judgement.evidence)
+                concluded = found or concluded
             if concluded is not None:
-                self._settle(slot, *concluded)
+                self._know(control, slot, *concluded)
+
+    def _know(self, control: ControlPlane, slot: int, outcome: Outcome, evidence: str) -> None:
+        """Note an outcome. It is settled once readers see it; one in doubt, at once."""
+        if outcome is Outcome.IN_DOUBT:
+            self._settle(slot, outcome, evidence)
+            return
+        handle, since = self._pending.pop(slot), self._clock.monotonic()
+        self._known[slot] = _Known(control=control, handle=handle, outcome=outcome, evidence=evidence, since=since)
+
+    def _see(self, topics: Mapping[str, TopicFacts] | None) -> bool:
+        """Settle what no partition holds open any more. ``topics``: described lately. Returns whether all leaders
+        answered."""
+        answered = True
+        by_control: dict[int, list[_Known]] = {}
+        for known in self._known.values():
+            by_control.setdefault(id(known.control), []).append(known)
+        for group in by_control.values():
+            control = group[0].control
+            (parts,) = control.run(reading_parts(control, [known.handle for known in group], topics))
+            late: list[tuple[_Known, Parts]] = []
+            for known in group:
+                found = parts[known.handle.slot]
+                answered = answered and not found.unknown
+                if not (found.open or found.unknown):
+                    self._settle(known.handle.slot, known.outcome, known.evidence)
+                    if known.written:
+                        _log.warning(
+                            "%s had ended as %s without %d of its markers, so no reader got past it: the brokers had "
+                            "skipped them, as they do when they start. They are written now.",
+                            known.handle.transaction.id,
+                            known.outcome.value,
+                            known.written,
+                        )
+                elif found.open and self._clock.monotonic() - known.since >= _MARKERS_S:
+                    late.append((known, found))
+            if late and not self._give_up():
+                self._finish(control, late)
+        return answered
+
+    def _finish(self, control: ControlPlane, late: Sequence[tuple[_Known, Parts]]) -> None:
+        """Write the markers of ends that the coordinator has reported as complete for some time, although ``late``
+        shows parts that are open: a deposed leader or coordinator may be wrong for a moment, and no longer."""
+        now = self._clock.monotonic()
+        views = Transactions(control).describe([known.handle.transaction.id for known, _ in late])
+        for known, found in late:
+            transaction = known.handle.transaction
+            view = views[transaction.id]
+            if not is_over(transaction.producer_id, transaction.epoch, view):
+                known.over_since = None
+                continue
+            known.over_since = now if known.over_since is None else known.over_since
+            if now - known.over_since < LOOK_INTERVAL_S:
+                continue
+            hanging = Hanging(
+                id=transaction.id,
+                producer_id=transaction.producer_id,
+                epoch=transaction.epoch,
+                places=found.open,
+                group=transaction.id,
+                timeout_ms=max(1, int(known.handle.timeout.total_seconds() * 1000)) if known.handle.timeout else 60_000,
+            )
+            why = unfinishable(hanging, view)
+            if why is None:
+                code = finish(control, hanging, view, commit=known.outcome is Outcome.COMMITTED)
+                if classify(code) is EndAnswer.DONE:
+                    known.over_since, known.written = None, known.written + len(found.open)
+                elif classify(code) is EndAnswer.DOUBT:
+                    known.refused += 1
+                    why = f"the brokers refuse it: {describe_code(code)}" if known.refused >= _REFUSALS else None
+            if why is not None:
+                self._settle(known.handle.slot, Outcome.IN_DOUBT, hangs(control, known.evidence, found.open, why))
 
     def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
-        del self._pending[slot]
+        self._pending.pop(slot, None)
+        self._known.pop(slot, None)
         self._settled[slot] = Settlement(slot=slot, outcome=outcome, evidence=evidence)
+
+
+def _unmarked(
+    control: ControlPlane, handle: KafkaCommittable, parts: Parts, evidence: str
+) -> tuple[Outcome, str] | None:
+    """Return how to finish a transaction of a completed checkpoint that is over and has open ``parts``; None if that is
+    not known. The markers decide what readers see: if every part waits for its marker, all can be committed, as the
+    checkpoint is, even if the brokers meant to abort them."""
+    transaction = handle.transaction
+    view = Transactions(control).describe([transaction.id])[transaction.id]
+    log = read_endings(control, [handle])[transaction.id]
+    if not is_over(transaction.producer_id, transaction.epoch, view) or log.ending is not LogEnding.UNKNOWN:
+        return None
+    if log.aborted:
+        return Outcome.LOST, f"{evidence}; a part was aborted, and others are open without a marker: {log.detail}"
+    if parts.whole:
+        return Outcome.COMMITTED, f"{evidence}; every part is there and waits for its marker"
+    return None
 
 
 def judgements(

@@ -15,6 +15,9 @@ __all__ = [
     "DeletedGroup",
     "DeletedGroups",
     "Ended",
+    "Enlisted",
+    "EnlistedPartition",
+    "EnlistedTopic",
     "Feature",
     "GroupOffsets",
     "Groups",
@@ -45,6 +48,23 @@ class Coded:
     """An answer that consists of a code only."""
 
     error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnlistedPartition:
+    partition_error_code: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnlistedTopic:
+    results_by_partition: Sequence[EnlistedPartition]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enlisted:
+    """Answer to AddPartitionsToTxnRequest."""
+
+    results_by_topic_v3_and_below: Sequence[EnlistedTopic]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetComm
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
@@ -63,6 +64,7 @@ class Cluster:
             AddPartitions: self._coordinators.add_partitions,
             AddOffsets: self._coordinators.add_offsets,
             AddOffsetsToTxnRequest: self._coordinators.add_offsets,
+            AddPartitionsToTxnRequest: self._coordinators.add_named_partitions,
             Produce: self._storage.produce,
             CommitOffsets: self._storage.commit_in_transaction,
             TxnOffsetCommitRequest: self._storage.txn_offset_commit,

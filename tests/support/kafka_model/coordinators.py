@@ -101,6 +101,20 @@ class TransactionCoordinators:
     def add_partitions(self, node: int, request: AddPartitions, now: float) -> answers.Coded:
         return answers.Coded(error_code=self._enlist(node, request, request.partitions, now))
 
+    def add_named_partitions(self, node: int, request: Any, now: float) -> answers.Enlisted:
+        """AddPartitionsToTxnRequest of a client, which has one transaction."""
+        partitions = [
+            (str(topic.name), int(number)) for topic in request.v3_and_below_topics for number in topic.partitions
+        ]
+        asked = AddPartitions(
+            transactional_id=str(request.v3_and_below_transactional_id),
+            producer_id=int(request.v3_and_below_producer_id),
+            producer_epoch=int(request.v3_and_below_producer_epoch),
+            partitions=partitions,
+        )
+        one = answers.EnlistedPartition(partition_error_code=self.add_partitions(node, asked, now).error_code)
+        return answers.Enlisted(results_by_topic_v3_and_below=[answers.EnlistedTopic(results_by_partition=[one])])
+
     def add_offsets(self, node: int, request: AddOffsets, now: float) -> answers.Coded:
         number = shard_of(request.group_id, len(self._state.groups))
         return answers.Coded(error_code=self._enlist(node, request, [(OFFSETS_TOPIC, number)], now))

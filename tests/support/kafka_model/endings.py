@@ -47,7 +47,8 @@ class Endings:
         self.send_markers(shard, entry, now)
 
     def send_markers(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
-        delay = self._state.settings.marker_delay
+        delay, skips = self._state.settings.marker_delay, self._state.settings.skips_marker
+        entry.partitions = {partition for partition in entry.partitions if not skips(entry.id, partition)}
         for partition in sorted(entry.partitions):
             self._state.schedule(now + delay(entry.id, partition), self._mark, shard, entry, partition)
         if not entry.partitions:

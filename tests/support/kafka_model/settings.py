@@ -27,6 +27,10 @@ def _unused(_transactional_id: str) -> int:
     return -1
 
 
+def _never(_transactional_id: str, _partition: Partition) -> bool:
+    return False
+
+
 def _at_once(_transactional_id: str, _partition: Partition) -> float:
     return 0.002
 
@@ -51,6 +55,9 @@ class Settings:
     marker_delay: Callable[[str, Partition], float] = _at_once
     """Seconds from the decision to the marker in one partition, by transactional id. The last marker completes the
     transaction."""
+    skips_marker: Callable[[str, Partition], bool] = _never
+    """Whether a coordinator takes a partition for deleted and completes the transaction without a marker there, as real
+    ones do while they know no leader of it (TransactionMarkerChannelManager). Asked for each end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -53,7 +53,7 @@ def parts_of(bench: Bench, handle: KafkaCommittable) -> Parts:
 
 
 def test_parts_that_are_open_and_add_up_are_whole(bench: Bench) -> None:
-    assert parts_of(bench, written(bench)) == Parts()
+    assert parts_of(bench, written(bench)) == Parts(open={OUT: 0, OTHER: 0})
     assert Parts().whole
 
 
@@ -121,7 +121,11 @@ def answer_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> Non
 
 @pytest.mark.parametrize(
     ("code", "parts"),
-    [(29, Parts()), (6, Parts(unknown=True)), (0, Parts(gone=("3 of 99 records of out are there",)))],
+    [
+        (29, Parts(open={OUT: 0})),
+        (6, Parts(unknown=True)),
+        (0, Parts(gone=("3 of 99 records of out are there",), open={OUT: 0, OTHER: 0})),
+    ],
 )
 def test_a_leader_that_refuses_blocks_no_other_and_a_moved_one_is_retried(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int, parts: Parts
@@ -164,7 +168,10 @@ def test_a_leader_without_an_answer_hides_no_other(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(bench.control, "send_all", refusing)
     last = replace(handle, topics={"out": TopicRecords(records=1, partitions=(1,))})
-    assert read_parts(bench, handle, replace(last, slot=1)) == {0: Parts(unknown=code is None), 1: Parts()}
+    assert read_parts(bench, handle, replace(last, slot=1)) == {
+        0: Parts(unknown=True) if code is None else Parts(open={OTHER: 0}),
+        1: Parts(open={OTHER: 0}),
+    }
 
 
 def test_a_forbidden_topic_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +200,8 @@ def test_the_parts_of_several_transactions_are_distinguished(bench: Bench) -> No
     )
     later = replace(first, slot=2, transaction=replace(first.transaction, epoch=first.transaction.epoch + 1))
     assert read_parts(bench, first, second, later) == {
-        0: Parts(),
-        1: Parts(gone=("1 of 2 records of out are there",)),
+        0: Parts(open={OUT: 0, OTHER: 0}),
+        1: Parts(gone=("1 of 2 records of out are there",), open={OUT: 2}),
         2: Parts(
             gone=(
                 "out-0 holds no open part of it",

@@ -106,7 +106,9 @@ def test_a_commit_right_after_the_pre_commit_does_not_ask_again_who_coordinates_
     settled = made.commit(author(), [handle.to_committable() for handle in handles])
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     sent = Counter(type(call.request).__name__ for call in bench.transport.sent[before:])
-    assert sent == {"DescribeProducersRequest": 1, "ApiVersionsRequest": 1, "EndTxnRequest": 2}
+    # once before the commits, and until the markers are there
+    assert sent.pop("DescribeProducersRequest") <= 3
+    assert sent == {"ApiVersionsRequest": 1, "EndTxnRequest": 2}
 
 
 def test_answers_that_have_grown_old_are_asked_for_again(bench: Bench) -> None:
@@ -122,8 +124,8 @@ def test_answers_that_have_grown_old_are_asked_for_again(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (0.5, {"EndTxnRequest": 2}),
-        (1.1, {"DescribeProducersRequest": 1, "ApiVersionsRequest": 1, "EndTxnRequest": 2}),
+        (0.5, {"EndTxnRequest": 2, "DescribeProducersRequest": 2}),
+        (1.1, {"DescribeProducersRequest": 3, "ApiVersionsRequest": 1, "EndTxnRequest": 2}),
     ],
     ids=["at once", "later"],
 )
@@ -217,7 +219,8 @@ def test_nothing_is_sent_after_the_stop_signal(bench: Bench) -> None:
 
     settled = committer(bench).commit(author(), [handle.to_committable() for handle in handles], give_up=enough)
     sent = [call.request.transactional_id for call in bench.transport.sent if isinstance(call.request, EndTxnRequest)]
-    assert len(settled) == len(sent) == IN_FLIGHT
+    assert settled == []  # the markers are not seen yet; the next generation asks again
+    assert len(sent) == IN_FLIGHT
     assert bench.view(handles[-1].transaction.id).state is State.ONGOING
 
 

@@ -1,0 +1,233 @@
+"""Transactions that the modelled brokers end without all their markers, and how a commit finishes them."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.transactions import State, Transaction
+from tests.support.documents import author
+from tests.support.kafka_model import LAST_EPOCH, Settings
+from tests.support.kafka_model.bench import OUT, Bench, Ids
+from tests.support.kafka_model.settings import OFFSETS_TOPIC, Partition
+from tests.support.kafka_model.transport import Call
+
+NAME = "orders.sink.1.0123abcd.0"
+OTHER = ("out", 1)
+BOTH = frozenset({OUT, OTHER})
+
+
+class Brokers(Bench):
+    """Brokers that skip the markers of some partitions."""
+
+    def __init__(self, version: int, *, epoch: int = -1) -> None:
+        self.skipped: frozenset[Partition] = frozenset()
+        self.skips_receipts = False
+        super().__init__(
+            Settings(
+                transaction_version=version,
+                timeout_scan_s=1,
+                last_used_epoch=lambda _id: epoch,
+                skips_marker=lambda _id, place: (
+                    place in self.skipped or (place[0] == OFFSETS_TOPIC and self.skips_receipts)
+                ),
+            )
+        )
+        self.end_version = 5 if version >= 2 else 4
+
+    def written(self, *, timeout_ms: int = 60_000) -> Ids:
+        """Write two records to one partition, one to the other, and a receipt."""
+        ids = self.init(NAME, timeout_ms=timeout_ms)
+        self.enlist(ids, OUT, OTHER)
+        assert self.produce(ids, (b"a", b"b")) == self.produce(ids, (b"c",), partition=OTHER) == self.receipt(ids) == 0
+        return ids
+
+    def end_without(self, ids: Ids, *places: Partition, receipt: bool = True, commit: bool = True) -> None:
+        """End a transaction while no leader of ``places`` is known."""
+        self.skipped, self.skips_receipts = frozenset(places), receipt
+        assert self.end(ids, commit=commit, version=self.end_version) == 0
+        self.wait(1)
+        self.skipped, self.skips_receipts = frozenset(), False
+
+    def handle(self, ids: Ids) -> KafkaCommittable:
+        return KafkaCommittable(
+            slot=0,
+            checkpoint=7,
+            cluster_name=self.control.cluster.name,
+            cluster_id=self.cluster.settings.cluster_id,
+            transaction=Transaction(id=ids[0], producer_id=ids[1], epoch=ids[2], version=self.end_version),
+            token="token",
+            topics={"out": TopicRecords(records=3, partitions=(0, 1))},
+            records=3,
+            bytes=3,
+            inputs=[{"topic": "in", "partition": 4, "start": 10, "end": 13}],
+            pre_committed=datetime(2026, 1, 1, tzinfo=UTC),
+            timeout=timedelta(minutes=1),
+        )
+
+    def committed(self, ids: Ids) -> Settlement:
+        clock = Clock(monotonic=self.transport.now, wait=self.wait)
+        made = KafkaCommitter(controls=[self.control], clock=clock)
+        (settlement,) = made.commit(author(), [self.handle(ids).to_committable()])
+        return settlement
+
+    @property
+    def read(self) -> tuple[list[bytes | None], list[bytes | None]]:
+        """What readers of committed records find in both partitions."""
+        return self.visible(OUT), self.visible(OTHER)
+
+    def sent(self, kind: type) -> int:
+        return sum(isinstance(call.request, kind) for call in self.transport.sent)
+
+
+@pytest.fixture(params=[0, 1, 2], ids="transaction.version {}".format)
+def brokers(request: pytest.FixtureRequest) -> Brokers:
+    return Brokers(request.param)
+
+
+ALL = ([b"a", b"b"], [b"c"])
+
+
+def test_a_commit_that_the_brokers_confirm_and_do_not_finish_is_finished_before_it_is_settled(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OUT, OTHER)
+    assert brokers.read == ([], [])
+    assert brokers.view(NAME).state is State.COMPLETE_COMMIT
+    with caplog.at_level(logging.WARNING):
+        settlement = brokers.committed(ids)
+    assert settlement.outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+    assert brokers.receipt_of(NAME).state is ReceiptState.PRESENT
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{NAME} had ended as committed without 2 of its markers")
+
+
+def test_only_the_partition_without_a_marker_gets_one(brokers: Brokers) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OTHER, receipt=False)
+    assert brokers.read == ([b"a", b"b"], [])
+    marked = brokers.cluster.log(OUT).high_watermark
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+    assert brokers.cluster.log(OUT).high_watermark == marked
+
+
+def test_an_outcome_that_was_looked_for_is_settled_only_once_readers_see_it(brokers: Brokers) -> None:
+    """The id has moved on, and the receipt or the marker in one partition proves the commit."""
+    ids = brokers.written()
+    brokers.end_without(ids, OTHER, receipt=False)
+    brokers.init(NAME)
+    assert brokers.view(NAME).state is State.EMPTY
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+def test_a_marker_that_is_only_late_is_waited_for_and_not_written_twice() -> None:
+    late = Bench(Settings(marker_delay=lambda _id, place: 20.0 if place == OTHER else 0.0))
+    brokers = Brokers(2)
+    brokers.cluster, brokers.control, brokers.transport = late.cluster, late.control, late.transport
+    brokers.transactions = late.transactions
+    ids = brokers.written()
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.transport.now() >= 20
+    assert brokers.sent(EndTxnRequest) == 1
+    assert brokers.sent(AddPartitionsToTxnRequest) == 0
+
+
+def test_markers_that_are_skipped_again_are_written_again(brokers: Brokers) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OUT, OTHER)
+    brokers.skipped = frozenset({OTHER})
+
+    def until_the_second_time(call: Call) -> bool:
+        if isinstance(call.request, AddPartitionsToTxnRequest) and brokers.sent(AddPartitionsToTxnRequest) == 2:
+            brokers.skipped = frozenset()
+        return False
+
+    brokers.transport.cut = until_the_second_time
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+def test_a_timed_out_transaction_whose_abort_reached_no_partition_is_committed_as_decided(brokers: Brokers) -> None:
+    ids = brokers.written(timeout_ms=1_000)
+    brokers.skipped, brokers.skips_receipts = BOTH, True
+    brokers.wait(5)
+    brokers.skipped, brokers.skips_receipts = frozenset(), False
+    assert brokers.view(NAME).state is State.COMPLETE_ABORT
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+@pytest.mark.parametrize("receipt", [True, False], ids=["receipt hangs", "receipt aborted"])
+def test_a_timed_out_transaction_whose_abort_reached_some_partitions_is_lost_and_holds_no_reader_back(
+    brokers: Brokers, receipt: bool
+) -> None:
+    ids = brokers.written(timeout_ms=1_000)
+    brokers.skipped, brokers.skips_receipts = frozenset({OTHER}), receipt
+    brokers.wait(5)
+    brokers.skipped, brokers.skips_receipts = frozenset(), False
+    assert brokers.committed(ids).outcome is Outcome.LOST
+    assert brokers.read == ([], [])
+    for place in BOTH:
+        log = brokers.cluster.log(place)
+        assert log.last_stable_offset == log.high_watermark
+
+
+@pytest.mark.parametrize("request_type", [InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest])
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "lost"])
+def test_a_process_that_dies_while_it_writes_markers_leaves_them_to_the_next_one(
+    brokers: Brokers, request_type: type, arrives: bool
+) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OUT, OTHER)
+    dead: list[Call] = []
+
+    def dies(call: Call) -> bool:
+        if brokers.sent(InitProducerIdRequest) > 1 and isinstance(call.request, request_type):
+            dead.append(call)
+        return bool(dead) and (call is not dead[0] or not arrives)
+
+    brokers.transport.cut = dies
+    clock = Clock(monotonic=brokers.transport.now, wait=brokers.wait)
+    first = KafkaCommitter(controls=[brokers.control], clock=clock)
+    assert first.commit(author(), [brokers.handle(ids).to_committable()], give_up=lambda: bool(dead)) == []
+    brokers.transport.cut = lambda _call: False
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+def test_an_id_that_has_another_producer_id_by_now_is_in_doubt_and_named_with_the_brokers_tool(
+    brokers: Brokers,
+) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OTHER, receipt=False)
+    brokers.cluster._state.transaction_shard(NAME).table.clear()  # as after transactional.id.expiration.ms
+    brokers.init(NAME)
+    settlement = brokers.committed(ids)
+    assert settlement.outcome is Outcome.IN_DOUBT
+    assert "another producer id" in settlement.evidence
+    assert "out-1 offset 0" in settlement.evidence
+    assert "kafka-transactions.sh" in settlement.evidence
+    assert "--topic out --partition 1 --start-offset 0" in settlement.evidence
+    assert brokers.sent(AddPartitionsToTxnRequest) == 0
+
+
+def test_a_producer_that_has_used_its_last_epoch_is_in_doubt_before_anything_is_changed() -> None:
+    brokers = Brokers(0, epoch=LAST_EPOCH - 1)
+    ids = brokers.written()
+    assert ids[2] == LAST_EPOCH
+    brokers.end_without(ids, OUT, OTHER)
+    before = brokers.sent(InitProducerIdRequest)
+    settlement = brokers.committed(ids)
+    assert settlement.outcome is Outcome.IN_DOUBT
+    assert "its last epoch" in settlement.evidence
+    assert brokers.sent(InitProducerIdRequest) == before
