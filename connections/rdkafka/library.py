@@ -88,6 +88,12 @@ class TopicPosition(ctypes.Structure):
     ]
 
 
+class TopicPositions(ctypes.Structure):
+    """rd_kafka_topic_partition_list_t"""
+
+    _fields_ = [("cnt", c_int), ("size", c_int), ("elems", POINTER(TopicPosition))]
+
+
 class _PartitionMetadata(ctypes.Structure):
     """rd_kafka_metadata_partition_t"""
 
@@ -197,6 +203,8 @@ _SHORT_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "message_timestamp": (c_int64, (c_void_p, c_void_p)),
     "message_leader_epoch": (c_int32, (c_void_p,)),
     "get_watermark_offsets": (c_int, (c_void_p, c_char_p, c_int32, POINTER(c_int64), POINTER(c_int64))),
+    "position": (c_int, (c_void_p, c_void_p)),
+    "topic_partition_get_leader_epoch": (c_int32, (POINTER(TopicPosition),)),
     "message_headers": (c_int, (c_void_p, c_void_p)),
     "header_cnt": (c_size_t, (c_void_p,)),
     "header_get_all": (c_int, (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)),

@@ -205,7 +205,7 @@ class CheckpointWriter:
             self._measured({Phase.PLAN: planning})
             if staying.finished:
                 return self._nothing(base, positions, assigned, finished=True)
-            if not self._await_news(staying, checkpoint):
+            if not (self._await_news(staying, checkpoint) or staying.passed()):
                 self._look_for_stall(staying, positions)
                 self._sweep_now_and_then(checkpoint)
                 return self._nothing(base, positions, assigned, finished=False)
@@ -219,6 +219,7 @@ class CheckpointWriter:
             if plan.records == 0:
                 self._await_votes(staying, checkpoint, coming)
                 return self._nothing(base, positions, plan.positions, finished=plan.finished)
+            self._unread_since = None
             written = _Written(
                 checkpoint=checkpoint,
                 base=base,
@@ -272,7 +273,7 @@ class CheckpointWriter:
         m = self._m
         plan, now = m.source.plan(positions), m.runtime.monotonic()
         m.progress.planned_nothing(plan.lag, plan.partitions())
-        if plan.records == 0 or staying.news():
+        if plan.records == 0 or staying.news() or staying.passed():
             self._unread_since = None
         elif self._unread_since is None:
             self._unread_since = now

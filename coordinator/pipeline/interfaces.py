@@ -56,9 +56,10 @@ class Follower(Protocol):
         """Release the client."""
 
 
-SplitFollower: TypeAlias = Callable[[JsonObject, frozenset[str], "Pace", Callable[[], None]], Follower]
+SplitFollower: TypeAlias = Callable[[JsonObject, frozenset[str], "Pace", Callable[..., None]], Follower]
 """(split, columns used, pace, news) -> follower. It calls ``news`` for the first records after each cut, and when all
-input of a bounded split is read."""
+input of a bounded split is read. It calls ``news(urgent=False)`` when it has passed input without records: the driver
+cuts for that when no task has records for a second."""
 
 Pace: TypeAlias = JsonObject
 """``interval``: seconds between two cuts; ``hold``: seconds after its first record at which a follower stops reading

@@ -3,6 +3,7 @@
 An unclean election leaves such a log, and so does a power loss where a partition has one replica.
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,18 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import CheckpointFailedError, HaltedError
+from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan, ReplayRefusedError
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import Document, JobName
-from onceward.sources.kafka.executor.reader import close_idle_clients
-from onceward.sources.kafka.positions import skip_to
+from onceward.sources.kafka.client import ArrowConsumer
+from onceward.sources.kafka.control.leaders import Leaders
+from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
+from onceward.sources.kafka.positions import Partition, skip_to
 from tests.support.sparkless import SparklessPipeline
-from tests.support.topics import Topics
+from tests.support.topics import Topics, transaction
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -45,6 +50,8 @@ class Scene:
     """A plan from before the cut that has not been read."""
     living: KafkaSource
     """A source that has planned before the cut."""
+    ended: Partition
+    """Three records and the marker of their commit; after an election, two aborted records and their marker."""
 
     def open(self) -> KafkaSource:
         return opened(self.servers, self.topic)
@@ -77,6 +84,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         living = opened(topics.servers, topic)
         start = living.resolve()
         topics.fill(topic, values("old", KEPT), partition=0)
+        ended = topics.create("ended")
+        transaction(topics, ended, 3, commit=True)
         log = next(kafka.directory.rglob(f"{topic}-0"))
         before = living.plan(start).positions
         shutil.copytree(log, directory / "copy")
@@ -92,6 +101,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         shutil.copytree(directory / "copy", log)
         kafka.restart()
         topics.fill(topic, values("new", NEW - KEPT), partition=0)
+        transaction(topics, ended, 2, commit=False)
         yield Scene(
             servers=kafka.bootstrap_servers,
             topic=topic,
@@ -99,6 +109,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             read=plan.positions,
             ahead=ahead,
             living=living,
+            ended=Partition(ended, 0),
         )
         living.close()
         close_idle_clients()
@@ -124,6 +135,31 @@ def test_a_source_that_reads_on_notices_that_the_log_was_cut_and_refilled(scene:
 def test_a_range_that_was_planned_before_the_log_was_cut_is_not_read_from_the_new_one(scene: Scene) -> None:
     with pytest.raises(CheckpointFailedError, match=rf"{scene.topic}-0 .* offset {PLANNED - 1} .* leader epoch"):
         read_values(scene.living, scene.ahead)
+
+
+def test_a_reader_passes_markers_and_aborted_records_and_knows_their_leader_epoch(scene: Scene) -> None:
+    consumer = ArrowConsumer(
+        KafkaSplitReader(cluster=KafkaCluster(scene.servers), group_id="g").settings(),
+        logger=logging.getLogger("onceward.kafka"),
+    )
+    consumer.assign([TopicPartition(*scene.ended, 0)])
+    assert consumer.positions([scene.ended])[0][0] < 0, "nothing is read yet"
+    seen: list[tuple[int, int, int | None]] = []
+    """The end of the records so far, and the client's position."""
+
+    def at_end() -> bool:
+        with consumer.fetched(1, 0.1) as got:
+            position = consumer.positions([scene.ended])[0]
+            seen.extend((int(records.offsets[-1]) + 1, *position) for records in got.records)
+            return any(event.offset == 7 for event in got.events)
+
+    wait_until(at_end, "the end of the partition")
+    leaders = Leaders(KafkaCluster(scene.servers), Links())
+    epochs = {at: leaders.epochs_before({scene.ended: at})[scene.ended] for at in (3, 7)}
+    assert epochs[3] != epochs[7]
+    assert seen[-1] == (3, 3, epochs[3])
+    assert consumer.positions([scene.ended]) == [(7, epochs[7])]
+    consumer.close()
 
 
 def test_positions_before_the_cut_continue_with_the_current_records(scene: Scene) -> None:

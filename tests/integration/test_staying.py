@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, OffsetSpec
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
@@ -26,6 +26,7 @@ from tests.support.topics import (
     assert_exactly_once,
     open_transactions_hold_back,
     wait_for,
+    wait_for_decided_ends,
 )
 from tests.support.waiting import wait_until
 
@@ -42,6 +43,10 @@ class Bench:
         self.topics, self.job, self.spark, self.directory = topics, job, spark, directory
         self.source, self.sink = topics.create("in", 3), topics.create("out", 2)
         self.filled = 0
+        self._feeder = Producer(
+            {"bootstrap.servers": topics.servers, "transactional.id": f"{topics.prefix}.feeder", "log_level": 0}
+        )
+        self._feeder.init_transactions(30)
 
     def pipeline(self, *, source: dict[str, Any] | None = None, **options: Any) -> Pipeline:
         return Pipeline(
@@ -59,10 +64,34 @@ class Bench:
         )
 
     def fill(self, records: int, partitions: int = 3) -> None:
+        """Add records in one transaction. An aborted one comes before and behind it, so that a partition ends with
+        offsets that no reader gets."""
         first, self.filled = self.filled, self.filled + records
-        for partition in range(partitions):
-            values: list[bytes | None] = [b"%d-%d" % (partition, n) for n in range(first, first + records)]
-            self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
+        for commit, numbers in ((False, range(2)), (True, range(first, first + records)), (False, range(1))):
+            self._feeder.begin_transaction()
+            for partition in range(partitions):
+                for n in numbers:
+                    value = b"%d-%d" % (partition, n) if commit else b"aborted"
+                    self._feeder.produce(self.source, value, b"key-%d" % partition, partition=partition)
+            assert self._feeder.flush(30) == 0
+            if commit:
+                self._feeder.commit_transaction(30)
+            else:
+                self._feeder.abort_transaction(30)
+
+    def ends(self) -> list[TopicPartition]:
+        """Where the log of each input partition ends, its last markers included."""
+        wait_for_decided_ends(self.topics.servers)
+        places = [TopicPartition(self.source, partition) for partition in range(3)]
+        found = self.topics.admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
+        return [TopicPartition(self.source, p.partition, future.result(30).offset) for p, future in found.items()]
+
+    def mirrored(self) -> list[int]:
+        """The settled positions."""
+        asked = ConsumerGroupTopicPartitions(self.job)
+        found = wait_for(self.topics.admin.list_consumer_group_offsets([asked])[self.job])
+        assert isinstance(found, ConsumerGroupTopicPartitions)
+        return [one.offset for one in sorted(found.topic_partitions or (), key=lambda one: one.partition)]
 
     def exact(self) -> None:
         assert_exactly_once(self.topics, self.source, self.sink)
@@ -129,6 +158,22 @@ def test_records_that_come_one_by_one_arrive_while_the_tasks_stay(bench: Bench) 
     bench.exact()
 
 
+def test_offsets_without_a_record_at_the_end_of_an_idle_input_are_passed_so_that_they_may_be_deleted(
+    bench: Bench,
+) -> None:
+    for records, source in ((15, {}), (30, {"max_offsets_per_checkpoint": 100})):
+        bench.fill(5)
+        with Running(bench.pipeline(source=source)) as running:
+            running.until(arrived(bench, records), "the records are copied")
+            ends = bench.ends()
+            at_end = [end.offset for end in ends]
+            running.until(lambda at_end=at_end: bench.mirrored() == at_end, "the positions are at the end")  # type: ignore[misc]
+        for deleted in bench.topics.admin.delete_records(ends).values():
+            wait_for(deleted)
+    expected = [b"%d-%d" % (partition, n) for partition in range(3) for n in range(10)]
+    assert sorted(value or b"" for value in bench.topics.values(bench.sink)) == sorted(expected)
+
+
 def test_a_choice_of_columns_and_a_function_on_batches_are_applied(bench: Bench) -> None:
     def upper(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -171,10 +216,10 @@ def test_no_checkpoint_holds_more_than_its_limit_while_a_backlog_is_read(
     assert bench.pipeline(source={"end": "latest", "max_offsets_per_checkpoint": 120}).run() is CloseReason.FINISHED
     bench.exact()
     lines = [json.loads(line) for line in events.read_text().splitlines()]
-    read = [line["read"] for line in lines if line["event"] == "pre-committed"]
-    assert max(read) <= 120
-    assert sum(read) == 2_400
-    assert sum(count == 120 for count in read) > len(read) / 2, "partitions with a backlog use what others leave"
+    written = [line["written"] for line in lines if line["event"] == "pre-committed"]
+    assert max(written) <= 120
+    assert sum(written) == 2_400
+    assert sum(count == 120 for count in written) > len(written) / 2, "partitions with a backlog use what others leave"
 
 
 def test_a_rate_of_each_partition_holds_over_the_run(bench: Bench) -> None:
@@ -201,7 +246,8 @@ def test_a_record_at_fault_is_named_and_the_records_before_it_are_copied_once(be
         wait_until(lambda: running.error is not None, "the job gives up", 120)
     assert isinstance(running.error, OncewardError)
     assert "cannot work with poison" in str(running.error)
-    assert f"{bench.source}-1 offsets [50, 51)" in str(running.error)
+    (at,) = [offset for _, offset, _, value in bench.topics.read(bench.source) if value == b"poison"]
+    assert f"{bench.source}-1 offsets [{at}, {at + 1})" in str(running.error)
     assert len(bench.topics.read(bench.sink)) == 150
     assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
 

@@ -316,8 +316,9 @@ class WorkerTasks:
                     clock.sleep(clock.random.random() * slow)
                 if fails and first == cut:
                     raise ValueError("the transform raised")
-                if first < last:
-                    yield self._topic.records(partition, range(first, last))
+                records = self._topic.records(partition, range(first, last))
+                if records.num_rows:
+                    yield records
 
     def _ended(self, job: _Job, slot: _Slot, attempt: int, text: str) -> None:
         if slot.current == attempt and slot.result is None:

@@ -1,8 +1,9 @@
-"""The input topic and its source: distinguishable records, and positions in the real source's format."""
+"""The input topic and its source: numbered records in transactions, and positions in the real source's format."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,10 @@ _TOPIC = "in"
 
 
 class InputTopic:
-    """A log per partition; record ``o`` of partition ``p`` is the text ``p-o`` and goes to a fixed output partition."""
+    """A log per partition; record ``o`` of partition ``p`` is the text ``p-o`` and goes to a fixed output partition.
+
+    The records were written in transactions, some of them aborted. So not every offset has a record that a reader gets.
+    """
 
     def __init__(self, *, totals: Sequence[int], outputs: int) -> None:
         self.totals = tuple(totals)
@@ -41,14 +45,27 @@ class InputTopic:
         self.there = [0] * len(totals)
         """Records that each partition has now."""
         self.outputs = outputs
+        random = Random(repr((self.totals, outputs)))
+        self._silent = [frozenset(_silent(random, total)) for total in self.totals]
+
+    def silent(self, partition: int, offset: int) -> bool:
+        """Whether a reader gets nothing at ``offset``: a marker, or a record of an aborted transaction."""
+        return offset in self._silent[partition]
+
+    def passed(self, partition: int, offset: int) -> int:
+        """The position of a reader that has come to ``offset`` and has passed what it does not get."""
+        while offset < self.there[partition] and self.silent(partition, offset):
+            offset += 1
+        return offset
 
     def route(self, partition: int, offset: int) -> int:
         """The output partition of a record: consecutive pairs of offsets take different outputs, so two outputs share
         every slot of three records or more."""
         return (partition + offset // 2) % self.outputs
 
-    def records(self, partition: int, offsets: range) -> pa.RecordBatch:
+    def records(self, partition: int, offsets: Iterable[int]) -> pa.RecordBatch:
         """The records of one partition, as tasks read them."""
+        offsets = [offset for offset in offsets if not self.silent(partition, offset)]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array([b"%d-%d" % (partition, offset) for offset in offsets], pa.binary()),
@@ -60,6 +77,15 @@ class InputTopic:
     @property
     def complete(self) -> bool:
         return tuple(self.there) == self.totals
+
+
+def _silent(random: Random, total: int) -> Iterator[int]:
+    """Draw transactions over ``total`` offsets; yield the offsets of markers and of aborted records."""
+    begin = 0
+    while begin < total:
+        marker = begin + random.randint(1, 5)
+        yield from range(begin if random.random() < 0.2 else marker, marker + 1)
+        begin = marker + 1
 
 
 def positions_of(document: Document) -> list[int]:
@@ -171,7 +197,7 @@ class ModelFollower:
     """What :class:`KafkaFollower` does, on an `InputTopic`."""
 
     def __init__(
-        self, topic: InputTopic, split: JsonObject, _columns: frozenset[str], pace: Pace, news: Callable[[], None]
+        self, topic: InputTopic, split: JsonObject, _columns: frozenset[str], pace: Pace, news: Callable[..., None]
     ) -> None:
         self._topic = topic
         self._hold = float(pace["hold"])
@@ -186,7 +212,7 @@ class ModelFollower:
         self._cut.set()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        clock, since = scheduler(), None
+        clock, since, reported = scheduler(), None, False
         while not self._cut.is_set():
             if not self._finished and all(
                 at >= end for at, (_, end) in zip(self._positions, self._ranges, strict=True)
@@ -198,6 +224,9 @@ class ModelFollower:
                 break
             batch = self._some(1 if since is None else 3)
             if batch is None:
+                if self._pass() and not reported:
+                    reported = True
+                    self._news(urgent=False)
                 self._cut.wait(0.05)
                 continue
             if since is None:
@@ -207,6 +236,8 @@ class ModelFollower:
         self._cut.clear()
 
     def reached(self) -> JsonObject:
+        if scheduler().random.random() < 0.5:  # the client may not have fetched them yet
+            self._pass()
         ranges = [
             {"topic": _TOPIC, "partition": partition, "start": start, "end": at}
             for (partition, _), start, at in zip(self._ranges, self._starts, self._positions, strict=True)
@@ -218,13 +249,22 @@ class ModelFollower:
     def close(self) -> None:
         pass
 
+    def _pass(self) -> bool:
+        """Pass what the client does not yield. Return whether there was something."""
+        before = self._positions
+        self._positions = [
+            self._topic.passed(partition, at) for (partition, _), at in zip(self._ranges, before, strict=True)
+        ]
+        return self._positions != before
+
     def _some(self, most: int) -> pa.RecordBatch | None:
         """Take records of one partition, if any has some."""
         random = scheduler().random
         order = list(range(len(self._ranges)))
         random.shuffle(order)
         for index in order:
-            partition, at = self._ranges[index][0], self._positions[index]
+            partition = self._ranges[index][0]
+            at = self._topic.passed(partition, self._positions[index])
             left = min(most, self._topic.there[partition] - at)
             if left > 0:
                 self._positions[index] = at + random.randint(1, left)

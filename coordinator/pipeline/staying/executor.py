@@ -85,9 +85,7 @@ class StayingTask:
         task = CheckpointTask.from_json(begin["task"])
         # the driver must know whose transactions belong to a living task before there is one
         self._link.send({"mark": self._write.mark(task)})
-        follower = self._follow(
-            task.splits[self._slot], self._columns, begin["pace"], lambda: self._link.send({"news": True})
-        )
+        follower = self._follow(task.splits[self._slot], self._columns, begin["pace"], self._news)
         listening = threading.Thread(target=self._listen, args=(follower,), name="onceward-link", daemon=True)
         listening.start()
         try:
@@ -103,6 +101,9 @@ class StayingTask:
             raise wrong from error
         finally:
             follower.close()
+
+    def _news(self, *, urgent: bool = True) -> None:
+        self._link.send({"news" if urgent else "passed": True})
 
     def _one(self, task: CheckpointTask, follower: Any) -> CheckpointTask:
         """Write one checkpoint and vote; return the task of the next one."""

@@ -49,6 +49,7 @@ class _Seat:
     link: Link
     mark: str | None = None
     news: bool = False
+    passed: bool = False
     sent: dict[int, Report] = field(default_factory=dict)
     """With the votes to come."""
     reports: dict[int, Report] = field(default_factory=dict)
@@ -121,6 +122,12 @@ class TaskGroup:
             return any(seat.news for seat in self._seats.values())
 
     @property
+    def passed(self) -> bool:
+        """A task has passed input without records since the last cut."""
+        with self._lock:
+            return any(seat.passed for seat in self._seats.values())
+
+    @property
     def broken(self) -> bool:
         with self._lock:
             return self._failure is not None or self._lost is not None or self._job_over
@@ -149,7 +156,7 @@ class TaskGroup:
         with self._lock:
             seats = dict(self._seats)
             for seat in seats.values():
-                seat.news = False
+                seat.news = seat.passed = False
                 seat.sent.clear()
                 seat.reports.clear()
         for slot, seat in seats.items():
@@ -265,6 +272,8 @@ class TaskGroup:
                 seat.mark = str(message["mark"])
             elif "news" in message:
                 seat.news = True
+            elif "passed" in message:
+                seat.passed = True
             elif "vote" in message:
                 report = Report(vote=str(message["vote"]), reached=message["reached"], at=time.monotonic())
                 checkpoint = int(message["checkpoint"])

@@ -121,6 +121,10 @@ class StayingTasks:
         """Return whether a cut would find something, or must find out what broke."""
         return self._group is not None and (self._group.news or self._group.broken)
 
+    def passed(self) -> bool:
+        """Return whether a cut would at least move the positions: past input without records, such as markers."""
+        return self._group is not None and self._group.passed
+
     def cut(self, checkpoint: CheckpointId) -> float:
         """Order all tasks to cut. Return since when the transactions that they end may be open."""
         assert self._group is not None, "started before"

@@ -20,7 +20,7 @@ from onceward.connections.rdkafka.client import (
     released,
     topic_partitions,
 )
-from onceward.connections.rdkafka.library import Metadata, lib, raise_error
+from onceward.connections.rdkafka.library import Metadata, TopicPositions, lib, raise_error
 from onceward.coordinator.printable import logger
 from onceward.sources.kafka.client.fetched import Fetched, fetched
 
@@ -101,6 +101,16 @@ class ArrowConsumer:
         if lib.get_watermark_offsets(self._client, topic.encode(), partition, ctypes.byref(low), ctypes.byref(high)):
             return None
         return high.value if high.value >= 0 else None
+
+    def positions(self, places: Sequence[tuple[str, int]]) -> list[tuple[int, int | None]]:
+        """Return the offset after everything that :meth:`fetched` has passed in these partitions, and the leader epoch
+        before it. That includes what it does not yield: markers, and records of aborted transactions. The offset is
+        negative where it has passed nothing yet, and the epoch None where it is unknown. Raises KafkaException."""
+        with topic_partitions([TopicPartition(topic, number) for topic, number in places]) as listed:
+            check(lib.position(self._client, listed))
+            found = TopicPositions.from_address(listed).elems
+            epochs = [lib.topic_partition_get_leader_epoch(ctypes.byref(found[n])) for n in range(len(places))]
+            return [(found[n].offset, epoch if epoch >= 0 else None) for n, epoch in enumerate(epochs)]
 
     def wake(self) -> None:
         """End a wait in :meth:`fetched`, from any thread; without one, the next ends at once."""

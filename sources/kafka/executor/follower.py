@@ -4,9 +4,10 @@ One client keeps its partitions, connections and what it has fetched for as long
 twice. After a cut it waits for a record, which begins the slot's transaction, and takes all others that are there; then
 it takes what has come every few milliseconds.
 
-A position stands right after the last record that was taken, whose leader epoch it keeps (epochs.py). The markers of
-transactions behind it are left for the next cut: their epoch is not known here, and a position with a wrong one would
-look like a log that was replaced. A bounded range alone passes them, to reach its end.
+A position stands after the last record that was taken and what the client has passed behind it: markers, and records of
+aborted transactions, which it never yields. It keeps the leader epoch of the offset before it (epochs.py). The brokers
+may delete what was passed, so positions must not stay before it. When nothing else comes, a follower asks for a cut for
+them alone.
 
 Memory is bounded as in reader.py: a slow transform or broker slows reading down. limited.py has the limits that a user
 sets.
@@ -65,11 +66,14 @@ class Followed:
         self._epoch = epoch if epoch >= 0 and self.range.position <= self.range.end else None
         return kept
 
-    def ended(self, offset: int) -> None:
-        """Note that the partition ends at ``offset``, as far as its records can be read."""
-        self.at_end = True
-        if self.range.bounded and offset > self.range.position:
-            self.range.position, self._epoch = offset, None
+    def passed(self, offset: int, epoch: int | None) -> bool:
+        """Note that no record comes before ``offset`` any more; ``epoch`` is the one before it. Return whether that is
+        new."""
+        if offset <= self.range.position:
+            return False
+        self.range.position = offset
+        self._epoch = epoch if offset <= self.range.end else None
+        return True
 
     def grown(self) -> dict[str, Any]:
         """Return the split that was read since the last call."""
@@ -96,7 +100,7 @@ class KafkaFollower:
         limits: KafkaSplitReader,
         *,
         hold: float,
-        news: Callable[[], None],
+        news: Callable[..., None],
     ) -> None:
         self._consumer = consumer
         self._ranges = {each.place: each for each in ranges}
@@ -109,6 +113,8 @@ class KafkaFollower:
         consumer.assign([TopicPartition(each.range.topic, each.range.partition, each.position) for each in left])
         self._said = "nothing"
         self._finished = False
+        self._reported = False
+        """Since the last cut, the driver has heard of passed offsets."""
 
     def cut(self, allowed: Sequence[int] = ()) -> None:
         """See :meth:`Follower.cut`. ``allowed``: for each range, the records until the next cut; only with limits."""
@@ -142,8 +148,10 @@ class KafkaFollower:
                 yield from bounded(batch, self._limits.batch_bytes)
                 heard = time.monotonic()  # the consumer of the batches may be slow
         self._cut.clear()
+        self._reported = False
 
     def reached(self) -> dict[str, Any]:
+        self._pass(self._ranges.values())
         lags = [each.lag(self._consumer.known_end(*place)) for place, each in self._ranges.items()]
         return {"ranges": [each.grown() for each in self._ranges.values()], "lags": lags}
 
@@ -164,20 +172,36 @@ class KafkaFollower:
     def _some(self, most: int, wait: float, heard: float) -> tuple[list[pa.RecordBatch], float]:
         """Return the batches of one call of the client, and when something came last."""
         made, events, came = self._fetch(most, wait)
+        ended = []
         for event in events:
             of = self._ranges.get(Partition(event.topic or "", event.partition))
             if event.error.code() != KafkaError._PARTITION_EOF:
                 said = noted(event, None if of is None else of.range, self._consumer, self._first)
                 self._said = said or self._said
             elif of is not None:
-                of.ended(event.offset)
+                of.at_end = True
+                ended.append((of, event.offset))
+        passed = self._pass([of for of, _ in ended])
+        if wait >= _FIRST_WAIT_S and not (came or events):  # markers alone may come, so fast that no end is seen
+            passed = self._pass(self._ranges.values())
+        for of, end in ended:  # compaction may leave offsets of which the client passes nothing
+            passed |= of.passed(end, None)
+        if passed and not self._reported:
+            self._reported = True
+            self._news(urgent=False)
         for batch in made:
             self._rows = self._limits.rows_like(batch)
-        if came or events:
+        if came or events or passed:
             self._leave_done()
             return made, time.monotonic()
         self._refuse_stall(time.monotonic() - heard)
         return made, heard
+
+    def _pass(self, ranges: Iterable[Followed]) -> bool:
+        """Pass what the client has passed in ``ranges``. Return whether there was something new."""
+        left = [each for each in ranges if not each.done]
+        found = self._consumer.positions([each.place for each in left])
+        return bool([each for each, position in zip(left, found, strict=True) if each.passed(*position)])
 
     def _fetch(self, most: int, wait: float) -> tuple[list[pa.RecordBatch], Sequence[Event], bool]:
         """Return batches of at most ``most`` records, events, and whether records have come. Waits for ``wait`` seconds

@@ -32,7 +32,7 @@ class KafkaFollowing:
     """Records per second of each partition; None = no such limit."""
 
     def __call__(
-        self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[[], None]
+        self, split: Mapping[str, Any], columns: frozenset[str], pace: Mapping[str, Any], news: Callable[..., None]
     ) -> KafkaFollower:
         """See :data:`SplitFollower`. ``split`` may have ``allowed``, as :meth:`KafkaFollower.cut`."""
         wait_ms = _fetch_wait_ms(1000 * pace["interval"])

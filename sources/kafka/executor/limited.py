@@ -50,7 +50,7 @@ class LimitedFollower(KafkaFollower):
         allowances: Allowances,
         *,
         hold: float,
-        news: Callable[[], None],
+        news: Callable[..., None],
     ) -> None:
         self._allowances = allowances
         self._next: Sequence[int] = ()

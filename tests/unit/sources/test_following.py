@@ -75,7 +75,7 @@ def test_a_bounded_source_is_finished_when_every_partition_is_at_its_end() -> No
 
 
 def test_a_position_without_records_before_it_has_no_epoch() -> None:
-    """The end of a bounded range may follow markers of transactions, whose epoch no reader knows."""
+    """The end of a bounded range may lie before the position of the client, which knows the epoch of that alone."""
     plan = reached(positions({0: Cursor(next=5, end=9, epoch=3)}), ORDERS, [{"ranges": [split(0, 5, 9)], "lags": [0]}])
     assert dict(KafkaPositions.from_document(plan.positions))[ORDERS[0]].epoch is None
 
