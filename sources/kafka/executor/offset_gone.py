@@ -50,9 +50,15 @@ def offset_gone_in(text: str) -> OffsetGone | None:
 
 
 def halt_for(gone: OffsetGone) -> HaltedError:
+    skip = (
+        f"give them up and read on (onceward resolve JOB --skip-input {gone.topic}:{gone.partition} --to "
+        f"{gone.log_start} --reason 'NAME: REASON'), "
+        if gone.log_start >= 0 and gone.position < gone.log_start
+        else ""
+    )
     return HaltedError(
-        f"{_describe(gone)} Decide what these records are worth: bring them back into the topic, or start a job under "
-        "another name with start= where the data begins."
+        f"{_describe(gone)} Decide what these records are worth: bring them back into the topic, {skip}or start a job "
+        "under another name with start= where the data begins."
     )
 
 

@@ -18,7 +18,7 @@ from onceward.sources.kafka.driver.sizing import first_sizing
 from onceward.sources.kafka.driver.splitting import MOST_RANGES
 from onceward.sources.kafka.driver.starts import bound_text
 from onceward.sources.kafka.executor.columns import COLUMNS
-from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone, offset_gone_in
+from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for, offset_gone, offset_gone_in
 from onceward.sources.kafka.positions import Partition
 from onceward.sources.kafka.rates import BURST_SECONDS
 
@@ -255,6 +255,13 @@ def test_the_log_shows_how_the_input_was_lost(position: int, log: tuple[int, int
     error = offset_gone("orders", 3, position=position, end=30, log_start=log[0], log_end=log[1])
     with pytest.raises(CheckpointFailedError, match=f"orders-3 is to be read from offset {position}.*{said}"):
         raise error
+
+
+@pytest.mark.parametrize(("position", "log_start", "helps"), [(5, 6, True), (21, 6, False), (5, -1, False)])
+def test_a_halt_at_deleted_input_names_the_command_that_skips_it(position: int, log_start: int, helps: bool) -> None:
+    gone = OffsetGone(topic="orders", partition=3, position=position, end=30, log_start=log_start, log_end=20)
+    said = "onceward resolve JOB --skip-input orders:3 --to 6 --reason 'NAME: REASON'"
+    assert (said in str(halt_for(gone))) == helps
 
 
 def test_an_executor_needs_only_pyarrow_and_confluent_kafka() -> None:
