@@ -136,6 +136,8 @@ def run_serve(
     form = log_formatter(log_format)
     logging.basicConfig(level=level, stream=sys.stderr, force=True)
     logging.getLogger().handlers[0].setFormatter(form)
+    if level > logging.DEBUG:  # each step of each connection, which says nothing about a job
+        logging.getLogger("kafka").setLevel(max(level, logging.WARNING))
     escape_logs()
     held = rights_of(rights, place, tls)
     known = clusters_of(clusters, "started") if clusters is not None else {}

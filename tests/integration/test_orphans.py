@@ -75,7 +75,7 @@ def finish(here: JobProcesses, topics: Topics) -> None:
 
 
 def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: JobProcesses) -> None:
-    coordinator(here)
+    serving = coordinator(here)
     sink = here.spec["sink"]
     for number, point in enumerate(DEATHS, start=1):
         here.wait_for_kill(point, 3, here.driver(kill_at=[f"{point}:3"]))
@@ -89,6 +89,8 @@ def test_no_reader_waits_for_a_driver_that_is_dead(topics: Topics, here: JobProc
     recovered = here.events("recovered")
     assert [event["generation"] for event in recovered] == [1, 3, 5, 7], "the coordinator took one after each"
     assert {(event["resumed"], event["aborted"]) for event in recovered} == {(0, 0)}, "something was left to a driver"
+    chatter = [line for line in serving.log.read_text().splitlines() if " INFO " in line and " kafka." in line]
+    assert chatter == [], "the log shows what a library does"
 
 
 @pytest.mark.crash
