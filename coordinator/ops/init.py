@@ -1,12 +1,15 @@
 """``onceward init``: begin a project of one's own. Its files are in ``project/``, with ``.txt`` behind their names."""
 
 import errno
+import json
 import shlex
 import tempfile
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from urllib.parse import unquote, urlsplit
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.prompts import print_result
@@ -37,10 +40,23 @@ def make_project(directory: Path) -> None:
             "exists and where you may write."
         ) from None
     print_result(
-        f"cd {shlex.quote(str(directory))} && pip install -r requirements-test.txt\n"
+        f"{shlex.join(['cd', str(directory)])}{_installing()}\n"
         "pytest          # a broker and Spark on this machine; needs Java 17\n"
         "python job.py   # on the servers and topics of settings.toml"
     )
+
+
+def _installing() -> str:
+    """What installs the requirements of the tests, from where this Onceward came from; empty if they are there."""
+    if all(map(find_spec, ("onceward.coordinator.dev", "pyspark", "pytest"))):
+        return ""
+    words = ["pip", "install", "-r", "requirements-test.txt"]
+    installed_from = distribution("onceward").read_text("direct_url.json")
+    if installed_from is not None:  # no package index has it
+        found = json.loads(installed_from)
+        clone = unquote(urlsplit(found["url"]).path) if "dir_info" in found else "CLONE"
+        words.insert(2, f"{clone}/coordinator/dev")
+    return f" && {shlex.join(words)}"
 
 
 def _write(project: Path) -> None:

@@ -1,5 +1,6 @@
 """`onceward init`: all files or none, nothing of the user's changed, and code that holds to our own rules."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from string import Template
 import pytest
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.ops import init
 from onceward.coordinator.ops.init import FILES, make_project
 from tests.unit.compose.dockerfile import stages
 
@@ -60,10 +62,42 @@ def test_an_empty_directory_is_taken_also_by_a_link(tmp_path: Path, monkeypatch:
     assert set(below(tmp_path / "here")) == set(FILES)
 
 
-def test_three_lines_say_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("missing", "installed_from", "said"),
+    [
+        ("", None, ""),
+        ("onceward.coordinator.dev", None, " && pip install -r requirements-test.txt"),
+        (
+            "onceward.coordinator.dev",
+            {"url": "file:///src/my%20clone", "dir_info": {}},
+            " && pip install '/src/my clone/coordinator/dev' -r requirements-test.txt",
+        ),
+        (
+            "pytest",
+            {"url": "file:///tmp/onceward.whl", "archive_info": {}},
+            " && pip install CLONE/coordinator/dev -r requirements-test.txt",
+        ),
+    ],
+    ids=["all is there", "from an index", "from a clone", "from a wheel"],
+)
+def test_three_lines_say_what_to_do_next(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+    installed_from: dict[str, object] | None,
+    said: str,
+) -> None:
+    class Installed:
+        def read_text(self, _name: str) -> str | None:
+            return None if installed_from is None else json.dumps(installed_from)
+
+    if missing:
+        monkeypatch.setattr(init, "find_spec", lambda name: None if name == missing else object())
+        monkeypatch.setattr(init, "distribution", lambda _name: Installed())
     make_project(tmp_path / "my project")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"cd '{tmp_path / 'my project'}' && pip install -r requirements-test.txt"
+    assert lines[0] == f"cd '{tmp_path / 'my project'}'{said}"
     assert [line.split("  ")[0] for line in lines[1:]] == ["pytest", "python job.py"]
 
 
