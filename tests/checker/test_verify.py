@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -27,6 +27,8 @@ from tests.support.topics import Topics, abort_with_the_brokers_tool, fill, wait
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).resolve().parents[2]
+Start: TypeAlias = Literal["earliest", "latest"]
+
 RECORDS = 200
 """Per input partition, of three."""
 
@@ -34,10 +36,14 @@ RECORDS = 200
 class Copied:
     """A bounded copy job that has run, with its coordinator in a directory."""
 
-    def __init__(self, topics: Topics, job: str, directory: Path) -> None:
-        self.topics, self.job, self.directory = topics, job, directory
-        self.source, self.sink = topics.create("in", 3), topics.create("out", 2)
-        fill(topics, self.source, RECORDS)
+    def __init__(
+        self, topics: Topics, job: str, directory: Path, *, source: str = "", sink: str = "", start: Start = "earliest"
+    ) -> None:
+        """``source``, ``sink``: topics that exist; else they are made, and the first one is filled."""
+        self.topics, self.job, self.directory, self._start = topics, job, directory, start
+        self.source, self.sink = source or topics.create("in", 3), sink or topics.create("out", 2)
+        if not source:
+            fill(topics, self.source, RECORDS)
         self.run()
 
     def run(self) -> None:
@@ -47,7 +53,7 @@ class Copied:
             source=KafkaSource(
                 self.topics.servers,
                 topics=[self.source],
-                start="earliest",
+                start=self._start,
                 end="latest",
                 max_offsets_per_checkpoint=150,
                 adaptive=False,
@@ -98,6 +104,21 @@ def test_clusters_may_have_names(copied: Copied) -> None:
     file.write_text(f'[clusters.main]\nbootstrap_servers = "{copied.topics.servers}"\n')
     code, said, printed = copied.verify(cluster="main")
     assert (code, said["verdict"]) == (0, "PASS"), printed
+
+
+@pytest.mark.parametrize(("kept", "start"), [(0, "earliest"), (3, "latest")])
+def test_nothing_may_be_read_of_a_partition_whose_log_begins_above_0(
+    kept: int, start: Start, topics: Topics, job: str, tmp_path: Path
+) -> None:
+    source, sink = topics.create("in", 2), topics.create("out")
+    topics.fill(source, [b"deleted"] * 10, partition=0)
+    deleted = TopicPartition(source, 0, 10)
+    wait_for(topics.admin.delete_records([deleted])[deleted])
+    topics.fill(source, [b"kept"] * kept, partition=0)
+    ran = Copied(topics, job, tmp_path, source=source, sink=sink, start=start)
+    code, said, printed = ran.verify()
+    assert (code, said["verdict"]) == (0, "PASS"), printed
+    assert said["records"] == {"expected": 0, "visible": 0}
 
 
 def test_another_function_than_the_jobs_fails_and_its_records_are_named(copied: Copied) -> None:

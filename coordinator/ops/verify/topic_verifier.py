@@ -135,7 +135,7 @@ def _read_input(
     places = {lane: place for place, lane in enumerate(sorted(ends))}
     rounds = [
         (flags, {lane: one for lane, one in each.items() if one.end > one.start})
-        for flags, each in _rounds(covered, ends)
+        for flags, each in _rounds(covered, source.beginnings(asked.inputs), ends)
     ]
     total = sum(one.end - one.start for _, each in rounds for one in each.values())
     done = 0
@@ -151,8 +151,11 @@ def _read_input(
     return {place: lane for lane, place in places.items()}
 
 
-def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, dict[Lane, Range]]]:
-    """Yield the ranges to read, with the flags of their records; more than one covered round only after a restore."""
+def _rounds(
+    covered: Ranges, beginnings: Mapping[Lane, int], ends: Mapping[Lane, int]
+) -> Iterator[tuple[int, dict[Lane, Range]]]:
+    """Yield the ranges to read, with the flags of their records; more than one covered round only after a restore. What
+    no checkpoint covers is read from where the log begins now."""
     merged: dict[Lane, list[Range]] = defaultdict(list)
     for lane, each in covered.lanes.items():
         for one in each:
@@ -164,7 +167,7 @@ def _rounds(covered: Ranges, ends: Mapping[Lane, int]) -> Iterator[tuple[int, di
         flags = COVERED | (REPEATED if number else 0)
         yield flags, {lane: each[number] for lane, each in merged.items() if number < len(each)}
     reached = {lane: max((one.end for one in merged.get(lane, ())), default=0) for lane in ends}
-    yield 0, {lane: Range(reached[lane], end, 0) for lane, end in ends.items()}
+    yield 0, {lane: Range(max(reached[lane], beginnings[lane]), end, 0) for lane, end in ends.items()}
 
 
 def _read_output(asked: Asked, ends: Mapping[Lane, int], sort: ExternalSort, progress: Progress) -> dict[int, Lane]:
