@@ -66,7 +66,8 @@ class Diagnosis:
                 m.runtime.monotonic() < give_up and not self._mailbox.aborted(checkpoint) and not self._mailbox.stopping
             )
 
-        return m.narrowing.find(failure, halves=m.source.halves, run=run, may_go_on=may_go_on)
+        with m.tasks.quiet():
+            return m.narrowing.find(failure, halves=m.source.halves, run=run, may_go_on=may_go_on)
 
     def _by_record(self, error: Exception) -> bool:
         cause = cause_of(error)

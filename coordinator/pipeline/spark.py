@@ -1,5 +1,6 @@
 """Spark: created or checked, never changed. Ships Onceward's code and proves that executors run it."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -45,6 +46,8 @@ _UNIX_SOCKETS_SINCE = (4, 1)
 
 _ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 _FORGIVING = "spark.stage.ignoreDecommissionFetchFailure"
+_LOG_FAILURES = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
+"""The loggers of Spark that log each failure of a task."""
 _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -456,6 +459,22 @@ def _digest_of(sources: dict[str, bytes]) -> str:
 def _digest(module: str) -> str:
     loaded: Any = import_module(module)
     return hashlib.sha256(loaded.__loader__.get_data(loaded.__file__)).hexdigest()
+
+
+@contextlib.contextmanager
+def failures_unlogged(context: Any) -> Iterator[None]:
+    """Let Spark log no failures of tasks meanwhile. A search for a record makes tasks fail on purpose, and each failure
+    would be logged with the traces of both languages."""
+    log4j: Any = context._jvm.org.apache.logging.log4j
+    before = {name: log4j.LogManager.getLogger(name).getLevel() for name in _LOG_FAILURES}
+    try:
+        for name in _LOG_FAILURES:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # a JVM that is gone logs nothing
+            for name, level in before.items():
+                log4j.core.config.Configurator.setLevel(name, level)
 
 
 def is_alive(context: Any) -> bool:

@@ -11,7 +11,15 @@ from onceward.coordinator.pipeline.executor import BatchesTransform
 from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import THREADS
-from onceward.coordinator.pipeline.spark import Spark, check_context, check_retries, is_alive, make_context, ship
+from onceward.coordinator.pipeline.spark import (
+    Spark,
+    check_context,
+    check_retries,
+    failures_unlogged,
+    is_alive,
+    make_context,
+    ship,
+)
 from onceward.coordinator.pipeline.spark_job import CheckpointJob, Path
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
@@ -37,6 +45,9 @@ class Tasks(Protocol):
 
     def cancel(self) -> None:
         """Stop the running tasks, from any thread."""
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """Log no failures of tasks meanwhile, if the session is not the user's."""
 
 
 class SparkTasks:
@@ -119,6 +130,11 @@ class SparkTasks:
     def cancel(self) -> None:
         if self._checkpoint_job is not None:
             self._checkpoint_job.cancel()
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        if self._spark is None or not self._made:
+            return contextlib.nullcontext()
+        return failures_unlogged(self._spark.context)
 
     def close(self) -> None:
         """Stop a session that was created here; a given session stays."""

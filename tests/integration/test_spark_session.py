@@ -152,3 +152,33 @@ def test_a_session_that_we_make_logs_warnings_but_not_those_that_each_machine_ge
     assert "WARN Any: the disk is full" in ended.stderr
     assert "native-hadoop" not in ended.stderr
     assert "Your hostname" not in ended.stderr
+
+
+SEARCHED = """
+import sys
+from contextlib import nullcontext, suppress
+
+from onceward.coordinator.pipeline.spark import failures_unlogged, make_session
+
+spark, _ = make_session("orders")
+
+
+def take(_):
+    raise ValueError("poison")
+
+
+for search in (nullcontext, lambda: failures_unlogged(spark.sparkContext), nullcontext):
+    with search(), suppress(Exception):
+        spark.sparkContext.parallelize([1], 1).map(take).collect()
+    print("== ran ==", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_failures_of_tasks_are_logged_except_while_they_are_searched() -> None:
+    ended = subprocess.run([sys.executable, "-c", SEARCHED], capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    first, searched, last, _ = ended.stderr.split("== ran ==")
+    assert "ValueError: poison" in first
+    assert searched.strip() == ""
+    assert "ValueError: poison" in last

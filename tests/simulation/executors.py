@@ -2,6 +2,7 @@
 driver."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, cast
@@ -152,6 +153,9 @@ class WorkerTasks:
 
     def alive(self) -> bool:
         return True
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         return [[split] for split in plan.splits]

@@ -4,6 +4,7 @@ import io
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -369,6 +370,9 @@ class Job:
 
     def alive(self) -> bool:
         return True
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def cancel(self) -> None: ...
 

@@ -6,6 +6,7 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 import contextlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
@@ -29,6 +30,9 @@ class TasksInProcess:
 
     def alive(self) -> bool:
         return True
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         columns = self._source.copied_columns

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ class BatchTasks:
 
     def alive(self) -> bool:
         return is_alive(self._spark.sparkContext)
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
         """Wait until the query's thread has run the batch. See :meth:`Handover.run`."""

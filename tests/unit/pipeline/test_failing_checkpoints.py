@@ -1,7 +1,8 @@
 """A generation with the real core whose checkpoints fail, find nothing to read, or reach the end of the input."""
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,8 @@ class Failing(Job):
         super().__init__(coordinator, until=until, **more)
         self.plans: list[Plan] = []
         """The plan of each Spark job."""
+        self.silenced: list[int] = []
+        """The number of Spark jobs before and after their failures were not logged."""
         self.ran_into: list[bool] = []
         """Whether each plan failed, as reported to the source."""
         self.source.observe_run = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
@@ -47,6 +50,12 @@ class Failing(Job):
     def run(self, *, plan: Plan, **more: Any) -> Any:
         self.plans.append(plan)
         return super().run(plan=plan, **more)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        self.silenced.append(len(self.plans))
+        yield
+        self.silenced.append(len(self.plans))
 
     def explain(self, cause: str) -> str | None:
         return "a record is too large" if "MSG_SIZE_TOO_LARGE" in cause else None
@@ -249,6 +258,8 @@ def test_a_record_that_cannot_be_written_is_named_by_the_smallest_range_that_fai
     assert f"Input: [({bad}, {bad + 1})]. Nothing of the checkpoint becomes visible" in reason
     assert not any(plan.can_coalesce for plan in job.plans)
     assert seen > 2
+    begin, end = job.silenced
+    assert (begin, end) == (2, len(job.plans) - 2), "only the search logs no failures"
     assert job.committed == [2, 4, 5]
 
 
