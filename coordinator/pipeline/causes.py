@@ -37,7 +37,7 @@ def _in_python(text: str) -> Cause | None:
     where = ""
     said: list[str] = []
     for line in last.strip("\n").splitlines():
-        if said and (not line.strip() or line.startswith("\tat ")):
+        if said and (not line.strip() or line.startswith(("\tat ", " SQLSTATE: "))):
             break
         if said:
             said.append(line)

@@ -28,21 +28,23 @@ class Diagnosis:
         self._mailbox = mailbox
 
     def describe(self, checkpoint: CheckpointId, plan: Plan | None, error: Exception) -> str:
-        """Return the cause of ``error`` and, if a record may have caused it, the input that fails.
+        """Return the cause of ``error`` and the input that fails: what a record may have caused is narrowed down.
 
         ``plan`` is what the Spark job was to read; None if it had not begun.
         """
         m = self._m
         _log.info("checkpoint %d failed: %s", checkpoint, error)
-        if plan is None or not self._by_record(error):
-            return cause_of(error).text
+        cause = cause_of(error)
+        if plan is None or (m.sink.explain(cause.text) is None and not cause.by_record):
+            return cause.text
         failure = Failure(plan.splits, error)
-        if m.sink.hides_until_decided():
+        if self._by_record(error) and m.sink.hides_until_decided():
             failure = self._narrow(checkpoint, plan, failure)
-        cause = cause_of(failure.error).text
+        text = cause_of(failure.error).text
+        refusal = m.sink.explain(text)
         return (
-            f"{m.sink.explain(cause) or cause}. Input: {m.source.describe(failure.splits)}. Nothing of the checkpoint "
-            "becomes visible, and its records stay unread until they can be written"
+            f"{text if refusal is None else refusal.text}. Input: {m.source.describe(failure.splits)}. Nothing of the "
+            "checkpoint becomes visible, and its records stay unread until they can be written"
         )
 
     def _narrow(self, checkpoint: CheckpointId, plan: Plan, failure: Failure) -> Failure:
@@ -71,4 +73,5 @@ class Diagnosis:
 
     def _by_record(self, error: Exception) -> bool:
         cause = cause_of(error)
-        return cause.by_record or self._m.sink.explain(cause.text) is not None
+        refusal = self._m.sink.explain(cause.text)
+        return cause.by_record if refusal is None else refusal.by_record

@@ -117,6 +117,16 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a sink's system refused what was written."""
+
+    text: str
+    """Cause and remedy, without a full stop at the end."""
+    by_record: bool
+    """A record may be the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resource:
     """Something that sources read and sinks write. Equal resources are the same thing."""
 
@@ -363,9 +373,9 @@ class Sink(ABC):
         """Return options for all writers of the next checkpoint; for staying tasks, of the one after it."""
         return {}
 
-    def explain(self, cause: str) -> str | None:
-        """Explain why the sink's system refused a record, in enough detail to act, when ``cause`` says that it did;
-        None for every other failure."""
+    def explain(self, cause: str) -> Refusal | None:
+        """Explain why the sink's system refused what was written, in enough detail to act, when ``cause`` says that it
+        did; None for every other failure."""
         return None
 
     def hides_until_decided(self) -> bool:

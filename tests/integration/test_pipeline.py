@@ -2,15 +2,17 @@
 
 import json
 import logging
+import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from typer.testing import CliRunner
 
@@ -393,6 +395,65 @@ def test_a_record_that_the_topic_refuses_is_named_with_its_offset_the_topic_and_
     assert f"{bench.source}-2 offsets [2, 3)" in said
     assert bench.topics.read(bench.sink) == []
     assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
+
+
+def test_a_record_that_both_topics_take_is_not_refused_by_the_client(bench: Bench) -> None:
+    """One of the size that Java's producers send by default, and the largest that a topic takes by default."""
+    bench.topics.configure(bench.source, {"max.message.bytes": "3000000"})
+    writer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0, "message.max.bytes": 3_000_000})
+    large = {size: os.urandom(size) for size in (1_048_400, 2_500_000)}
+    writer.produce(bench.source, large[1_048_400], partition=0)
+    assert writer.flush(30) == 0
+    bench.pipeline().run()
+    assert bench.topics.values(bench.sink) == [large[1_048_400]]
+
+    writer.produce(bench.source, large[2_500_000], partition=0)
+    assert writer.flush(30) == 0
+    with pytest.raises(OncewardError) as failed:
+        bench.pipeline().run()
+    assert str(failed.value).startswith("A record is larger than the client takes, which is 1048588 bytes before"), (
+        failed
+    )
+    bench.topics.configure(bench.sink, {"max.message.bytes": "3000000"})
+    bench.pipeline().run()
+    assert sorted(bench.topics.values(bench.sink), key=str) == sorted(large.values(), key=str)
+
+
+def _without_a_key(bench: Bench) -> tuple[dict[str, Any], str]:
+    bench.topics.configure(bench.sink, {"cleanup.policy": "compact"})
+    return {"value": b"x"}, f"topic {bench.sink} has cleanup.policy=compact"
+
+
+def _ahead(bench: Bench) -> tuple[dict[str, Any], str]:
+    bench.topics.configure(bench.source, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    ahead = {"key": b"k", "value": b"x", "timestamp": int(time.time() * 1000) + 365 * 86_400_000}
+    return ahead, f"topic {bench.sink} has message.timestamp.after.max.ms=3600000"
+
+
+def _of_another_partition(bench: Bench) -> tuple[dict[str, Any], str]:
+    return {"key": b"k", "value": b"x", "partition": 2}, f"topic {bench.sink} has partitions 0 to 1"
+
+
+@pytest.mark.parametrize("prepare", [_without_a_key, _ahead, _of_another_partition])
+def test_a_record_that_the_brokers_reject_is_named_with_the_setting_and_its_offset(
+    prepare: Callable[[Bench], tuple[dict[str, Any], str]], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "_NARROWING", 600.0)
+    record, said = prepare(bench)
+    producer = Producer({"bootstrap.servers": bench.topics.servers, "log_level": 0})
+    producer.produce(bench.source, key=b"k", value=b"good", partition=record.setdefault("partition", 1))
+    producer.produce(bench.source, **record)
+    assert producer.flush(30) == 0
+    columns = ["key", "value", *({"timestamp", "partition"} & record.keys() if prepare is not _without_a_key else ())]
+    with pytest.raises(OncewardError) as failed:
+        bench.pipeline(lambda df: df.select(*columns), settings=PATIENT).run()
+    text = str(failed.value)
+    assert said in text
+    number = record["partition"]
+    assert f"Input: {bench.source}-{number} offsets [{0 if number == 2 else 1}, {1 if number == 2 else 2})" in text, (
+        text
+    )
+    assert "KafkaError" not in text
 
 
 def test_a_job_fails_after_its_attempts_although_checkpoints_shrink_around_the_record(

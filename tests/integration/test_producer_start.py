@@ -60,7 +60,7 @@ def relay(topics: Topics) -> Iterator[Relay]:
 
 def started(servers: str, transactional_id: str, topics: list[str]) -> None:
     cluster = KafkaCluster(servers)
-    settings = producer_settings(cluster, None)
+    settings = producer_settings(cluster, ())
     producer, _ = connected(cluster.client_config(**settings, **{"transactional.id": transactional_id}), topics)
     producer.init_transactions(30)
 
@@ -97,7 +97,7 @@ def test_a_deleted_topic_is_missed_and_not_recreated(job: str) -> None:
         topic = topics.create()
         topics.delete(topic)
         cluster = KafkaCluster(obliging.bootstrap_servers)
-        producer, _ = connected(cluster.client_config(**producer_settings(cluster, None)), [topic])
+        producer, _ = connected(cluster.client_config(**producer_settings(cluster, ())), [topic])
         with pytest.raises(KafkaException) as caught:
             producer.produce(topic, batch(b"x"), lambda: producer.poll(1))
         assert caught.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART

@@ -20,7 +20,7 @@ __all__ = [
     "BATCH_LIMIT",
     "Resource",
     "TopicFacts",
-    "batch_limit",
+    "batch_limits",
     "broker_settings",
     "create_topic",
     "describing_topics",
@@ -124,10 +124,11 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
     return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
 
 
-def batch_limit(control: ControlPlane, topics: Collection[str]) -> int | None:
-    """Return the bytes of the largest batch that all ``topics`` accept; None if no broker reports it."""
+def batch_limits(control: ControlPlane, topics: Collection[str]) -> tuple[int, ...]:
+    """Return the bytes of the largest batch that each of ``topics`` accepts, ascending; without those that no broker
+    reports."""
     found = (settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics)
-    return min((int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each), default=None)
+    return tuple(sorted({int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each}))
 
 
 def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:

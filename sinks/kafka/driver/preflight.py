@@ -95,23 +95,6 @@ def transaction_timeout(control: ControlPlane, given: timedelta | None) -> timed
     return LONGEST_DEFAULT if cap is None else min(cap, LONGEST_DEFAULT)
 
 
-def size_limits(control: ControlPlane, topics: Sequence[str]) -> str:
-    """Return the advice for a record that was refused because of its size."""
-    limits = ", ".join(f"topic {name} takes {_limit(control, name)} ({BATCH_LIMIT})" for name in topics)
-    return (
-        f"A record is larger than its output topic allows: {limits}. Raise the limit with kafka-configs, or make the "
-        "record smaller in the transform"
-    )
-
-
-def _limit(control: ControlPlane, topic: str) -> str:
-    try:
-        found = settings(control, Resource.TOPIC, topic, (BATCH_LIMIT,)) or {}
-    except ControlPlaneError:
-        found = {}
-    return f"{found[BATCH_LIMIT]} bytes" if BATCH_LIMIT in found else "an unknown number of bytes"
-
-
 def _cap(control: ControlPlane) -> timedelta | None:
     found = (broker_settings(control, [_CAP]) or {}).get(_CAP, "")
     return timedelta(milliseconds=int(found)) if found.isdigit() else None

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Literal
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin, Resource, Sink, StayingWriter
+from onceward.coordinator.pipeline.interfaces import (
+    Finding,
+    JobContext,
+    Origin,
+    Refusal,
+    Resource,
+    Sink,
+    StayingWriter,
+)
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import (
@@ -24,7 +32,7 @@ from onceward.coordinator.protocol.values import (
     Role,
 )
 from onceward.sinks.kafka.control import claims
-from onceward.sinks.kafka.control.brokers import batch_limit, topic_facts
+from onceward.sinks.kafka.control.brokers import batch_limits, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -33,7 +41,7 @@ from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, 
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.control.recent import KnownPlaces, Lately, RecentAnswers, RecentPreCommits
 from onceward.sinks.kafka.control.transactions import Code, end_txn_version
-from onceward.sinks.kafka.driver import columns, preflight, replays
+from onceward.sinks.kafka.driver import columns, preflight, refusals, replays
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
     abort_losers,
@@ -199,12 +207,9 @@ class KafkaSink(Sink):
     def stay(self) -> StayingWriter:
         return self._writer(stays=True)
 
-    def explain(self, cause: str) -> str | None:
-        """Explain records above a topic's limit: the topics and their present limits."""
-        if "MSG_SIZE_TOO_LARGE" not in cause:
-            return None
-        control, _ = self._opened()
-        return preflight.size_limits(control, self.topics)
+    def explain(self, cause: str) -> Refusal | None:
+        """Explain what client or brokers refuse: the topics, and their present settings."""
+        return refusals.explain(refusals.Output(self._opened()[0], self.cluster, self.topics), cause)
 
     def hides_until_decided(self) -> bool:
         return self._transactional
@@ -337,7 +342,7 @@ class KafkaSink(Sink):
                 topic=self._topic,
                 topics=self.topics,
                 limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
-                batch_limit=batch_limit(control, self.topics),
+                batch_limits=batch_limits(control, self.topics),
             )
         if self._timeout is None:
             self._timeout = preflight.transaction_timeout(control, self._given_timeout)
@@ -346,7 +351,7 @@ class KafkaSink(Sink):
             topic=self._topic,
             topics=self.topics,
             transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
-            batch_limit=batch_limit(control, self.topics),
+            batch_limits=batch_limits(control, self.topics),
             stays=stays,
         )
 

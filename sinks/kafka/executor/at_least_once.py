@@ -44,7 +44,7 @@ class AtLeastOnceWriter:
     """Topics that the ``topic`` column may name."""
     limit_ms: int
     """Limit for a record to be delivered, and for the whole slot."""
-    batch_limit: int | None = None
+    batch_limits: tuple[int, ...] = ()
     """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
 
     def __call__(
@@ -101,7 +101,7 @@ class AtLeastOnceWriter:
         return idle if idle is not None and idle.usable else self._make()
 
     def _make(self) -> IdleProducer:
-        settings = producer_settings(self.cluster, self.batch_limit)
+        settings = producer_settings(self.cluster, self.batch_limits)
         config = self.cluster.client_config(**settings, **{"delivery.timeout.ms": self.limit_ms})
         try:
             producer, failures = connected(config, self.topics)

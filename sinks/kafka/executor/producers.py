@@ -70,13 +70,20 @@ _DEFAULT_BATCH = 1_000_000
 """librdkafka's default."""
 
 
-def producer_settings(cluster: KafkaCluster, batch_limit: int | None, *, stays: bool = False) -> dict[str, Any]:
+def producer_settings(cluster: KafkaCluster, batch_limits: Sequence[int], *, stays: bool = False) -> dict[str, Any]:
     """Return the settings that all producers of the sink share: idempotent, all replicas, Java's partitioner, tuned for
-    batches. ``batch_limit``: bytes of a batch that its topics accept; None if the brokers do not report it."""
+    batches. ``batch_limits``: bytes of a batch that its topics accept; empty if the brokers do not report it."""
     ours = _TUNED_TO_STAY if stays else _TUNED
     tuned = {key: value for key, value in ours.items() if key not in cluster.config}
-    size = batch_bytes(cluster) if batch_limit is None else min(batch_bytes(cluster), batch_limit)
-    return {**tuned, **_FORCED, "batch.size": size}
+    size = min((batch_bytes(cluster), *batch_limits))
+    return {**tuned, **_FORCED, "batch.size": size, "message.max.bytes": record_bytes(cluster, batch_limits)}
+
+
+def record_bytes(cluster: KafkaCluster, batch_limits: Sequence[int]) -> int:
+    """Return the bytes of the largest record that the client takes, before compression: what the cluster's
+    configuration says, else what the topics take, so that the client refuses nothing that they would not."""
+    said = str(cluster.config.get("message.max.bytes", ""))
+    return int(said) if said.isdigit() else max((_DEFAULT_BATCH, *batch_limits))
 
 
 def batch_bytes(cluster: KafkaCluster) -> int:
@@ -96,7 +103,7 @@ class PoolKey:
     transaction_timeout_ms: int
     topics: tuple[str, ...]
     """Topics to write to."""
-    batch_limit: int | None = None
+    batch_limits: tuple[int, ...] = ()
     """Bytes; see `producer_settings`."""
     stays: bool = False
     """For a task that stays."""
@@ -214,7 +221,7 @@ class ProducerPool:
         identifier = self._id(number)
         cluster = self.key.cluster
         settings: dict[str, str | int | float | bool] = {
-            **producer_settings(cluster, self.key.batch_limit, stays=self.key.stays),
+            **producer_settings(cluster, self.key.batch_limits, stays=self.key.stays),
             **self._silence(),
             "transactional.id": str(identifier),
             "transaction.timeout.ms": self.key.transaction_timeout_ms,

@@ -50,8 +50,8 @@ class KafkaSlotWriter:
     topics: tuple[str, ...]
     """Topics that the ``topic`` column may name."""
     transaction_timeout_ms: int
-    batch_limit: int | None = None
-    """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
+    batch_limits: tuple[int, ...] = ()
+    """Bytes of the largest batch that each topic accepts; empty if the brokers do not report it."""
     stays: bool = False
     """For tasks that stay."""
 
@@ -102,7 +102,7 @@ class KafkaSlotWriter:
                 cluster=self.cluster,
                 transaction_timeout_ms=self.transaction_timeout_ms,
                 topics=self.topics,
-                batch_limit=self.batch_limit,
+                batch_limits=self.batch_limits,
                 stays=self.stays,
             )
         )

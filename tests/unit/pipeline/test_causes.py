@@ -32,6 +32,11 @@ onceward.sinks.kafka.errors.DeliveryError: Slot 1 was not delivered: 1 records w
 """
 
 
+def test_a_class_of_spark_behind_an_exception_of_python_is_no_part_of_its_message() -> None:
+    text = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\nValueError: no\n SQLSTATE: 38000\n'
+    assert cause_of(RuntimeError(text)).text == "ValueError: no (y.py, line 3, in f)"
+
+
 def test_an_exception_of_a_function_is_reported_whole_with_its_location() -> None:
     cause = cause_of(RuntimeError(IN_A_UDF))
     assert cause.text == (

@@ -15,7 +15,7 @@ from onceward.coordinator.errors import (
     HaltedError,
     OncewardError,
 )
-from onceward.coordinator.pipeline.interfaces import Plan
+from onceward.coordinator.pipeline.interfaces import Plan, Refusal
 from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
@@ -57,8 +57,8 @@ class Failing(Job):
         yield
         self.silenced.append(len(self.plans))
 
-    def explain(self, cause: str) -> str | None:
-        return "a record is too large" if "MSG_SIZE_TOO_LARGE" in cause else None
+    def explain(self, cause: str) -> Refusal | None:
+        return Refusal(text="a record is too large", by_record=True) if "MSG_SIZE_TOO_LARGE" in cause else None
 
     def hides_until_decided(self) -> bool:
         return True
