@@ -33,6 +33,8 @@ _STRANGE = 2.0
 """A checkpoint that takes this many times its target was disturbed."""
 _TELLING = 1.5
 """Two sizes that differ by less than this factor do not reveal the fixed part."""
+_MOST = 3.0
+"""A target is at most this many times ``longest_aim``, three quarters of the timeout: no size makes up for more."""
 _FADE = 0.98
 """Decay of ``fixed``: it makes sizes that depend on it move a little, which shows whether it is right."""
 
@@ -76,7 +78,7 @@ class Sizing:
     aim: float
     """Seconds that a checkpoint should take, above 0."""
     longest_aim: float
-    """Longest permitted target, if the fixed part requires more; not below ``aim``."""
+    """Longest time that reading may add to the fixed part; not below ``aim``."""
     offsets: int = FIRST
     """In all ranges together, at least 1."""
     longest: int = FIRST
@@ -94,7 +96,7 @@ class Sizing:
     @property
     def target(self) -> float:
         """Seconds that are actually aimed at."""
-        return min(max(self.aim, 2 * self.fixed), self.longest_aim)
+        return max(self.aim, min(2 * self.fixed, self.fixed + self.longest_aim, _MOST * self.longest_aim))
 
     def total(self, ranges: int) -> int:
         """Return the limit of offsets over all ranges, if ``ranges`` of them have a backlog; at least 1."""
@@ -130,7 +132,7 @@ class Sizing:
 
     def _learned(self, ran: Ran) -> "Sizing":
         least = self.least
-        if ran.seconds > self.longest_aim:
+        if ran.seconds > max(self.target, self.longest_aim):
             least //= 2
         elif ran.seconds < self.longest_aim / 2:
             least = max(least, min(LEAST, 2 * least + 1))
