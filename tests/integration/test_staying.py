@@ -15,11 +15,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import NewPartitions, OffsetSpec
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
+from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
 from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId
+from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
+from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.support.topics import (
     Topics,
@@ -283,6 +285,29 @@ def test_an_aborted_checkpoint_is_read_again_by_new_tasks(bench: Bench, monkeypa
         bench.fill(50)
         running.until(arrived(bench, 450), "all records are copied")
     bench.exact()
+
+
+def test_rows_that_a_transform_makes_of_no_input_become_visible_with_their_checkpoint(bench: Bench) -> None:
+    def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass the records, and say how many there were."""
+        count = 0
+        for batch in batches:
+            count += batch.num_rows
+            yield batch.select(["value"])
+        yield pa.RecordBatch.from_pydict({"value": pa.array([b"count %d" % count], pa.binary())})
+
+    bench.fill(5)
+    with Running(bench.pipeline(transform_batches=counting)) as running:
+        running.until(arrived(bench, 15), "the records are copied")
+        running.until(lambda: bench.mirrored() == [end.offset for end in bench.ends()], "the job is idle")
+        seen = len(bench.topics.values(bench.sink))
+        with OperatorClient(StateDirectory(bench.directory / "state").published()) as people:
+            people.request_checkpoint(JobName(bench.job), CheckpointKind.SAVEPOINT)
+        running.until(arrived(bench, seen + 1), "the rows of the savepoint are visible")
+        bench.fill(5)
+        running.until(lambda: b"0-9" in bench.topics.values(bench.sink), "nothing holds back the next records")
+    assert bench.topics.values(bench.sink).count(b"count 0") >= 1
+    assert not any(open_transactions_hold_back(bench.topics.servers, bench.sink).values())
 
 
 def fence(servers: str, transactional_id: str) -> None:
