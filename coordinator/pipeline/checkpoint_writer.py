@@ -162,9 +162,15 @@ class CheckpointWriter:
         if m.staying is not None:  # what its tasks have open is not a leftover
             m.sink.leave_open(m.staying.marks)
             m.sink.pre_commit(checkpoint, (), (), unsettled=self._settler.unsettled())
-        elif swept := m.committer.sweep(m.job, keep=self._settler.unsettled()):
-            m.journal.log("swept", transactions=len(swept))
+        else:
+            self._sweep()
         self._last_sweep = m.runtime.monotonic()
+
+    def _sweep(self) -> None:
+        """Abort every open transaction of the job that is not decided."""
+        m = self._m
+        if swept := m.committer.sweep(m.job, keep=self._settler.unsettled()):
+            m.journal.log("swept", transactions=len(swept))
 
     def _run(self, checkpoint: CheckpointId, base: CheckpointId, plan: Plan, planning: float) -> Answers:
         """Run the plan's Spark job and pre-commit what it wrote. ``planning``: seconds that the plan took."""
@@ -200,7 +206,7 @@ class CheckpointWriter:
         m = self._m
         try:
             began = m.runtime.monotonic()
-            assigned = staying.go_on(self._generation, positions, self._mailbox)
+            assigned = staying.go_on(self._generation, positions, self._mailbox, self._sweep)
             planning = m.runtime.monotonic() - began
             self._measured({Phase.PLAN: planning})
             if staying.finished:

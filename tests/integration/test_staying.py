@@ -287,6 +287,46 @@ def test_an_aborted_checkpoint_is_read_again_by_new_tasks(bench: Bench, monkeypa
     bench.exact()
 
 
+def test_what_a_failed_abort_leaves_open_is_aborted_before_new_tasks_begin(bench: Bench) -> None:
+    def unlucky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Let the next abort of this worker fail."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        from onceward.sinks.kafka.client import ArrowProducer
+
+        aborting = ArrowProducer.abort_transaction
+
+        def silent(*_: Any) -> None:
+            ArrowProducer.abort_transaction = aborting  # type: ignore[method-assign]
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        for batch in batches:
+            ArrowProducer.abort_transaction = silent  # type: ignore[assignment, method-assign]
+            yield batch.select(["key", "value"])
+        ArrowProducer.abort_transaction = aborting  # type: ignore[method-assign]
+
+    settings = CheckpointSettings(interval="2s")
+    bench.fill(20)
+    with Running(
+        bench.pipeline(source={"discovery_interval": "200ms"}, settings=settings, transform_batches=unlucky)
+    ) as running:
+        running.until(arrived(bench, 60), "the first records are copied")
+        wait_for(bench.topics.admin.create_partitions([NewPartitions(bench.source, 4)])[bench.source])
+        rounds = 0
+
+        def grown() -> bool:
+            """Keep the tasks writing until the new partition is read."""
+            nonlocal rounds
+            rounds += 1
+            bench.topics.fill(bench.source, [b"new-%d" % rounds], partition=3, key=b"key-3")
+            bench.fill(1)
+            return b"new-1" in bench.topics.values(bench.sink)
+
+        running.until(grown, "the records of the new partition are visible")
+        running.until(arrived(bench, 3 * bench.filled + rounds), "all records are copied")
+    bench.exact()
+
+
 def test_rows_that_a_transform_makes_of_no_input_become_visible_with_their_checkpoint(bench: Bench) -> None:
     def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass the records, and say how many there were."""

@@ -27,13 +27,14 @@ ABORTS = SeedHunt(
 
 
 def _goes_on(
-    go_on: Callable[[StayingTasks, Generation, Document, Mailbox], Document],
+    go_on: Callable[[StayingTasks, Generation, Document, Mailbox, Callable[[], object]], Document],
     self: StayingTasks,
     generation: Generation,
     base: Document,
     mailbox: Mailbox,
+    sweep: Callable[[], object],
 ) -> Document:
-    return go_on(self, generation, self._base if self.running and self._base is not None else base, mailbox)
+    return go_on(self, generation, self._base if self.running and self._base is not None else base, mailbox, sweep)
 
 
 UNCONFIRMED = SeedHunt(

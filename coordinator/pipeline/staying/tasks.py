@@ -89,17 +89,26 @@ class StayingTasks:
         self.finished = False
         """Nothing is left to read."""
 
-    def go_on(self, generation: Generation, base: Document, mailbox: Mailbox) -> Document:
+    def go_on(self, generation: Generation, base: Document, mailbox: Mailbox, sweep: Callable[[], object]) -> Document:
         """Have tasks that read on from ``base``: those that run, if they stand there, else new ones. Return the
         positions from which they read, which may have partitions that ``base`` lacks.
 
-        Raises GenerationFailedError if old tasks do not end in order, or new ones do not begin.
+        ``sweep``: aborts what the job has open and not decided. It is called before new tasks begin: an abort of the
+        old ones may have failed, and the mark of a worker that serves the new ones, too, would protect what it left.
+
+        Raises what broke the old tasks, and GenerationFailedError if they do not end in order, or new ones do not
+        begin.
         """
-        if self._group is not None and base in (self._base, self._assigned) and not self._group.broken:
+        if self._group is not None and self._group.broken:
+            failure = self._group.failure()
+            self.end()
+            raise failure
+        if self._group is not None and base in (self._base, self._assigned):
             assert self._assigned is not None
             if not self._source.outgrown(self._assigned):
                 return self._assigned
         self.end()
+        sweep()
         room = self._checkpoint_job().room()
         assignment = self._source.assign(base, room)
         self._base, self._assigned, self.finished = base, assignment.positions, assignment.finished

@@ -1,0 +1,143 @@
+"""The driver's side of staying tasks: which group runs, what ends it, and how old its transactions are."""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from onceward.coordinator.pipeline.interfaces import Assignment, Plan, Sink, Source
+from onceward.coordinator.pipeline.mailbox import Mailbox
+from onceward.coordinator.pipeline.runtime import Threads
+from onceward.coordinator.pipeline.staying.group import TaskFailedError
+from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, TaskCredentials, connect
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks
+from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import Document, Generation, JobName
+from tests.support.documents import document
+from tests.support.waiting import wait_until
+
+BASE = document()
+
+
+class Input:
+    """A source of one slot."""
+
+    grown = False
+
+    def assign(self, base: Document, _most: int) -> Assignment:
+        return Assignment(splits=({"ranges": []},), positions=base, finished=False)
+
+    def outgrown(self, _assigned: Document) -> bool:
+        return self.grown
+
+    def reached(self, assigned: Document, _reports: Sequence[Any]) -> Plan:
+        return Plan(splits=(), positions=assigned, records=1, lag=0, finished=False)
+
+    def follow(self) -> None: ...
+
+    def allowances(self) -> Sequence[Sequence[int]]:
+        return ()
+
+
+class Output:
+    """A sink."""
+
+    participant = SimpleNamespace(name="sink")
+
+    def stay(self) -> None: ...
+
+    def writer_options(self) -> dict[str, Any]:
+        return {}
+
+    def leave_open(self, marks: object) -> None: ...
+
+
+class Cluster:
+    """Runs the one task of each group in the thread that starts it."""
+
+    columns = ("value",)
+
+    def __init__(self, happened: list[str]) -> None:
+        self._happened = happened
+        self._over = threading.Event()
+        self.link: Link | None = None
+        self.open = 0.0
+
+    def room(self) -> int:
+        return 1
+
+    def reach(self) -> tuple[tuple[str, int], str]:
+        return ("127.0.0.1", 0), "127.0.0.1"
+
+    def stay(self, _slots: int, _follow: Any, _write: Any, driver: tuple[str, int], given: TaskCredentials) -> None:
+        self._over.clear()
+        self.link = link = connect(driver, given)
+        link.send({"hello": 0, "attempt": 0})
+        assert "task" in link.receive()
+        self._happened.append("began")
+        link.send({"mark": "worker"})
+        with contextlib.suppress(LinkLostError):
+            while "end" not in (order := link.receive()):
+                if "cut" in order:
+                    vote = Vote(slot=0, attempt=0, records=1, bytes=1).to_json()
+                    link.send({"vote": vote, "checkpoint": order["cut"], "reached": {}, "open": self.open})
+            self._happened.append("ended")
+            link.send({"ended": True})
+        link.close()
+
+    def cancel_staying(self) -> None: ...
+
+
+class Clock(Threads):
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.source, self.cluster, self.clock = Input(), Cluster(self.happened), Clock()
+        self.mailbox = Mailbox(on_complete=lambda *_: None, on_interrupt=lambda: None)
+        self.tasks = StayingTasks(
+            job=JobName("orders"),
+            source=cast(Source, self.source),
+            sink=cast(Sink, Output()),
+            settings=CheckpointSettings(),
+            checkpoint_job=lambda: self.cluster,
+            runtime=self.clock,
+        )
+
+    def go_on(self) -> Document:
+        return self.tasks.go_on(Generation(1), BASE, self.mailbox, lambda: self.happened.append("swept"))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.tasks.leave()
+
+
+def test_what_old_tasks_left_is_swept_before_new_ones_begin(bench: Bench) -> None:
+    bench.go_on()
+    bench.go_on()
+    bench.source.grown = True
+    bench.go_on()
+    assert bench.happened == ["swept", "began", "ended", "swept", "began"]
+
+
+def test_a_failure_between_two_checkpoints_fails_the_next_one(bench: Bench) -> None:
+    bench.go_on()
+    assert bench.cluster.link is not None
+    bench.cluster.link.send({"failed": "ValueError: poison"})
+    wait_until(lambda: not bench.tasks.running, "the failure is known")
+    with pytest.raises(TaskFailedError, match="poison"):
+        bench.go_on()
+    bench.go_on()
+    assert bench.tasks.running, "new tasks have begun"
