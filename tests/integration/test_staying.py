@@ -198,7 +198,8 @@ def test_what_staying_tasks_cannot_do_is_refused_before_anything_starts(bench: B
     for options, named in (
         ({"transform": lambda df: df.where("value is not null")}, "transform_batches"),
         ({"settings": CheckpointSettings(interval="5min")}, "at most 60 s"),
-        ({"settings": CheckpointSettings(interval=None)}, "at most 60 s"),
+        ({"settings": CheckpointSettings(interval=None)}, "interval must be at most 60 s"),
+        ({"settings": CheckpointSettings(min_pause="20min")}, "min_pause must be at most 60 s"),
         ({"source": {"min_partitions": 8}}, "min_partitions"),
         ({"tasks": "stay"}, "neither 'per_checkpoint' nor 'staying'"),
     ):

@@ -17,20 +17,20 @@ from onceward.coordinator.protocol.values import CheckpointId, Document, Generat
 __all__ = ["LONGEST_INTERVAL_S", "StayingTasks", "require_short_interval"]
 
 LONGEST_INTERVAL_S = 60.0
-"""The longest interval between two checkpoints: transactions stay open for as long, and hold readers back."""
+"""The longest time between two checkpoints: transactions stay open for as long, and hold readers back."""
 _BEGIN_S = 60.0
 """Time for all tasks of a group to begin."""
 
 
 def require_short_interval(settings: CheckpointSettings) -> None:
-    """Raise ConfigurationError for an interval that would leave transactions open for too long."""
-    interval = settings.interval
-    if interval is None or as_duration(interval).total_seconds() > LONGEST_INTERVAL_S:
-        raise ConfigurationError(
-            f'tasks="staying": the checkpoint interval must be at most {LONGEST_INTERVAL_S:.0f} s, because staying '
-            "tasks write into open transactions until the next checkpoint, and readers wait for these. Nothing was "
-            'started. Set CheckpointSettings(interval=), or leave out tasks="staying".'
-        )
+    """Raise ConfigurationError for an interval or a pause that would leave transactions open for too long."""
+    for name, between in (("interval", settings.interval), ("min_pause", settings.min_pause)):
+        if between is None or as_duration(between).total_seconds() > LONGEST_INTERVAL_S:
+            raise ConfigurationError(
+                f'tasks="staying": {name} must be at most {LONGEST_INTERVAL_S:.0f} s, because staying tasks write into '
+                "open transactions until the next checkpoint, and readers wait for these. Nothing was started. Set "
+                f'CheckpointSettings({name}=), or leave out tasks="staying".'
+            )
 
 
 class StayingJob(Protocol):
