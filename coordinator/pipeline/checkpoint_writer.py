@@ -218,10 +218,10 @@ class CheckpointWriter:
             m.progress.began(checkpoint)
             self._settler.prepare(checkpoint)
             began = m.runtime.monotonic()
-            since = staying.cut(checkpoint)
+            staying.cut(checkpoint)
             kill_point(KillPoint.DRIVER_AFTER_CUT)
             self._await_tasks(checkpoint, lambda: staying.sent(checkpoint))
-            coming, plan = staying.coming(checkpoint)
+            coming, plan, since = staying.coming(checkpoint)
             if plan.records == 0 and not any(vote.body for vote in coming):  # a transform may make rows of nothing
                 self._await_votes(staying, checkpoint, coming)
                 return self._nothing(base, positions, plan.positions, finished=plan.finished)

@@ -22,6 +22,8 @@ class Timed(Generic[T]):
         self.seconds = 0.0
         self.ended: float | None = None
         """When the iterator ended, on the clock of ``time.perf_counter``."""
+        self.first: float | None = None
+        """When it gave its first item."""
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -29,12 +31,15 @@ class Timed(Generic[T]):
     def __next__(self) -> T:
         began = time.perf_counter()
         try:
-            return next(self._given)
+            item = next(self._given)
         except StopIteration:
             self.ended = time.perf_counter()
             raise
         finally:
             self.seconds += time.perf_counter() - began
+        if self.first is None:
+            self.first = time.perf_counter()
+        return item
 
 
 class Stopwatch:

@@ -125,8 +125,11 @@ def withdraw(state: JobState, now: float) -> Step:
     pending = state.pending
     if pending is None or not state.all_answered or pending.good_until is None or now < pending.good_until:
         return state, ()
-    waited = now - pending.started
-    return abort(state, now, AbortReason.TOO_OLD, f"{waited:.0f} s after its trigger its base was not settled")
+    completed = state.durable.completed
+    why = "they were too old when it was acknowledged"
+    if completed is not None and not completed.settled:
+        why = f"{now - pending.started:.0f} s after its trigger its base was not settled"
+    return abort(state, now, AbortReason.TOO_OLD, why)
 
 
 def decide(state: JobState, now: float) -> Step:

@@ -111,7 +111,9 @@ class StayingTask:
         reached = cache(follower.reached)  # asked once, when the batches have ended
 
         def report(vote: Vote) -> Message:
-            return {"vote": vote.to_json(), "checkpoint": task.checkpoint, "reached": reached()}
+            """``open``: seconds by which the transaction is older than the cut, at most."""
+            age = 0.0 if made.first is None else max(0.0, self._cut_at - made.first)
+            return {"vote": vote.to_json(), "checkpoint": task.checkpoint, "reached": reached(), "open": age}
 
         def sent(vote: Vote) -> None:
             """Let the driver prove the transaction while the brokers confirm its records."""

@@ -38,6 +38,8 @@ class Report:
     vote: str
     """The JSON of its :class:`Vote`."""
     reached: JsonObject
+    open: float
+    """Seconds by which its transaction is older than the order to cut, at most."""
     at: float
     """When it came, in monotonic seconds."""
 
@@ -275,7 +277,12 @@ class TaskGroup:
             elif "passed" in message:
                 seat.passed = True
             elif "vote" in message:
-                report = Report(vote=str(message["vote"]), reached=message["reached"], at=time.monotonic())
+                report = Report(
+                    vote=str(message["vote"]),
+                    reached=message["reached"],
+                    open=float(message["open"]),
+                    at=time.monotonic(),
+                )
                 checkpoint = int(message["checkpoint"])
                 if message.get("sent"):
                     seat.sent[checkpoint] = report

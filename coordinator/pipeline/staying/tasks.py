@@ -84,8 +84,8 @@ class StayingTasks:
         """Where the group stood when its last checkpoint was cut, or when it began."""
         self._assigned: Document | None = None
         """The same, with partitions and ends that were found since."""
-        self._open_since = 0.0
-        """No transaction of the next checkpoint is older, on the runtime's monotonic clock."""
+        self._cut_at = 0.0
+        """When the last cut was ordered, on the runtime's monotonic clock."""
         self.finished = False
         """Nothing is left to read."""
 
@@ -134,12 +134,11 @@ class StayingTasks:
         """Return whether a cut would at least move the positions: past input without records, such as markers."""
         return self._group is not None and self._group.passed
 
-    def cut(self, checkpoint: CheckpointId) -> float:
-        """Order all tasks to cut. Return since when the transactions that they end may be open."""
+    def cut(self, checkpoint: CheckpointId) -> None:
+        """Order all tasks to cut."""
         assert self._group is not None, "started before"
-        since, self._open_since = self._open_since, self._runtime.monotonic()
+        self._cut_at = self._runtime.monotonic()
         self._group.cut(checkpoint, self._sink.writer_options(), self._source.allowances())
-        return since
 
     def sent(self, checkpoint: CheckpointId) -> bool:
         """Return whether all tasks have sent their records to the brokers, or one never will."""
@@ -149,15 +148,16 @@ class StayingTasks:
         """Return whether all tasks have voted, or one never will."""
         return self._group is None or self._group.broken or self._group.reports(checkpoint) is not None
 
-    def coming(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan]:
-        """Once all have sent their records: return the votes to come, and what they have read as a plan. Raises what
-        broke the group."""
+    def coming(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan, float]:
+        """Once all have sent their records: return the votes to come, what they have read as a plan, and since when
+        their transactions are open, at most, on the runtime's monotonic clock. Raises what broke the group."""
         assert self._assigned is not None
         votes, reports = self._votes_in(lambda group: group.sent(checkpoint))
         plan = self._source.reached(self._assigned, [report.reached for report in reports])
         self._base = self._assigned = plan.positions
         self.finished = plan.finished
-        return votes, plan
+        # a task counts from when it has heard of the cut, so not from before it was ordered
+        return votes, plan, self._cut_at - max(report.open for report in reports)
 
     def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], float]:
         """Return the votes, and when the last one came, in monotonic seconds. Raises what broke the group."""
@@ -202,7 +202,6 @@ class StayingTasks:
         follow, write = self._source.follow(), self._sink.stay()
         bind, host = job.reach()
         self._slots = len(splits)
-        self._open_since = self._runtime.monotonic()
         self._group = group = TaskGroup(
             self._slots,
             context,

@@ -69,7 +69,7 @@ def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda:
 def votes(link: Link, checkpoint: int) -> None:
     order = link.receive()
     assert order["cut"] == checkpoint
-    link.send({"vote": f"vote-{checkpoint}", "checkpoint": checkpoint, "reached": {"ranges": []}})
+    link.send({"vote": f"vote-{checkpoint}", "checkpoint": checkpoint, "reached": {"ranges": []}, "open": 0.0})
 
 
 def ends(cluster: Cluster) -> None:
@@ -105,13 +105,13 @@ def test_votes_to_come_are_there_when_every_slot_has_sent_its_records(cluster: C
     wait_until(lambda: group.ready, "both tasks have begun")
     group.cut(7, {})
     assert first.receive()["cut"] == 7
-    first.send({"sent": True, "vote": "coming", "checkpoint": 7, "reached": {}})
+    first.send({"sent": True, "vote": "coming", "checkpoint": 7, "reached": {}, "open": 0.0})
     wait_until(lambda: not group.broken and group.sent(7) is None, "one slot is not enough")
     votes(second, 7)
     wait_until(lambda: group.sent(7), "both have sent")
     assert [report.vote for report in group.sent(7) or ()] == ["coming", "vote-7"]
     assert group.reports(7) is None, "the brokers have not confirmed the records of the first slot"
-    first.send({"vote": "vote-7", "checkpoint": 7, "reached": {}})
+    first.send({"vote": "vote-7", "checkpoint": 7, "reached": {}, "open": 0.0})
     wait_until(lambda: group.reports(7), "both have voted")
 
 

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from onceward.coordinator.pipeline.staying.executor import StayingTask
 from onceward.coordinator.pipeline.staying.link import Link
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
 from onceward.coordinator.protocol.values import Generation, JobName, ParticipantName
+from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_staying_link import linked
 
 _QUIET_S = 0.2
@@ -112,6 +114,29 @@ def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_conf
         assert "sent" not in voted
         assert coming["reached"] == voted["reached"] == {"ranges": [2], "lags": []}
         assert replace(Vote.from_json(voted["vote"]), steps={}) == Vote.from_json(coming["vote"])
+        driver.send({"end": True})
+        assert driver.receive() == {"ended": True}
+        running.join()
+
+
+def test_a_task_reports_since_when_its_transaction_is_open() -> None:
+    given, output = Input(), Output()
+    with linked() as (driver, link):
+        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+        running = threading.Thread(target=stay.run)
+        running.start()
+        driver.receive()
+        driver.send({"task": TASK.to_json(), "pace": {}})
+        driver.receive()
+        given.add("a")
+        output.wrote.acquire()
+        wrote = time.perf_counter()
+        wait_until(lambda: time.perf_counter() > wrote + _QUIET_S, "the transaction is open for a while")
+        driver.send({"cut": 1, "options": {}, "at": 0.0})
+        assert driver.receive()["open"] >= _QUIET_S
+        driver.send({"flushed": 1})
+        driver.send({"cut": 2, "options": {}, "at": 0.0})
+        assert driver.receive()["open"] == 0.0, "nothing was written"
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}
         running.join()

@@ -16,7 +16,7 @@ from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, Task
 from onceward.coordinator.pipeline.staying.tasks import StayingTasks
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import Document, Generation, JobName
+from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName
 from tests.support.documents import document
 from tests.support.waiting import wait_until
 
@@ -141,3 +141,15 @@ def test_a_failure_between_two_checkpoints_fails_the_next_one(bench: Bench) -> N
         bench.go_on()
     bench.go_on()
     assert bench.tasks.running, "new tasks have begun"
+
+
+def test_a_transaction_is_as_old_as_its_first_rows(bench: Bench) -> None:
+    """However long the tasks were idle."""
+    bench.go_on()
+    bench.clock.now += 3600
+    bench.cluster.open = 0.25
+    bench.tasks.cut(CheckpointId(7))
+    bench.clock.now += 5
+    wait_until(lambda: bench.tasks.sent(CheckpointId(7)), "the task has voted")
+    _, _, since = bench.tasks.coming(CheckpointId(7))
+    assert since == 4600 - 0.25
