@@ -1,15 +1,18 @@
 """Kafka 4.3 ends a transaction without markers in partitions that have no leader: no broker ever ends these parts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.protocol.values import Committable, Outcome
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.identifiers import claim_name
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -17,14 +20,18 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
 AWAY = 3
-"""The broker that is killed. It alone has the output."""
+"""The broker that is killed. It alone has the output, and some of the groups."""
 DECIDED = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 """Older brokers wait for the leader, and write the marker when it is back."""
+ABORTED = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalKafka]:
-    with LocalKafka(3, heap="256m", progress=fetch_progress("the broker's")) as kafka:
+    one_copy = {"offsets.topic.replication.factor": "1"}
+    with LocalKafka(
+        3, properties=one_copy, transaction_timeout_scan_ms=200, heap="256m", progress=fetch_progress("the broker's")
+    ) as kafka:
         yield kafka
 
 
@@ -81,3 +88,25 @@ def test_a_commit_that_kafka_confirms_and_never_finishes_is_settled_once_readers
     (settlement,) = sink.committer().commit(sink.author, [committable])
     assert settlement.outcome is Outcome.COMMITTED
     assert sorted(map(str, topics.values(out))) == ["b'0'", "b'1'"]
+
+
+def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
+    brokers: LocalKafka, sink: SinkJob, topics: Topics, out: str
+) -> None:
+    """A driver dies with its next claim staged, which times out while the claim's group has no coordinator."""
+    candidates = [claim_name(f"{sink.job}-{n}") for n in range(40)]
+    places = sink.control.locate(CoordinatorKind.GROUP, candidates)
+    name = next(name for name in candidates if places[name].node == AWAY)
+    job = JobName(name.removesuffix(".claim"))
+    ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
+    with SinkJob(brokers.bootstrap_servers, job, topic=out) as first:
+        first.sink.take_claim(ours, None)
+        first.wait_for_claim(ours)
+        first.sink.prepare_claim(replace(ours, completed=CheckpointId(2)))
+        lose_the_leader(brokers, topics, out)
+        wait_until(lambda: first.transactions.describe([name])[name].state in ABORTED, "it has timed out")
+    bring_it_back(brokers, topics, out)
+    taken = replace(ours, generation=Generation(2), holder="b")
+    with SinkJob(brokers.bootstrap_servers, job, topic=out, generation=2) as second:
+        second.sink.take_claim(taken, ours)
+        second.wait_for_claim(taken)

@@ -26,17 +26,21 @@ from kafka.protocol.producer import (
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
+from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, Hanging, finish
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from onceward.sinks.kafka.control.transactions import Code, end_txn_version
+from onceward.sinks.kafka.control.transactions import Code, State, Transactions, end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
 __all__ = ["ClaimHolder", "read_claim"]
+
+_log = logger("onceward.kafka")
 
 _T = TypeVar("_T")
 
@@ -55,6 +59,7 @@ _REFUSED = frozenset(
     }
 )
 """Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
+_OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 """Error codes after which a request may still be carried out."""
 
@@ -99,6 +104,10 @@ class ClaimHolder:
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
+        self._unended_since: float | None = None
+        """Since when a claim is hidden although the brokers report its transaction as ended."""
+        self._abandoned = False
+        """Whether a transaction that was open under the id was fenced by this process."""
 
     def take(self, claim: Claim, seen: Collection[Claim]) -> None:
         """Replace one of ``seen`` by ``claim``, or write it where no claim exists.
@@ -166,6 +175,8 @@ class ClaimHolder:
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
         # Read first, without fencing: fencing would end a transaction of the rightful holder.
         for fenced in (False, True) if look else (True,):
+            if fenced and not look and (code := self._end_what_hangs()) != ErrorCode.NONE:
+                return code
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
             offset = _offset(self._control, self._name, stable=True)
@@ -189,6 +200,48 @@ class ClaimHolder:
         found = _parse(self._job, offset) if offset.code == ErrorCode.NONE else None
         if found is not None and found.store_id == claim.store_id and found.generation > claim.generation:
             raise _taken_over(self._job, claim, found)
+
+    def _end_what_hangs(self) -> Code:
+        """End a claim whose marker the brokers have skipped (docs/protocol.md#skipped-markers) as they had decided,
+        before a fence makes them forget that. Returns NONE if none hangs. Raises HaltedError if the outcome is not
+        known any more."""
+        view = Transactions(self._control).describe([self._name])[self._name]
+        if view.code != ErrorCode.NONE or view.state not in _OVER:
+            self._abandoned = self._abandoned or view.state is State.ONGOING
+            self._unended_since = None
+            return ErrorCode.NONE
+        if _offset(self._control, self._name, stable=True).code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            self._unended_since = None
+            return ErrorCode.NONE
+        now = self._clock.monotonic()
+        self._unended_since = now if self._unended_since is None else self._unended_since
+        if now - self._unended_since < LOOK_INTERVAL_S:
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        if view.state is State.EMPTY and not self._abandoned:
+            raise HaltedError(
+                f"The claim on job {self._job} cannot be read: the brokers ended its last transaction without a "
+                "marker, and do not know any more whether it was committed. No record was read or written. If this "
+                "store is the newest one of the job, discard that claim: kafka-transactions.sh find-hanging names the "
+                "partition of __consumer_offsets, kafka-transactions.sh abort ends the transaction there. Then start "
+                "the job again."
+            )
+        commit = view.state is State.COMPLETE_COMMIT
+        one = Hanging(
+            id=self._name,
+            producer_id=view.producer_id,
+            group=self._name,
+            timeout_ms=_TIMEOUT_MS,
+        )
+        code = finish(self._control, one, view, commit=commit)
+        if code == ErrorCode.NONE:
+            self._unended_since = None
+            _log.warning(
+                "the claim on job %s was %s without a marker, so it could not be read: the brokers had skipped it, as "
+                "they do without a leader. It is written now.",
+                self._job,
+                "committed" if commit else "aborted",
+            )
+        return code
 
     def _fence(self) -> Code:
         """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""

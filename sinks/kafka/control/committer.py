@@ -19,10 +19,11 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.forgetting import forget_job
+from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
 from onceward.sinks.kafka.control.recent import RecentPreCommits
-from onceward.sinks.kafka.control.settling import LOOK_INTERVAL_S, Settling, judgements
+from onceward.sinks.kafka.control.settling import Settling, judgements
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ControlPlaneError
 

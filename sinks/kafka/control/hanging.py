@@ -37,10 +37,14 @@ from onceward.sinks.kafka.control.transactions import (
 )
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Hanging", "finish", "hangs", "is_over", "unfinishable"]
+__all__ = ["LOOK_INTERVAL_S", "Hanging", "finish", "hangs", "is_over", "unfinishable"]
+
+LOOK_INTERVAL_S = 2.1
+"""Time between two looks: a stale coordinator or leader gives wrong negative answers for some seconds (KAFKA-21181)."""
 
 _LAST_EPOCH = 32_766
-"""InitProducerId gives an id whose epoch has reached this another producer id, whose markers end nothing."""
+"""InitProducerId gives an id whose epoch has reached this another producer id, whose markers end nothing. A transaction
+may begin at this epoch, too."""
 _OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
 
 
@@ -50,8 +54,6 @@ class Hanging:
 
     id: str
     producer_id: int
-    epoch: int
-    """Of its records."""
     places: Collection[PartitionId] = ()
     """The output partitions to mark."""
     group: str | None = None
@@ -79,8 +81,6 @@ def unfinishable(one: Hanging, view: TransactionView) -> str | None:
         return "the brokers have forgotten its transactional id"
     if view.code == ErrorCode.NONE and view.producer_id != one.producer_id:
         return f"its transactional id has another producer id now ({view.producer_id})"
-    if view.code == ErrorCode.NONE and view.epoch >= _LAST_EPOCH and view.state is not State.ONGOING:
-        return "its producer has used its last epoch"
     return None
 
 
@@ -98,13 +98,13 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
         return control.send_located(kind, {one.id: request}, located=located)[one.id]
 
     epoch = view.epoch
-    if view.state is not State.ONGOING:
+    if view.state is not State.ONGOING and epoch < _LAST_EPOCH:
         started: InitProducerIdResponse | NoAnswer = send(
             InitProducerIdRequest(
                 transactional_id=one.id,
                 transaction_timeout_ms=one.timeout_ms,
-                producer_id=-1,
-                producer_epoch=-1,
+                producer_id=view.producer_id,  # refused if the id has moved on since it was described
+                producer_epoch=view.epoch,
                 max_version=5,
             )
         )

@@ -18,7 +18,7 @@ from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
-from onceward.sinks.kafka.control.hanging import Hanging, finish, hangs, is_over, unfinishable
+from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, Hanging, finish, hangs, is_over, unfinishable
 from onceward.sinks.kafka.control.markers import LogEnding, read_endings
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
@@ -38,10 +38,7 @@ from onceward.sinks.kafka.control.receipts import read_receipts
 from onceward.sinks.kafka.control.recent import RecentAnswers
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
-__all__ = ["LOOK_INTERVAL_S", "Settling", "judgements"]
-
-LOOK_INTERVAL_S = 2.1
-"""Time between two looks: a stale coordinator gives wrong negative answers for some seconds."""
+__all__ = ["Settling", "judgements"]
 
 _MARKERS_S = 1.0
 """Markers take milliseconds. If one takes longer, the coordinator is asked whether it still writes it."""
@@ -305,7 +302,6 @@ class Settling:
             hanging = Hanging(
                 id=transaction.id,
                 producer_id=transaction.producer_id,
-                epoch=transaction.epoch,
                 places=found.open,
                 group=transaction.id,
                 timeout_ms=max(1, int(known.handle.timeout.total_seconds() * 1000)) if known.handle.timeout else 60_000,

@@ -430,3 +430,58 @@ def test_a_driver_that_leaves_while_its_renewal_is_unanswered_has_claimed_nothin
     assert not ours.renew(through(2), lambda: next(looks, True))
     bench.transport.cut = lambda _call: False
     assert claim_at(bench) == OURS
+
+
+# -- claims that the brokers end without a marker
+
+
+def skipping(bench: Bench) -> set[str]:
+    """Skip the markers of these transactional ids from now on."""
+    names: set[str] = set()
+    settings = replace(bench.cluster.settings, skips_marker=lambda name, _place: name in names)
+    bench.cluster._state.settings = settings
+    return names
+
+
+@pytest.mark.parametrize("decided", ["committed", "aborted", "timed out"])
+def test_a_claim_that_ended_without_its_marker_is_ended_as_decided_and_taken_over(bench: Bench, decided: str) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    if decided == "committed":
+        assert ours.renew(through(2))
+    else:
+        ours.prepare(through(2))
+        if decided == "timed out":
+            bench.wait(30)
+        else:
+            bench.code_of_init("job.claim")
+    bench.wait(1)
+    skipped.clear()
+    last = through(2) if decided == "committed" else OURS
+    successor = replace(OURS, generation=Generation(2), completed=last.completed, holder="b")
+    if decided == "committed":
+        with pytest.raises(ClaimChangedError):
+            holder(bench).take(successor, (OURS,))
+    holder(bench).take(successor, (last,))
+    assert claim_at(bench) == successor
+
+
+def test_a_claim_that_is_hidden_and_whose_outcome_is_forgotten_is_left_to_a_person(bench: Bench) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    bench.init("job.claim")
+    with pytest.raises(HaltedError, match=r"without a marker.*kafka-transactions\.sh find-hanging"):
+        holder(bench).take(replace(OURS, generation=Generation(2)), (OURS,))
+
+
+def test_a_live_holder_ends_its_hidden_claim_by_the_next_one(bench: Bench) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    assert ours.renew(through(3))
+    assert claim_at(bench) == through(3)

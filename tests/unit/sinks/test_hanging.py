@@ -221,13 +221,11 @@ def test_an_id_that_has_another_producer_id_by_now_is_in_doubt_and_named_with_th
     assert brokers.sent(AddPartitionsToTxnRequest) == 0
 
 
-def test_a_producer_that_has_used_its_last_epoch_is_in_doubt_before_anything_is_changed() -> None:
-    brokers = Brokers(0, epoch=LAST_EPOCH - 1)
+@pytest.mark.parametrize(("version", "hanging"), [(0, LAST_EPOCH), (0, LAST_EPOCH - 1), (2, LAST_EPOCH - 1)])
+def test_a_producer_at_its_last_epoch_finishes_without_another_one(version: int, hanging: int) -> None:
+    brokers = Brokers(version, epoch=hanging - 1)
     ids = brokers.written()
-    assert ids[2] == LAST_EPOCH
+    assert ids[2] == hanging
     brokers.end_without(ids, OUT, OTHER)
-    before = brokers.sent(InitProducerIdRequest)
-    settlement = brokers.committed(ids)
-    assert settlement.outcome is Outcome.IN_DOUBT
-    assert "its last epoch" in settlement.evidence
-    assert brokers.sent(InitProducerIdRequest) == before
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
