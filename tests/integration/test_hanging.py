@@ -61,7 +61,8 @@ def prepared(sink: SinkJob) -> Committable:
 
 
 def leaders(topics: Topics, out: str) -> set[int]:
-    return {one.leader for one in topics.admin.list_topics(out, timeout=30).topics[out].partitions.values()}
+    found = topics.admin.list_topics(out, timeout=30).topics.get(out)
+    return {one.leader for one in found.partitions.values()} if found is not None else set()
 
 
 def lose_the_leader(brokers: LocalKafka, topics: Topics, out: str) -> None:
@@ -102,7 +103,12 @@ def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
     with SinkJob(brokers.bootstrap_servers, job, topic=out) as first:
         first.sink.take_claim(ours, None)
         first.wait_for_claim(ours)
-        first.sink.prepare_claim(replace(ours, completed=CheckpointId(2)))
+
+        def staged() -> bool:
+            first.sink.prepare_claim(replace(ours, completed=CheckpointId(2)))
+            return first.transactions.describe([name])[name].state is State.ONGOING
+
+        wait_until(staged, "the next claim is staged")
         lose_the_leader(brokers, topics, out)
         wait_until(lambda: first.transactions.describe([name])[name].state in ABORTED, "it has timed out")
     bring_it_back(brokers, topics, out)
@@ -110,3 +116,20 @@ def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
     with SinkJob(brokers.bootstrap_servers, job, topic=out, generation=2) as second:
         second.sink.take_claim(taken, ours)
         second.wait_for_claim(taken)
+
+
+def test_a_timed_out_transaction_that_kafka_never_finishes_holds_readers_back_only_until_the_next_sweep(
+    brokers: LocalKafka, topics: Topics, out: str, job: str
+) -> None:
+    """A driver dies while it writes, and its transaction times out while the output has no leader."""
+    with SinkJob(brokers.bootstrap_servers, job, topic=out) as first:
+        name, producer = first.open_transaction(out, timeout_ms=1_000)
+        lose_the_leader(brokers, topics, out)
+        wait_until(lambda: first.transactions.describe([name])[name].state in ABORTED, "it has timed out")
+        del producer
+    bring_it_back(brokers, topics, out)
+    topics.fill(out, [b"later"], partition=0)
+    topics.fill(out, [b"later"], partition=1)
+    with SinkJob(brokers.bootstrap_servers, job, topic=out, generation=2) as second:
+        second.sink.committer().sweep(JobName(job))
+    wait_until(lambda: topics.values(out) == [b"later", b"later"], "readers get past it")

@@ -19,7 +19,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.forgetting import forget_job
-from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S
+from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, finish_abandoned
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
 from onceward.sinks.kafka.control.recent import RecentPreCommits
@@ -47,14 +47,17 @@ class KafkaCommitter(Committer):
         clock: Clock | None = None,
         generation: Callable[[], int | None] = lambda: None,
         recent: RecentPreCommits | None = None,
+        topics: Collection[str] = (),
     ) -> None:
         """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
         `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
-        `recent`: what this process asked in its last pre-commits.
+        `recent`: what this process asked in its last pre-commits. `topics`: where a sweep looks for transactions that
+        the brokers have ended without all markers.
         """
         self._generation = generation
         self._recent = recent or RecentPreCommits()
+        self._topics = topics
         self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
         self._controls = [*controls, *self._owned]
         self._clock = clock or Clock()
@@ -187,7 +190,9 @@ class KafkaCommitter(Committer):
             left = [str(identifier) for identifier in found if str(identifier) not in kept]
             fence_ids(control, left, self._clock)
             swept += left
-        return sorted(swept)
+            if self._topics and generation is not None:
+                swept += finish_abandoned(control, job, self._topics, kept, generation, self._clock)
+        return sorted(set(swept))
 
     def claims(self, job: JobName) -> Sequence[Claim]:
         """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable claim."""

@@ -25,8 +25,11 @@ from kafka.protocol.producer import (
 )
 
 from onceward.connections.codes import ErrorCode
+from onceward.coordinator.printable import logger
+from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer, Request
 from onceward.sinks.kafka.control.logs import PartitionId
+from onceward.sinks.kafka.control.parts import open_parts
 from onceward.sinks.kafka.control.transactions import (
     Code,
     State,
@@ -37,7 +40,9 @@ from onceward.sinks.kafka.control.transactions import (
 )
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["LOOK_INTERVAL_S", "Hanging", "finish", "hangs", "is_over", "unfinishable"]
+__all__ = ["LOOK_INTERVAL_S", "Hanging", "finish", "finish_abandoned", "hangs", "is_over", "unfinishable"]
+
+_log = logger("onceward.kafka")
 
 LOOK_INTERVAL_S = 2.1
 """Time between two looks: a stale coordinator or leader gives wrong negative answers for some seconds (KAFKA-21181)."""
@@ -143,6 +148,58 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
             return code
     ended = Transaction(id=one.id, producer_id=one.producer_id, epoch=epoch, version=version)
     return Transactions(control).end([ended], commit=commit, located=located)[one.id]
+
+
+def finish_abandoned(
+    control: ControlPlane, job: str, topics: Collection[str], keep: Collection[str], newest: int, clock: Clock
+) -> list[str]:
+    """End what hangs in ``topics`` of ids that have no committable to settle: of transactions that were aborted, or
+    timed out. ``keep``: ids that are settled elsewhere; ``newest``: the generation of this process, which touches none
+    of a later one. Returns the ids that were ended. Raises ControlPlaneError.
+
+    One whose commit the coordinator still reports is committed. One of which it reports only a later epoch was fenced:
+    an id of a committed checkpoint is used again only when all its markers are there.
+    """
+    found = _abandoned(control, job, topics, keep, newest)
+    if not found:
+        return []
+    clock.wait(LOOK_INTERVAL_S)
+    ended: list[str] = []
+    for name, (one, _) in found.items():
+        now = _abandoned(control, job, topics, keep, newest).get(name)
+        if now is None or now[0] != one:
+            continue
+        commit = now[1].state is State.COMPLETE_COMMIT
+        if finish(control, one, now[1], commit=commit) == ErrorCode.NONE:
+            ended.append(name)
+            _log.warning(
+                "%s had been %s without a marker in %s, so no reader got past it: the brokers had skipped it, as they "
+                "do without a leader. It is written now.",
+                name,
+                "committed" if commit else "aborted",
+                ", ".join(f"{topic}-{number}" for topic, number in sorted(one.places)),
+            )
+    return ended
+
+
+def _abandoned(
+    control: ControlPlane, job: str, topics: Collection[str], keep: Collection[str], newest: int
+) -> dict[str, tuple[Hanging, TransactionView]]:
+    """Return what seems to hang, by id: the coordinator is asked first, because its markers precede its report."""
+    open_ = open_parts(control, topics)
+    if not open_:
+        return {}
+    transactions = Transactions(control)
+    ((ids, _),) = control.run(transactions.listing_open_ids(job, states=_OVER, producers=open_.keys()))
+    names = [str(one) for one in ids if one.generation <= newest and str(one) not in keep]
+    views = transactions.describe(names)
+    open_ = open_parts(control, topics) if names else {}
+    found: dict[str, tuple[Hanging, TransactionView]] = {}
+    for name, view in views.items():
+        parts = open_.get(view.producer_id, {})
+        if view.code == ErrorCode.NONE and view.state in _OVER and parts:
+            found[name] = Hanging(id=name, producer_id=view.producer_id, places=frozenset(parts), group=name), view
+    return found
 
 
 def hangs(control: ControlPlane, evidence: str, places: Mapping[PartitionId, int], why: str) -> str:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
+from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Parts", "reading_parts"]
+__all__ = ["Parts", "open_parts", "reading_parts"]
 
 _REFUSED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
@@ -62,22 +62,35 @@ def reading_parts(
             topics = yield from describing_topics(control, {name for handle in handles for name in handle.topics})
         except ControlPlaneError:
             return {handle.slot: Parts(unknown=True) for handle in handles}
-    held = yield from _held(topics, handles)
+    places = [
+        (name, number) for one in handles for name, written in one.topics.items() for number in written.partitions
+    ]
+    held = yield from _held(topics, places, {handle.transaction.producer_id for handle in handles})
     return {handle.slot: _parts(handle, topics, held) for handle in handles}
 
 
+def open_parts(control: ControlPlane, topics: Collection[str]) -> dict[int, dict[PartitionId, tuple[int, int]]]:
+    """Return every open part in ``topics``: producer id -> partition -> (epoch, first offset). Leaves out partitions
+    whose leader does not answer or may not be asked. Raises ControlPlaneError."""
+    facts = topic_facts(control, topics)
+    places = [(name, number) for name, topic in facts.items() for number in topic.leaders]
+    found: dict[int, dict[PartitionId, tuple[int, int]]] = {}
+    for place, held in control.run(_held(facts, places, None))[0].items():
+        for (producer, epoch), part in (held or {}).items():
+            found.setdefault(producer, {})[place] = (epoch, part.first_offset)
+    return found
+
+
 def _held(
-    topics: Mapping[str, TopicFacts], handles: Collection[KafkaCommittable]
+    topics: Mapping[str, TopicFacts], places: Collection[PartitionId], producers: Collection[int] | None
 ) -> Waves[dict[PartitionId, _Held | None]]:
-    """Return what each partition holds; None if describing is not allowed, no entry if the leader did not answer."""
-    producers = {handle.transaction.producer_id for handle in handles}
+    """Return what each partition holds of ``producers``, None = of all; None if describing is not allowed, no entry if
+    the leader did not answer."""
     asked: dict[int, dict[str, set[int]]] = {}
-    for handle in handles:
-        for name, written in handle.topics.items():
-            for number in written.partitions:
-                leader = topics[name].leaders.get(number, -1) if name in topics else -1
-                if leader >= 0:
-                    asked.setdefault(leader, {}).setdefault(name, set()).add(number)
+    for name, number in places:
+        leader = topics[name].leaders.get(number, -1) if name in topics else -1
+        if leader >= 0:
+            asked.setdefault(leader, {}).setdefault(name, set()).add(number)
     topic = DescribeProducersRequest.TopicRequest
     answers: list[DescribeProducersResponse | NoAnswer] = yield [
         (
@@ -105,7 +118,7 @@ def _held(
                             records=int(one.last_sequence) + 1, first_offset=int(one.current_txn_start_offset)
                         )
                         for one in partition.active_producers
-                        if one.current_txn_start_offset >= 0 and one.producer_id in producers
+                        if one.current_txn_start_offset >= 0 and (producers is None or one.producer_id in producers)
                     }
     return held
 

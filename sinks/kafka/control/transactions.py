@@ -212,14 +212,19 @@ class Transactions:
             return [], [located[probe].code]
         return found, failed
 
-    def listing_open_ids(self, job: str, *, states: Collection[State] = (State.ONGOING,)) -> Waves[Listed]:
-        """See :meth:`open_ids`; does not look for a missing right."""
+    def listing_open_ids(
+        self, job: str, *, states: Collection[State] = (State.ONGOING,), producers: Collection[int] = ()
+    ) -> Waves[Listed]:
+        """See :meth:`open_ids`; does not look for a missing right. ``producers``: only ids with these producer ids."""
         control = self._control
         try:
             pattern = job_pattern(job) if self._lists_by_pattern() else None
             filters = [state.value for state in states]
             request = partial(
-                ListTransactionsRequest, state_filters=filters, producer_id_filters=[], transactional_id_pattern=pattern
+                ListTransactionsRequest,
+                state_filters=filters,
+                producer_id_filters=sorted(producers),
+                transactional_id_pattern=pattern,
             )
             expected = control.last_coordinators
             leaders: MetadataResponse | NoAnswer

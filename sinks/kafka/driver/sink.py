@@ -293,6 +293,7 @@ class KafkaSink(Sink):
             clock=self._clock,
             generation=lambda: self._generation,
             recent=self._recent,
+            topics=self.topics,
         )
 
     def read_claim(self) -> Claim | None:

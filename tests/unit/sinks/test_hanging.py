@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.connections.codes import ErrorCode
+from onceward.coordinator.protocol.values import JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -71,11 +72,23 @@ class Brokers(Bench):
             timeout=timedelta(minutes=1),
         )
 
+    @property
+    def clock(self) -> Clock:
+        return Clock(monotonic=self.transport.now, wait=self.wait)
+
+    def swept(self, *keep: Ids, generation: int = 1) -> list[str]:
+        made = KafkaCommitter(controls=[self.control], clock=self.clock, generation=lambda: generation, topics=["out"])
+        return list(made.sweep(JobName("orders"), keep=[self.handle(ids).to_committable() for ids in keep]))
+
     def committed(self, ids: Ids) -> Settlement:
-        clock = Clock(monotonic=self.transport.now, wait=self.wait)
-        made = KafkaCommitter(controls=[self.control], clock=clock)
+        made = KafkaCommitter(controls=[self.control], clock=self.clock)
         (settlement,) = made.commit(author(), [self.handle(ids).to_committable()])
         return settlement
+
+    def held_back(self) -> bool:
+        """Whether a reader of committed records stops before the end."""
+        logs = [self.cluster.log(place) for place in BOTH]
+        return any(log.last_stable_offset < log.high_watermark for log in logs)
 
     @property
     def read(self) -> tuple[list[bytes | None], list[bytes | None]]:
@@ -177,9 +190,7 @@ def test_a_timed_out_transaction_whose_abort_reached_some_partitions_is_lost_and
     brokers.skipped, brokers.skips_receipts = frozenset(), False
     assert brokers.committed(ids).outcome is Outcome.LOST
     assert brokers.read == ([], [])
-    for place in BOTH:
-        log = brokers.cluster.log(place)
-        assert log.last_stable_offset == log.high_watermark
+    assert not brokers.held_back()
 
 
 @pytest.mark.parametrize("request_type", [InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest])
@@ -197,8 +208,7 @@ def test_a_process_that_dies_while_it_writes_markers_leaves_them_to_the_next_one
         return bool(dead) and (call is not dead[0] or not arrives)
 
     brokers.transport.cut = dies
-    clock = Clock(monotonic=brokers.transport.now, wait=brokers.wait)
-    first = KafkaCommitter(controls=[brokers.control], clock=clock)
+    first = KafkaCommitter(controls=[brokers.control], clock=brokers.clock)
     assert first.commit(author(), [brokers.handle(ids).to_committable()], give_up=lambda: bool(dead)) == []
     brokers.transport.cut = lambda _call: False
     assert brokers.committed(ids).outcome is Outcome.COMMITTED
@@ -228,4 +238,67 @@ def test_a_producer_at_its_last_epoch_finishes_without_another_one(version: int,
     assert ids[2] == hanging
     brokers.end_without(ids, OUT, OTHER)
     assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+# -- transactions that no checkpoint will settle
+
+
+@pytest.mark.parametrize("ended", ["timed out", "aborted", "fenced"])
+def test_an_abort_without_markers_is_finished_by_the_next_sweep(brokers: Brokers, ended: str) -> None:
+    ids = brokers.written(timeout_ms=1_000)
+    brokers.skipped, brokers.skips_receipts = BOTH, True
+    if ended == "timed out":
+        brokers.wait(5)
+    elif ended == "aborted":
+        assert brokers.end(ids, commit=False, version=brokers.end_version) == 0
+    else:
+        assert brokers.code_of_init(NAME) == ErrorCode.CONCURRENT_TRANSACTIONS
+    brokers.wait(1)
+    brokers.skipped, brokers.skips_receipts = frozenset(), False
+    if ended == "fenced":
+        brokers.init(NAME)
+    assert brokers.held_back()
+    assert brokers.swept() == [NAME]
+    brokers.wait(1)
+    assert not brokers.held_back()
+    assert brokers.read == ([], [])
+    assert brokers.receipt_of(NAME).state is ReceiptState.ABSENT
+    assert brokers.swept() == []
+
+
+def test_a_sweep_that_fences_finishes_what_the_brokers_skip_then(brokers: Brokers) -> None:
+    brokers.written()
+    brokers.skipped = BOTH
+
+    def until_the_fence_is_done(call: Call) -> bool:
+        if isinstance(call.request, AddPartitionsToTxnRequest):
+            brokers.skipped = frozenset()
+        return False
+
+    brokers.transport.cut = until_the_fence_is_done
+    assert brokers.swept() == [NAME]
+    brokers.wait(1)
+    assert not brokers.held_back()
+
+
+def test_a_sweep_leaves_alone_what_is_to_be_settled_what_is_newer_and_what_is_another_jobs(brokers: Brokers) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, OUT, OTHER)
+    for swept in (brokers.swept(ids), brokers.swept(generation=0)):
+        assert swept == []
+    other = brokers.init("orders-2.sink.1.0123abcd.0")
+    brokers.enlist(other, OUT)
+    assert brokers.produce(other) == 0
+    brokers.end_without(other, OUT, commit=False)
+    assert brokers.swept(ids) == []
+    assert brokers.held_back()
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+
+
+def test_a_commit_that_the_brokers_still_report_is_not_aborted_by_a_sweep(brokers: Brokers) -> None:
+    """As an earlier release left it, which settled a checkpoint that no reader sees."""
+    brokers.end_without(brokers.written(), OUT, OTHER)
+    assert brokers.swept() == [NAME]
+    brokers.wait(1)
     assert brokers.read == ALL
