@@ -150,7 +150,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
                 _longest_phase(checkpoint),
                 as_duration(checkpoint.decided),
                 as_duration(checkpoint.settled),
-                f"{checkpoint.records_read:,}",
+                "-" if streaming else f"{checkpoint.records_read:,}",  # Spark reads them, and does not say how many
                 f"{checkpoint.records_written:,}",
                 size(checkpoint.bytes_written),
                 str(checkpoint.committables),

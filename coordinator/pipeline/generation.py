@@ -115,6 +115,8 @@ class GenerationRun:
         )
         m.journal.generation = self._session.generation
         m.progress.opened(self._session.generation, self._session.grant.store_id)
+        if self._session.grant.completed is not None:
+            m.progress.completed(self._session.grant.completed.id)
         if m.traces is not None:
             m.traces.opened(self._session.grant.store_id, self._session.generation)
         kill_point(KillPoint.DRIVER_AFTER_OPEN)

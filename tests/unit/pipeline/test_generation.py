@@ -1,5 +1,6 @@
 """A generation of the driver with the real core: how it reacts to lost, repeated and late messages."""
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -203,6 +204,16 @@ def test_the_coordinator_judges_the_claim_of_the_sinks_cluster_and_no_other_is_r
     assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True}
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), holder=coordinator.driver)
     assert job.taken == [(claim, Owned.owner)]
+
+
+def test_the_last_line_of_a_driver_names_what_it_found_completed(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = Coordinator()
+    assert Job(coordinator, until=3).generation.run() is CloseReason.STOPPED
+    again = Job(coordinator, until=99)
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        again.generation._open(None)
+        again.generation._m.progress.left("halted")
+    assert caplog.messages[-1].endswith("the last completed checkpoint is 3")
 
 
 def test_a_successor_claims_the_checkpoint_that_it_continues_from() -> None:
