@@ -1,27 +1,29 @@
-"""The contract's broker side: a real single broker."""
+"""The contract's broker side: real brokers."""
 
+import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-)
+from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from onceward import KafkaCluster
+from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.sinks.kafka.client import ArrowProducer
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
-from tests.integration.kafka_model_contract.sides import Ids, away, client_config
+from onceward.sinks.kafka.control.brokers import topic_facts
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind
+from tests.integration.kafka_model_contract.sides import Ids, client_config
 from tests.support.kafka_model import Partition
+from tests.support.waiting import wait_until
 
-__all__ = ["BrokerSide"]
+__all__ = ["AWAY", "BrokerSide", "ThreeBrokersSide"]
+
+AWAY = 1
+"""The broker that alone has the output topics of `ThreeBrokersSide`."""
 
 _LIMIT_S = 30.0
 _SILENT = logging.getLogger("tests.silent")
@@ -44,12 +46,21 @@ class BrokerSide:
             self.create_topic("onceward", 1)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_LIMIT_S)
+        self._admin.create_topics([self._new(topic, partitions)])[topic].result(_LIMIT_S)
         deadline = time.monotonic() + _LIMIT_S
         while topic not in self._admin.list_topics(timeout=_LIMIT_S).topics:
             assert time.monotonic() < deadline, f"{topic} was not made in time"
             time.sleep(0.02)
         self._topics.append(topic)
+
+    def _new(self, topic: str, partitions: int) -> NewTopic:
+        return NewTopic(topic, partitions, 1)
+
+    def lose_leaders(self, topic: str) -> None:
+        raise NotImplementedError("a single broker is its own leader and coordinator")
+
+    def regain_leaders(self, topic: str) -> None:
+        raise NotImplementedError
 
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> ArrowProducer:
         config = client_config(transactional_id, timeout_ms)
@@ -108,66 +119,6 @@ class BrokerSide:
             ends.append({where.partition: future.result(_LIMIT_S).offset for where, future in answers.items()})
         return [(ends[0][number], ends[1][number]) for number in numbers]
 
-    def add_partition(self, ids: Ids, partition: Partition) -> int:
-        name, producer, epoch = ids
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=producer,
-            v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition[0], partitions=[partition[1]])
-            ],
-            min_version=3,
-            max_version=3,
-        )
-        answer = self.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
-        if isinstance(answer, NoAnswer):
-            return away(answer)
-        return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
-
-    def add_offsets(self, ids: Ids, group: str) -> int:
-        name, producer, epoch = ids
-        request = AddOffsetsToTxnRequest(
-            transactional_id=name, producer_id=producer, producer_epoch=epoch, group_id=group, max_version=3
-        )
-        answer = self.control.send_located(CoordinatorKind.TRANSACTION, {name: request})[name]
-        return away(answer) if isinstance(answer, NoAnswer) else int(answer.error_code)
-
-    def commit_offset(
-        self, ids: Ids, group: str, partition: Partition, offset: int, metadata: str, *, implicit: bool
-    ) -> int:
-        name, producer, epoch = ids
-        version = 5 if implicit else 3
-        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        request = TxnOffsetCommitRequest(
-            transactional_id=name,
-            group_id=group,
-            producer_id=producer,
-            producer_epoch=epoch,
-            generation_id=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[
-                topic(
-                    name=partition[0],
-                    partitions=[
-                        topic.TxnOffsetCommitRequestPartition(
-                            partition_index=partition[1],
-                            committed_offset=offset,
-                            committed_leader_epoch=-1,
-                            committed_metadata=metadata,
-                        )
-                    ],
-                )
-            ],
-            min_version=version,
-            max_version=version,
-        )
-        answer = self.control.send_located(CoordinatorKind.GROUP, {group: request})[group]
-        if isinstance(answer, NoAnswer):
-            return away(answer)
-        return int(answer.topics[0].partitions[0].error_code)
-
     def produce(
         self, ids: Ids, partition: Partition, values: Sequence[bytes], sequence: int, *, implicit: bool
     ) -> tuple[int, int]:
@@ -206,3 +157,39 @@ class BrokerSide:
         """Drop the producers without closing them: closing would abort."""
         self._kept.clear()
         self.control.close()
+
+
+class ThreeBrokersSide(BrokerSide):
+    """Three real brokers. One of them has all output, and the offsets of some groups."""
+
+    def __init__(self, kafka: LocalKafka, job: str, groups: Collection[str]) -> None:
+        """`groups`: short names of those whose offsets go away with the output."""
+        self._kafka = kafka
+        super().__init__(kafka.bootstrap_servers, "")
+        tries = itertools.count()
+        while not self.prefix or any(self._coordinator(f"{self.prefix}{group}") != AWAY for group in groups):
+            self.prefix = f"{job}.{next(tries)}."
+
+    def _coordinator(self, group: str) -> int:
+        nodes: list[int] = []
+
+        def known() -> bool:
+            nodes.append(self.control.locate(CoordinatorKind.GROUP, [group])[group].node)
+            return nodes[-1] >= 0
+
+        wait_until(known, f"{group} has a coordinator")
+        return nodes[-1]
+
+    def _new(self, topic: str, partitions: int) -> NewTopic:
+        return NewTopic(topic, num_partitions=partitions, replica_assignment=[[AWAY]] * partitions)
+
+    def lose_leaders(self, topic: str) -> None:
+        self._kafka.kill(AWAY)
+        wait_until(lambda: self._leaders(topic) == {-1}, f"{topic} has no leader")
+
+    def regain_leaders(self, topic: str) -> None:
+        self._kafka.restart(AWAY)
+        wait_until(lambda: self._leaders(topic) == {AWAY}, f"{topic} has a leader")
+
+    def _leaders(self, topic: str) -> set[int]:
+        return set(topic_facts(self.control, [topic])[topic].leaders.values())

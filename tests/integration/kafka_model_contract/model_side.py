@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from tests.integration.kafka_model_contract.sides import Ids, client_config
 from tests.support.kafka_model import (
-    AddOffsets,
-    AddPartitions,
+    OFFSETS_TOPIC,
     Cluster,
-    CommitOffsets,
     DirectTransport,
-    Offset,
     Partition,
     Produce,
     Record,
@@ -27,13 +24,26 @@ class ModelSide:
 
     def __init__(self, transaction_version: int) -> None:
         self.prefix = ""
-        self._cluster = Cluster(Settings(transaction_version=transaction_version, timeout_scan_s=0.2))
+        self._away: set[str] = set()
+        """Topics that no coordinator knows a leader of."""
+        settings = Settings(
+            transaction_version=transaction_version,
+            timeout_scan_s=0.2,
+            skips_marker=lambda _id, partition: partition[0] in self._away,
+        )
+        self._cluster = Cluster(settings)
         self._cluster.create_topic("onceward")
         self._transport = DirectTransport()
         self.control: ControlPlane = SimControl(self._cluster, self._transport)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._cluster.create_topic(topic, partitions)
+
+    def lose_leaders(self, topic: str) -> None:
+        self._away = {topic, OFFSETS_TOPIC}
+
+    def regain_leaders(self, topic: str) -> None:
+        self._away = set()
 
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> SimProducer:
         config = client_config(transactional_id, timeout_ms)
@@ -59,32 +69,6 @@ class ModelSide:
         logs = [self._cluster.log((topic, number)) for number in range(self._cluster.partitions(topic))]
         return [(log.last_stable_offset, log.high_watermark) for log in logs]
 
-    def add_partition(self, ids: Ids, partition: Partition) -> int:
-        name, producer, epoch = ids
-        request = AddPartitions(
-            transactional_id=name, producer_id=producer, producer_epoch=epoch, partitions=[partition]
-        )
-        return self._code(request)
-
-    def add_offsets(self, ids: Ids, group: str) -> int:
-        name, producer, epoch = ids
-        return self._code(AddOffsets(transactional_id=name, producer_id=producer, producer_epoch=epoch, group_id=group))
-
-    def commit_offset(
-        self, ids: Ids, group: str, partition: Partition, offset: int, metadata: str, *, implicit: bool
-    ) -> int:
-        name, producer, epoch = ids
-        return self._code(
-            CommitOffsets(
-                transactional_id=name,
-                group_id=group,
-                producer_id=producer,
-                producer_epoch=epoch,
-                offsets={partition: Offset(offset=offset, metadata=metadata)},
-                implicit=implicit,
-            )
-        )
-
     def produce(
         self, ids: Ids, partition: Partition, values: Sequence[bytes], sequence: int, *, implicit: bool
     ) -> tuple[int, int]:
@@ -100,6 +84,3 @@ class ModelSide:
         )
         answer = self._cluster.handle(1, request, self.now())
         return int(answer.error_code), int(answer.base_offset)
-
-    def _code(self, request: object) -> int:
-        return int(self._cluster.handle(1, request, self.now()).error_code)

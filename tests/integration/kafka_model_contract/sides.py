@@ -21,6 +21,11 @@ class Side(Protocol):
 
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
+    def lose_leaders(self, topic: str) -> None:
+        """Take away all replicas of the topic, and of the groups' offsets if there is a broker for that."""
+
+    def regain_leaders(self, topic: str) -> None: ...
+
     def producer(self, transactional_id: str, timeout_ms: int, failures: list[object]) -> Any:
         """A producer, neither initialised nor begun. `failures` receives the reports of undelivered records."""
 
@@ -33,14 +38,6 @@ class Side(Protocol):
 
     def ends(self, topic: str) -> list[tuple[int, int]]:
         """Per partition: the last stable offset and the high watermark."""
-
-    def add_partition(self, ids: Ids, partition: Partition) -> int: ...
-
-    def add_offsets(self, ids: Ids, group: str) -> int: ...
-
-    def commit_offset(
-        self, ids: Ids, group: str, partition: Partition, offset: int, metadata: str, *, implicit: bool
-    ) -> int: ...
 
     def produce(
         self, ids: Ids, partition: Partition, values: Sequence[bytes], sequence: int, *, implicit: bool

@@ -12,8 +12,16 @@ from kafka.protocol.admin import (
     ListTransactionsRequest,
 )
 from kafka.protocol.consumer import OffsetCommitRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
 
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.logs import Log
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC, read_offsets
@@ -51,6 +59,12 @@ class Stage:
         name = self.name(short)
         self.side.create_topic(name, partitions)
         return name
+
+    def lose_leaders(self, topic: str) -> None:
+        self.side.lose_leaders(topic)
+
+    def regain_leaders(self, topic: str) -> None:
+        self.side.regain_leaders(topic)
 
     def writer(self, who: str = "t", *, timeout_ms: int = 60_000) -> "Writer":
         """A client that has taken over the id and begun; nothing is enlisted yet."""
@@ -138,12 +152,13 @@ class Stage:
 
     def delete_group(self, who: str = "t") -> None:
         name = self.name(who)
-
-        def ask() -> int:
-            answer = self.side.control.send_located(CoordinatorKind.GROUP, {name: DeleteGroupsRequest([name])})[name]
-            return away(answer) if isinstance(answer, NoAnswer) else int(answer.results[0].error_code)
-
-        self._raw(f"delete group {who}", ask)
+        self._sent(
+            f"delete group {who}",
+            CoordinatorKind.GROUP,
+            name,
+            DeleteGroupsRequest([name]),
+            lambda answer: int(answer.results[0].error_code),
+        )
 
     def plain_offset(self, offset: int, metadata: str, *, group: str = "t") -> None:
         """Commit an offset outside of transactions, as the claim is."""
@@ -169,12 +184,13 @@ class Stage:
             min_version=7,
             max_version=8,
         )
-
-        def ask() -> int:
-            answer = self.side.control.send_located(CoordinatorKind.GROUP, {name: request})[name]
-            return away(answer) if isinstance(answer, NoAnswer) else int(answer.topics[0].partitions[0].error_code)
-
-        self._raw(f"plain offset {offset}", ask)
+        self._sent(
+            f"plain offset {offset}",
+            CoordinatorKind.GROUP,
+            name,
+            request,
+            lambda answer: int(answer.topics[0].partitions[0].error_code),
+        )
 
     def look(self, topic: str) -> None:
         """Record what readers see, and how far."""
@@ -201,12 +217,11 @@ class Stage:
         return ", ".join(held)
 
     def held(self, topic: str) -> None:
-        """Record what the leader reports about producers: who wrote how much, and whose transaction is open since which
-        offset."""
+        """Record what the leader of all partitions reports about producers: who wrote how much, and whose transaction
+        is open since which offset."""
         numbers = list(range(len(self.side.ends(topic))))
         asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-        node = self.side.control.nodes()[0]
-        answer = self.side.control.ask(DescribeProducersRequest(topics=[asked]), node=node)
+        answer = self.side.control.ask(DescribeProducersRequest(topics=[asked]), node=self._leader(topic))
         for partition in answer.topics[0].partitions:
             found = [
                 f"{self._at(('', one.producer_id, one.producer_epoch)).strip()} wrote up to {one.last_sequence}, "
@@ -224,8 +239,7 @@ class Stage:
         marker = WriteTxnMarkersRequest.WritableTxnMarker(
             producer_id=ids[1], producer_epoch=ids[2], transaction_result=False, topics=[where], coordinator_epoch=0
         )
-        node = self.side.control.nodes()[0]
-        answer = self.side.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=node)
+        answer = self.side.control.ask(WriteTxnMarkersRequest(markers=[marker]), node=self._leader(topic))
         code = answer.markers[0].topics[0].partitions[0].error_code
         self._say(f"abort of one partition{self._at(ids)}: {code}")
 
@@ -256,17 +270,70 @@ class Stage:
     # -- requests as a client library sends them
 
     def add_partition(self, ids: Ids, topic: str, partition: int = 0) -> None:
-        self._raw(f"add partition{self._at(ids)}", lambda: self.side.add_partition(ids, (topic, partition)))
+        name, producer, epoch = ids
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])],
+            min_version=3,
+            max_version=3,
+        )
+
+        def code(answer: Any) -> int:
+            return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+        self._sent(f"add partition{self._at(ids)}", CoordinatorKind.TRANSACTION, name, request, code)
 
     def add_offsets(self, ids: Ids, group: str = "t") -> None:
-        self._raw(f"add offsets{self._at(ids)}", lambda: self.side.add_offsets(ids, self.name(group)))
+        name, producer, epoch = ids
+        request = AddOffsetsToTxnRequest(
+            transactional_id=name,
+            producer_id=producer,
+            producer_epoch=epoch,
+            group_id=self.name(group),
+            max_version=3,
+        )
+        self._sent(
+            f"add offsets{self._at(ids)}",
+            CoordinatorKind.TRANSACTION,
+            name,
+            request,
+            lambda answer: int(answer.error_code),
+        )
 
     def commit_offset(self, ids: Ids, offset: int, metadata: str, *, group: str = "t", implicit: bool = False) -> None:
-        self._raw(
+        version, topic = 5 if implicit else 3, TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        request = TxnOffsetCommitRequest(
+            transactional_id=ids[0],
+            group_id=self.name(group),
+            producer_id=ids[1],
+            producer_epoch=ids[2],
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                topic(
+                    name=RECEIPT_TOPIC,
+                    partitions=[
+                        topic.TxnOffsetCommitRequestPartition(
+                            partition_index=0,
+                            committed_offset=offset,
+                            committed_leader_epoch=-1,
+                            committed_metadata=metadata,
+                        )
+                    ],
+                )
+            ],
+            min_version=version,
+            max_version=version,
+        )
+        self._sent(
             f"commit offset{self._at(ids)}{' implicitly' if implicit else ''}",
-            lambda: self.side.commit_offset(
-                ids, self.name(group), (RECEIPT_TOPIC, 0), offset, metadata, implicit=implicit
-            ),
+            CoordinatorKind.GROUP,
+            self.name(group),
+            request,
+            lambda answer: int(answer.topics[0].partitions[0].error_code),
         )
 
     def produce(
@@ -291,6 +358,18 @@ class Stage:
         self._say(f"produce{self._at(ids)} sequence {sequence}{how}: {code}{at}")
 
     # -- inside
+
+    def _leader(self, topic: str) -> int:
+        return topic_facts(self.side.control, [topic])[topic].leaders[0]
+
+    def _sent(self, what: str, kind: CoordinatorKind, key: str, request: Any, code_of: Callable[[Any], int]) -> None:
+        """Send it to the key's coordinator and record the code."""
+
+        def ask() -> int:
+            answer = self.side.control.send_located(kind, {key: request})[key]
+            return away(answer) if isinstance(answer, NoAnswer) else code_of(answer)
+
+        self._raw(what, ask)
 
     def _raw(self, what: str, ask: Callable[[], int]) -> None:
         self._say(f"{what}: {self._there(ask, lambda code: code)}")

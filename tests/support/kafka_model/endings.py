@@ -48,7 +48,7 @@ class Endings:
 
     def send_markers(self, shard: Shard[TransactionTable], entry: Entry, now: float) -> None:
         delay, skips = self._state.settings.marker_delay, self._state.settings.skips_marker
-        entry.partitions = {partition for partition in entry.partitions if not skips(entry.id, partition)}
+        entry.partitions = {partition for partition in sorted(entry.partitions) if not skips(entry.id, partition)}
         for partition in sorted(entry.partitions):
             self._state.schedule(now + delay(entry.id, partition), self._mark, shard, entry, partition)
         if not entry.partitions:

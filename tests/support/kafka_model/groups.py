@@ -58,7 +58,8 @@ class Groups:
         self, group: str, offsets: Mapping[Partition, Offset], producer_id: int, epoch: int, now: float
     ) -> None:
         """Keep offsets until the producer's marker arrives; its transaction coordinator has agreed."""
-        _, groups = self._open.setdefault(producer_id, (epoch, []))
+        _, groups = self._open.get(producer_id, (epoch, []))
+        self._open[producer_id] = (epoch, groups)  # an earlier transaction without its marker is joined
         if group not in groups:
             groups.append(group)
         pending = self._groups.setdefault(group, _Group()).pending.setdefault(producer_id, {})

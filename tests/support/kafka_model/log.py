@@ -41,6 +41,7 @@ class Entry:
     epoch: int
     record: Record | None
     span: Span | None
+    """The part of a transaction that the record belongs to, or that the marker ends."""
     sequence: int = -1
     """The sequence of a record."""
     commit: bool = False
@@ -95,6 +96,10 @@ class PartitionLog:
             span = self._open.get(producer_id)
             yield producer_id, writer.epoch, writer.last_sequence, -1 if span is None else span.first
 
+    def open_span(self, producer_id: int) -> Span | None:
+        """The part of the producer's open transaction here. A later transaction that writes here joins it."""
+        return self._open.get(producer_id)
+
     def verifies(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Note that the producer's coordinator is about to be asked whether this partition is enlisted."""
         known = self._verified.get(producer_id)
@@ -140,6 +145,8 @@ class PartitionLog:
                 span = self._open[request.producer_id] = Span(
                     producer_id=request.producer_id, epoch=request.producer_epoch, first=base
                 )
+            # What hangs for lack of a marker is joined by the producer's next transaction, and decided with it.
+            span.epoch = request.producer_epoch
         self._write(request, span, now)
         return ErrorCode.NONE, base
 
@@ -154,7 +161,7 @@ class PartitionLog:
             span.fate = Fate.COMMITTED if commit else Fate.ABORTED
         offset = len(self.entries)
         self.entries.append(
-            Entry(offset=offset, at=now, producer_id=producer_id, epoch=epoch, record=None, span=None, commit=commit)
+            Entry(offset=offset, at=now, producer_id=producer_id, epoch=epoch, record=None, span=span, commit=commit)
         )
 
     def read(self, start: int, *, committed: bool = True, limit: int | None = None) -> tuple[list[Entry], int]:
