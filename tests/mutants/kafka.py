@@ -14,12 +14,14 @@ from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
 from onceward.sinks.kafka.control.claims import ClaimHolder
+from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import Located, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
+from onceward.sinks.kafka.control.hanging import Hanging, finish
 from onceward.sinks.kafka.control.logs import Batch, Log
 from onceward.sinks.kafka.control.markers import LogEnding
 from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
-from onceward.sinks.kafka.control.parts import Parts
+from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions, TransactionView
@@ -75,6 +77,7 @@ WORN = SeedHunt(
     faults=clear(worn=1.0, moves=6, broker_failures=3, interval=0.0, limit=1),
 )
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
+SKIPPED = SeedHunt(name="the brokers skip markers", seeds=20, faults=clear(skipped_markers=0.3, wishes=0, cancels=0))
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = OutcomeCases(most=1500)
@@ -475,4 +478,42 @@ PARTS = (
     ),
 )
 
-KAFKA = (*IDS, *TRANSACTIONS, *PROOFS, *PARTS, *CLAIMS)
+# -- skipped markers
+
+
+def _nothing_is_open(
+    _control: ControlPlane, handles: Collection[KafkaCommittable], _topics: object = None
+) -> Waves[dict[int, Parts]]:
+    yield []
+    return {handle.slot: Parts() for handle in handles}
+
+
+def _aborts_what_hangs(control: ControlPlane, one: Hanging, view: TransactionView, *, commit: bool) -> Code:
+    return finish(control, one, view, commit=False)
+
+
+SKIPS = (
+    Mutant(
+        name="a commit that the brokers confirmed counts as settled although markers are missing",
+        hurts="readers never see its records, nor anything behind them",
+        breaks=within(Settling._see, reading_parts, _nothing_is_open),
+        hunt=SKIPPED,
+        caught_by=(Invariant.I1, Invariant.I13),
+    ),
+    Mutant(
+        name="missing markers are waited for and never written",
+        hurts="no checkpoint is settled any more, and readers wait for ever",
+        breaks=wrapped(Settling._finish, always(None)),
+        hunt=SKIPPED,
+        caught_by=(Invariant.I8,),
+    ),
+    Mutant(
+        name="missing markers are written as an abort whatever was decided",
+        hurts="records of a completed checkpoint are thrown away",
+        breaks=within(Settling._finish, finish, _aborts_what_hangs),
+        hunt=SKIPPED,
+        caught_by=(Invariant.I1,),
+    ),
+)
+
+KAFKA = (*IDS, *TRANSACTIONS, *PROOFS, *PARTS, *SKIPS, *CLAIMS)

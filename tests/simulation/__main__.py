@@ -39,6 +39,7 @@ SUMMARY = (
     ("lost", "messages lost"),
     ("duplicated", "messages doubled"),
     ("slow", "messages delayed"),
+    ("skipped_markers", "markers skipped"),
     ("store_failures", "writes of the store failed"),
     ("generations", "generations"),
     ("completed", "checkpoints completed"),

@@ -1,7 +1,7 @@
 """The modelled brokers in their world: the wires to them, the sink that uses them, and a reader."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +57,7 @@ class Brokers:
                 offsets_retention_minutes=faults.receipts_kept_minutes,
                 last_used_epoch=lambda _id: LAST_EPOCH - random.randint(1, 4) if random.random() < faults.worn else -1,
                 marker_delay=lambda _id, _partition: 0.001 + faults.marker_delay * random.random() ** 3,
+                skips_marker=self._skips,
             )
         )
         self.cluster.create_topic(OUTPUT, faults.outputs)
@@ -83,6 +84,9 @@ class Brokers:
         """Claims being written -> their checkpoint."""
         self.claims = 0
         """Claims that were written."""
+        self._skipped = faults.skipped_markers
+        self.skipped = 0
+        """Markers that the brokers skipped."""
         self._alarm = float("inf")
         self.requests = 0
         checker.really_committed = self.committed  # type: ignore[method-assign]
@@ -133,9 +137,39 @@ class Brokers:
     def not_shown(self) -> list[str]:
         """Transactional ids of slots whose commit lacks a marker. Empty where brokers may be out of date: then no
         process can know."""
-        entries = self.cluster.entries() if self._always_current else []
-        committing = [entry.id for entry in entries if entry.state is State.PREPARE_COMMIT]
-        return [name for name in committing if TransactionalId.parse(name) is not None]  # a claim is not output
+        if not self._always_current:
+            return []
+        return [
+            entry.id
+            for entry in self._of_slots()  # a claim is not output
+            if entry.state is State.PREPARE_COMMIT or any(self._ended.get(key) for key in self._open_parts(entry))
+        ]
+
+    def _open_parts(self, entry: Entry) -> Iterator[Transaction]:
+        """The transactions of the id with a part in the output that waits for its marker."""
+        for number in range(self._outputs):
+            span = self.cluster.log((OUTPUT, number)).open_span(entry.producer_id)
+            if span is not None:
+                yield entry.id, entry.producer_id, span.epoch
+
+    def _decided_by(self, key: Transaction) -> set[Transaction]:
+        """The transactions that EndTxn for this one ends: itself, or, if it wrote nothing, those whose markers the
+        brokers skipped."""
+        entry = self.cluster.entry(key[0])
+        if key in self._begun or entry is None or (entry.producer_id, entry.epoch) != key[1:]:
+            return {key}
+        return set(self._open_parts(entry))
+
+    def _skips(self, identifier: str, partition: tuple[str, int]) -> bool:
+        entry = self.cluster.entry(identifier)
+        of_slot = TransactionalId.parse(identifier) is not None
+        if not self._skipped or not of_slot or entry is None or entry.state is not State.PREPARE_COMMIT:
+            return False
+        if self.clock.random.random() >= self._skipped:
+            return False
+        self.skipped += 1
+        self.note("kafka", f"no marker of {identifier} in {partition[0]}-{partition[1]}")
+        return True
 
     def why_lost(self, handle: KafkaCommittable) -> str | None:
         """What aborted it besides our own requests; None when nothing did."""
@@ -234,6 +268,9 @@ class Brokers:
         if topic != OUTPUT:
             return
         self.note("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
+        span = self.cluster.log(partition).entries[-1].span
+        if span is not None and not commit and (ended := (identifier, span.producer_id, span.epoch)) in self._ended:
+            self._ended[ended] = False  # confirmed as committed, without the marker, and then aborted
         entries, self._read[number] = self.cluster.log(partition).read(self._read[number])
         for entry in entries:
             assert entry.record is not None
@@ -247,7 +284,8 @@ class Brokers:
         """Check a request when it is sent: it must be right already then."""
         if isinstance(request, EndTxnRequest) and TransactionalId.parse(request.transactional_id) is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
-            self.checker.ends(key, commit=bool(request.committed))
+            for decided in sorted(self._decided_by(key)):
+                self.checker.ends(decided, commit=bool(request.committed))
         elif isinstance(request, InitProducerIdRequest):
             self.checker.fences(str(request.transactional_id))
 
@@ -268,10 +306,13 @@ class Brokers:
         node = None
         if call.node is None:
             node = self.clock.random.choice(cluster.alive or cluster.settings.brokers)
+        decided: set[Transaction] = set()
+        if isinstance(request, EndTxnRequest):
+            decided = self._decided_by((request.transactional_id, request.producer_id, request.producer_epoch))
         answer = call.apply(self.clock.now, node)
         if isinstance(request, EndTxnRequest) and not isinstance(answer, NoAnswer) and answer.error_code == 0:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
-            self._ended[key] = bool(request.committed)
+            self._ended.update(dict.fromkeys((key, *decided), bool(request.committed)))
             if request.committed and key in self.checker.torn:
                 self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
             if (claim := self._claiming.pop(key, None)) is not None:
@@ -309,6 +350,7 @@ class Brokers:
 
     def heal(self) -> None:
         self.link.heal()
+        self._skipped = 0.0
 
     def cut(self, seconds: float) -> None:
         """Cut the brokers off for a while."""
@@ -362,7 +404,8 @@ class Brokers:
         entry = self.clock.random.choice(entries)
         self.note("kafka", f"another program takes over {entry.id}")
         if entry.state is State.ONGOING:
-            self._overrun[entry.id, entry.producer_id, entry.epoch] = "another program"
+            for key in ((entry.id, entry.producer_id, entry.epoch), *self._open_parts(entry)):
+                self._overrun[key] = "another program"
         request = InitProducerIdRequest(
             transactional_id=entry.id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1, max_version=4
         )

@@ -39,6 +39,8 @@ class FaultProfile:
     receipts_kept_minutes: int = 7 * 24 * 60
     marker_delay: float = 0.0
     """Maximum seconds by which a marker is late."""
+    skipped_markers: float = 0.0
+    """The rate at which a commit of a slot is completed without its marker in a partition."""
     preemption: float = 0.05
     rpc: LinkFaults = field(default_factory=LinkFaults)
     """The link between drivers and the coordinator."""
@@ -181,7 +183,8 @@ def draw(random: Random) -> FaultProfile:
     )
     # The claim rules out an older copy of the store, until the claim expires or a tool deletes it.
     claimed = not drawn.clean_ups and drawn.receipts_kept_minutes > 1
-    return replace(drawn, promotions=int(claimed and drawn.standby and totals[0] % 3 == 0))
+    promotions = int(claimed and drawn.standby and totals[0] % 3 == 0)
+    return replace(drawn, promotions=promotions, skipped_markers=0.3 if totals[1] % 4 == 1 else 0.0)
 
 
 def alone(**faults: Any) -> dict[str, Any]:
@@ -208,6 +211,7 @@ def alone(**faults: Any) -> dict[str, Any]:
         "torn": 0.0,
         "standby": False,
         "late_store": 0.0,
+        "skipped_markers": 0.0,
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts task_cuts moves"
     fields |= dict.fromkeys(

@@ -64,6 +64,7 @@ def run_seed(
         lost=world.rpc.lost + world.brokers.link.lost,
         duplicated=world.rpc.duplicated + world.brokers.link.duplicated,
         slow=world.rpc.slowed + world.brokers.link.slowed,
+        skipped_markers=world.brokers.skipped,
         store_failures=world.store.failures,
         late_store=world.store.lates,
         ended_sessions=world.store.ended,
