@@ -311,6 +311,25 @@ def _check_configuration(conf: Any, *, embedded: bool) -> list[Finding]:
     return findings
 
 
+def check_closures(conf: Any) -> list[Finding]:
+    """Return what lets others read what Spark sends to staying tasks: their secret is in it."""
+    if str(conf.get("spark.master", "local")).startswith("local"):
+        return []
+    sasl = is_on(conf, "spark.network.crypto.enabled") or is_on(conf, "spark.authenticate.enableSaslEncryption")
+    if (is_on(conf, "spark.authenticate") and sasl) or is_on(conf, "spark.ssl.rpc.enabled"):
+        return []
+    return [
+        Finding(
+            severity=Severity.WARNING,
+            subject="spark.network.crypto.enabled",
+            message="Spark's own connections are not encrypted, and the secret by which staying tasks prove themselves "
+            "passes over them: a process that reads the network could vote in the place of a task",
+            fix="set spark.authenticate and spark.network.crypto.enabled to true, or use a network that only trusted "
+            "machines reach",
+        )
+    ]
+
+
 def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
     """Send Onceward's modules to all executors, then run one task that proves which code and libraries they have.
     Return the archive that was sent.

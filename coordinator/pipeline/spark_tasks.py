@@ -13,6 +13,7 @@ from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.runtime import THREADS
 from onceward.coordinator.pipeline.spark import (
     Spark,
+    check_closures,
     check_context,
     check_retries,
     failures_unlogged,
@@ -108,6 +109,7 @@ class SparkTasks:
         if self._stay:
             checkpoint_job.require_in_worker()
             checkpoint_job.reach()  # refuses a port that cannot be one
+            preflight.require_safe(self._job, check_closures(self._spark.context.getConf()))
         if checkpoint_job.moving:
             preflight.require_safe(self._job, check_retries(self._spark.session))
         ship(

@@ -21,7 +21,9 @@ __all__ = ["Report", "TaskFailedError", "TaskGroup"]
 
 _log = logger("onceward.pipeline")
 
-_MOST_HANDSHAKES = 64
+_MOST_UNPROVED = 64
+"""Connections that have not proved to be tasks. A further one replaces the oldest: a task proves itself at once."""
+_ACCEPT_PAUSE_S = 0.2
 _END_S = 10.0
 """Time for the tasks to abort their open transactions and end."""
 _JOB_S = 10.0
@@ -91,7 +93,9 @@ class TaskGroup:
         self._lost: str | None = None
         self._ending = False
         self._job_over = False
-        self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
+        self._unproved: dict[socket.socket, None] = {}
+        """A second handle of each connection that has not proved itself, the oldest first."""
+        self._closed = False
         self._listening = _listen_on(bind, backlog=max(16, slots))
         self._address = host, int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="onceward-tasks-accept", daemon=True).start()
@@ -190,6 +194,9 @@ class TaskGroup:
         if self._job_thread.is_alive():
             self._cancel()
             self._job_thread.join(_JOB_S)
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # or the thread that accepts would keep the port
         with contextlib.suppress(OSError):
@@ -224,22 +231,34 @@ class TaskGroup:
         while True:
             try:
                 peer, _ = self._listening.accept()
-            except OSError:
-                return  # closed
-            if not self._handshakes.acquire(blocking=False):
-                peer.close()
+                handle = peer.dup()
+            except OSError as error:
+                with self._lock:
+                    if self._closed:
+                        return
+                    _log.warning("the staying tasks' port takes no connection now: %s", error)
+                    if self._lock.wait_for(lambda: self._closed, _ACCEPT_PAUSE_S):  # perhaps out of descriptors
+                        return
                 continue
-            threading.Thread(target=self._serve, args=(peer,), name="onceward-task", daemon=True).start()
+            with self._lock:
+                if len(self._unproved) >= _MOST_UNPROVED:
+                    oldest = next(iter(self._unproved))
+                    del self._unproved[oldest]
+                    with contextlib.suppress(OSError):
+                        oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+                self._unproved[handle] = None
+            threading.Thread(target=self._serve, args=(peer, handle), name="onceward-task", daemon=True).start()
 
-    def _serve(self, peer: socket.socket) -> None:
+    def _serve(self, peer: socket.socket, handle: socket.socket) -> None:
         try:
             link = accept(peer, self._context, self._secret)
+            self._proved(handle)
             hello = link.receive()
         except LinkLostError as error:
             _log.warning("a connection to the staying tasks' port was refused: %s", error)
             return
         finally:
-            self._handshakes.release()
+            self._proved(handle)
         slot, seat = int(hello["hello"]), _Seat(link=link)
         with self._lock:
             wanted = not self._ending and slot not in self._seats
@@ -254,6 +273,12 @@ class TaskGroup:
         else:
             link.close()
             self._changed()
+
+    def _proved(self, handle: socket.socket) -> None:
+        """The connection has proved itself, or is over."""
+        with self._lock:
+            self._unproved.pop(handle, None)
+            handle.close()
 
     def _listen(self, slot: int, seat: _Seat) -> None:
         try:

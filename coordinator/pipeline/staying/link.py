@@ -17,10 +17,10 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 __all__ = ["LOST_S", "SECRET_BYTES", "Link", "LinkLostError", "Message", "TaskCredentials", "accept", "connect"]
 
@@ -29,10 +29,13 @@ LOST_S = 15.0
 SECRET_BYTES = 32
 _PING_S = 3.0
 _HANDSHAKE_S = 10.0
+_PROOF_S = 5.0
+"""From a connection to the proof that it is a task's. A task needs a part of a second."""
 _LENGTH = struct.Struct("!I")
 _LONGEST = 64 * 1024 * 1024
 
 Message: TypeAlias = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class LinkLostError(Exception):
@@ -71,14 +74,38 @@ def connect(address: tuple[str, int], credentials: TaskCredentials) -> "Link":
 
 
 def accept(plain: socket.socket, context: ssl.SSLContext, secret: bytes) -> "Link":
-    """Make the driver's side of a connection that was just accepted. Raises LinkLostError."""
+    """Make the driver's side of a connection that was just accepted. Raises LinkLostError, also for a peer that has not
+    proved itself within :data:`_PROOF_S`."""
+    limit = time.monotonic() + _PROOF_S
     with _closed_on_failure(plain):
-        plain.settimeout(_HANDSHAKE_S)
-        peer = context.wrap_socket(plain, server_side=True)
+        plain.setblocking(False)
+        peer = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
     with _closed_on_failure(peer):
-        if not hmac.compare_digest(_exactly(peer, SECRET_BYTES), secret):
+        _by(limit, peer, peer.do_handshake)
+        proof = b""
+        while len(proof) < SECRET_BYTES:
+            part = _by(limit, peer, lambda: peer.recv(SECRET_BYTES - len(proof)))  # noqa: B023 - called at once
+            if not part:
+                raise LinkLostError("the peer closed the connection")
+            proof += part
+        if not hmac.compare_digest(proof, secret):
             raise LinkLostError("a peer that is not a task of this group connected")
         return Link(peer)
+
+
+def _by(limit: float, peer: ssl.SSLSocket, step: Callable[[], T]) -> T:
+    """Take a step of TLS on a socket that does not block. Raises LinkLostError after ``limit``, however often the peer
+    says something."""
+    while (left := limit - time.monotonic()) > 0:
+        waiting = select.poll()
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            waiting.register(peer.fileno(), select.POLLIN)
+        except ssl.SSLWantWriteError:
+            waiting.register(peer.fileno(), select.POLLOUT)
+        waiting.poll(left * 1000)
+    raise LinkLostError(f"the peer has not proved within {_PROOF_S:.0f} s that it is a task")
 
 
 class Link:
@@ -190,13 +217,3 @@ def _broken() -> Iterator[None]:
         yield
     except OSError as error:  # of TLS, too
         raise LinkLostError(f"the connection is broken: {error}") from None
-
-
-def _exactly(peer: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        part = peer.recv(count - len(got))
-        if not part:
-            raise LinkLostError("the peer closed the connection")
-        got += part
-    return got

@@ -14,6 +14,7 @@ from onceward.coordinator.pipeline.spark import (
     _check_configuration,
     _check_sockets,
     _problems,
+    check_closures,
     check_retries,
     check_session,
     check_submission,
@@ -147,3 +148,22 @@ def test_executors_without_a_library_or_with_other_code_are_refused_by_name() ->
     said = list(_problems(wrong, expected))
     assert [problem.split(" ")[0] for problem in said] == ["pyarrow", *expected]
     assert "/opt/old/writer.py" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "open_to_readers"),
+    [
+        ({"master": "local[2]"}, False),
+        ({"master": "spark://one:7077"}, True),
+        ({"master": "k8s://one", "network_crypto_enabled": "true"}, True),
+        ({"master": "yarn", "authenticate": "true"}, True),
+        ({"master": "yarn", "authenticate": "true", "network_crypto_enabled": "true"}, False),
+        ({"master": "yarn", "authenticate": "true", "authenticate_enableSaslEncryption": "true"}, False),
+        ({"master": "spark://one:7077", "ssl_rpc_enabled": "true"}, False),
+    ],
+)
+def test_a_secret_of_staying_tasks_that_others_could_read_is_a_finding(
+    settings: dict[str, str], open_to_readers: bool
+) -> None:
+    found = check_closures(configuration(**settings))
+    assert [one.subject for one in found] == ["spark.network.crypto.enabled"] * open_to_readers

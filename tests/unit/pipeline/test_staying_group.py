@@ -1,8 +1,13 @@
 """A group of staying tasks as its driver sees it: the tasks are threads that speak over real connections."""
 
+import errno
+import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -219,3 +224,52 @@ def test_a_port_that_another_process_has_is_named_with_the_setting() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1 port {port} .*spark\.onceward\.tasks\.port"):
             group_of(Cluster(), 1, port=port)
+
+
+def secured(cluster: Cluster) -> ssl.SSLSocket:
+    """Connect by TLS, as anybody can, and send one byte."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    peer = context.wrap_socket(socket.create_connection(cluster.address, 30))
+    peer.sendall(b"x")
+    return peer
+
+
+def test_connections_that_prove_nothing_keep_no_task_out(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    cluster.started.wait()
+    with ExitStack() as others:
+        for _ in range(groups._MOST_UNPROVED + 1):
+            others.enter_context(secured(cluster))
+        cluster.task(0)
+        wait_until(lambda: group.ready, "the task has its place")
+        ending = threading.Thread(target=group.end)
+        ending.start()
+        ends(cluster)
+        ending.join()
+
+
+def test_a_port_that_cannot_accept_for_a_while_accepts_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, refusing = socket.socket.accept, threading.Event()
+    refusing.set()
+
+    def accepting(listening: socket.socket) -> Any:
+        peer = whole(listening)
+        if refusing.is_set():
+            peer[0].close()
+            refusing.clear()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return peer
+
+    monkeypatch.setattr(socket.socket, "accept", accepting)
+    group = group_of(cluster, 1)
+    cluster.started.wait()
+    with pytest.raises(LinkLostError):
+        cluster.task(0).receive()
+    cluster.task(0)
+    wait_until(lambda: group.ready, "the task has its place")
+    ending = threading.Thread(target=group.end)
+    ending.start()
+    ends(cluster)
+    ending.join()

@@ -2,9 +2,10 @@
 
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -154,6 +155,32 @@ def test_a_peer_that_speaks_no_tls_is_refused() -> None:
             peer.sendall(credentials.secret)
             wait_until(lambda: came, "the driver has answered")
         assert "broken" in str(came[0])
+
+
+def test_a_peer_that_proves_itself_too_slowly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_PROOF_S", 0.5)
+    with accepting() as (address, credentials, came):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=credentials.certificate)
+        with context.wrap_socket(socket.create_connection(address)) as peer:
+            stop = threading.Event()
+            drip = threading.Thread(target=lambda: _drip(peer, stop))
+            drip.start()
+            wait_until(lambda: came, "the driver gives it up while it still sends")
+            stop.set()
+            drip.join()
+    assert "has not proved" in str(came[0])
+
+
+def _drip(peer: ssl.SSLSocket, stop: threading.Event) -> None:
+    """Send a byte of a secret now and then, fewer than it has."""
+    with suppress(OSError):
+        for _ in range(SECRET_BYTES - 1):
+            peer.sendall(b"x")
+            if stop.wait(0.1):
+                return
+    stop.wait()
 
 
 def test_a_task_notices_that_its_driver_is_another() -> None:
