@@ -77,6 +77,10 @@ class Database(ABC):
     def check_rights(self, tables: Collection[str]) -> None:
         """Check that the store's tables may be read and written. Raises StoreUnusableError."""
 
+    def require_alone(self, tables: Collection[str]) -> None:  # noqa: B027 - a file's lock keeps all others out
+        """Keep all other sessions from the tables, in the caller's transaction: they are to be changed. Raises
+        StoreUnusableError that names who uses them."""
+
     @abstractmethod
     def secure_creation(self) -> None:
         """Make a new store's tables and id as durable as its later writes."""

@@ -70,6 +70,7 @@ def _bring_up_to_date(database: Database, version: str) -> None:
             "Nothing was changed. Use the version of onceward that wrote the store, or a newer one."
         )
     if steps:
+        database.require_alone(inspect(database.connection).get_table_names())
         with database.translated(f"migrating it from schema version {version} to {SCHEMA_VERSION}"):
             migrations.migrate(database.connection, steps)
         detail = "older versions of onceward cannot open it any more"

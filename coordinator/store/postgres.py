@@ -17,7 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 from sqlalchemy import create_engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from onceward.coordinator.listings import Leader, Standby
@@ -87,6 +87,8 @@ _LEADING = {
     # For a leader that stops in the middle of a message, which the server counts as work. Since PostgreSQL 17.
     "transaction_timeout": "10000",
 }
+_ALONE_S = 10.0
+"""How long a migration waits for sessions that use the tables."""
 _FACTS: LiteralString = """
     SELECT pg_backend_pid() AS backend, current_setting('server_version') AS version,
         current_setting('server_version_num')::int / 10000 AS major, pg_is_in_recovery() AS recovering,
@@ -112,6 +114,13 @@ _MISSING_RIGHTS: LiteralString = """
     SELECT needed || ' on ' || name FROM unnest(%s::text[]) AS name,
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
     WHERE NOT has_table_privilege(quote_ident(current_schema()) || '.' || name, needed) ORDER BY name, needed
+"""
+_USERS: LiteralString = """
+    SELECT DISTINCT 'process ' || pid || coalesce(' "' || nullif(application_name, '') || '"', '')
+        || coalesce(' of role ' || usename, '') || coalesce(' since ' || date_trunc('second', xact_start), '')
+    FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE relation = ANY (SELECT to_regclass(quote_ident(current_schema()) || '.' || quote_ident(name))
+        FROM unnest(%s::text[]) AS name) AND granted AND pid <> pg_backend_pid()
 """
 _TABLES: LiteralString = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
 _MAY_CREATE: LiteralString = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
@@ -316,6 +325,25 @@ class PostgresDatabase(Database):
     def check_rights(self, tables: Collection[str]) -> None:
         rows = self.connection.exec_driver_sql(_MISSING_RIGHTS, (sorted(tables),)).scalars()
         _refuse(self.name, [f"the role has no {right}" for right in rows])
+
+    def require_alone(self, tables: Collection[str]) -> None:
+        named = ", ".join(f'"{table}"' for table in sorted(tables))
+        with self.translated("waiting for the sessions that use its tables"):
+            # other sessions may take long to end, and so may the migration
+            _set(self._session, {"lock_timeout": str(round(_ALONE_S * 1000)), "transaction_timeout": "0"})
+            try:
+                with self.connection.begin_nested():
+                    self.connection.exec_driver_sql(f"LOCK TABLE {named} IN ACCESS EXCLUSIVE MODE")
+            except DBAPIError as error:
+                if not isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                    raise
+                users = self.connection.exec_driver_sql(_USERS, (sorted(tables),)).scalars().all()
+                raise StoreUnusableError(
+                    f"The store {self.name} is of an older version and has to be migrated, but other sessions use its "
+                    f"tables ({', '.join(users) or 'unknown'}). Nothing was changed. Start again when they have "
+                    "ended: a dump or a report ends by itself, any other by SELECT pg_terminate_backend(PID)."
+                ) from error
+            _set(self._session, {"lock_timeout": "0"})
 
     def secure_creation(self) -> None:
         """They are committed as every later write is."""

@@ -2,17 +2,22 @@
 
 from contextlib import closing
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Connection
 
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.values import CheckpointState
+from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
 from tests.support.newer_programs import newer
-from tests.support.places import Place
+from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
 
 NOW = SCHEMA_VERSION
 
@@ -58,14 +63,37 @@ def test_an_older_store_is_migrated_step_by_step_and_keeps_everything(
     assert caplog.text.count(f"event=store_migrated from={NOW} to={NOW + 2}") == 1
 
 
-def test_a_store_without_phases_is_read_and_written_on(place: Place) -> None:
-    """As the program of schema version 6 left it, whose seals do not know of phases."""
-    job = written(place)
+def make_older(place: Place) -> None:
+    """Bring the store back to schema version 6."""
     row = {"key": "schema_version", "value": "6"}
     place.run(
         "ALTER TABLE checkpoints DROP COLUMN phases",
         f"UPDATE onceward_meta SET value = '6', checksum = '{checksum(meta, row)}' WHERE key = 'schema_version'",
     )
+
+
+def test_a_migration_beside_a_reader_names_it_and_changes_nothing(
+    postgres: "LocalPostgres", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = postgres_place(postgres)
+    job = written(place)
+    make_older(place)
+    monkeypatch.setattr(module, "_ALONE_S", 0.1)
+    with place.raw() as reader:
+        pid = reader.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        reader.exec_driver_sql("SET application_name = 'a dump'")
+        reader.exec_driver_sql("SELECT * FROM checkpoints")
+        with pytest.raises(StoreUnusableError, match=f'process {pid} "a dump" of role .* since .*Nothing was changed'):
+            place.open()
+    assert stored(place, VERSION) == "6"
+    assert place.loaded() == [job.durable]
+    assert stored(place, VERSION) == str(NOW)
+
+
+def test_a_store_without_phases_is_read_and_written_on(place: Place) -> None:
+    """As the program of schema version 6 left it, whose seals do not know of phases."""
+    job = written(place)
+    make_older(place)
     seals = "SELECT checksum FROM checkpoints WHERE checkpoint = {}"
     assert [stored(place, seals.format(number)) for number in (1, 2)] == ["2f517f35367479bd", "543b43ab5f7b508e"]
     phases: Phases = {Phase.PRODUCE: timedelta(seconds=2)}
