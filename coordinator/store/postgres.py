@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
 from sqlalchemy import create_engine
@@ -102,6 +103,18 @@ _HOLDER: LiteralString = """
     SELECT pid, client_addr, application_name FROM pg_stat_activity JOIN pg_locks USING (pid)
     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s AND objid = %s AND granted
+"""
+_WAIT_FOR_LOCK: LiteralString = """
+    DO $$ BEGIN
+        PERFORM pg_advisory_lock({}, {}::oid::int);
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END $$
+"""
+"""An error that the session raised would be two lines of the server's log, for each standby twice a second."""
+_HOLDS: LiteralString = """
+    SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND classid = %s
+        AND objid = %s AND objsubid = 2 AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
 _STANDBYS: LiteralString = """
     SELECT application_name, host(client_addr), backend_start FROM pg_stat_activity JOIN pg_locks USING (pid)
@@ -219,9 +232,8 @@ class PostgresCandidate(Candidate):
         session, key = self._session, (LOCK_SPACE, self._facts.place)
         with self._unusable("locked"):
             _set(session, {**_WAITING, "lock_timeout": str(max(1, round(seconds * 1000)))})
-            try:
-                session.execute("SELECT pg_advisory_lock(%s, %s::oid::int)", key)
-            except psycopg.errors.LockNotAvailable:
+            session.execute(sql.SQL(_WAIT_FOR_LOCK).format(*map(sql.Literal, key)))
+            if session.execute(_HOLDS, key).fetchone() != (True,):
                 if not self._waits:
                     session.execute("SELECT pg_advisory_lock_shared(%s, %s::oid::int)", (_STANDBY_SPACE, key[1]))
                     self._waits = True

@@ -22,7 +22,7 @@ from onceward.coordinator.store import opening
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.opening import open_database
-from onceward.coordinator.store.postgres import PostgresDatabase
+from onceward.coordinator.store.postgres import PostgresCandidate, PostgresDatabase
 from onceward.coordinator.store.schema import SCHEMA_VERSION, jobs
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.wire.limits import MAX_LABEL, MAX_TOKEN
@@ -105,6 +105,20 @@ def test_a_lock_that_is_left_within_the_wait_is_taken(
     store.close()
     waiting.join()
     opened[0].close()
+
+
+def test_waiting_for_the_lead_writes_nothing_to_the_servers_log(
+    store: Store, place: Place, postgres: "LocalPostgres"
+) -> None:
+    with closing(PostgresCandidate(place.url)) as candidate:
+        for _ in range(3):
+            assert candidate.wait(0.01) is None
+        assert candidate.holder()
+        store.close()
+        database = candidate.wait(10)
+        assert database is not None
+        database.close()
+    assert "lock timeout" not in postgres.log()
 
 
 def test_two_schemas_of_one_database_hold_two_stores(store: Store, place: Place) -> None:
