@@ -19,6 +19,11 @@ class Measured:
     observer: Observer | None = None
     url: str | None = None
 
+    def announcement(self, *, rights: bool) -> str:
+        """The line that says where the metrics are. ``rights``: the coordinator distinguishes peers, and metrics do
+        not."""
+        return f"metrics are at {self.url}" + (", and show all jobs, whatever --rights says" if rights else "")
+
 
 def measure(stack: contextlib.ExitStack, listen: str | None, tls: ServerTls | None, *, anywhere: bool) -> Measured:
     """Serve metrics until ``stack`` closes, with the coordinator's own TLS. Raises ConfigurationError.

@@ -166,7 +166,7 @@ def run_serve(
         names = f", clusters {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if authenticates else " with TLS, clients are not authenticated"
         if measured.url is not None:
-            print_result(f"metrics are at {measured.url}")
+            print_result(measured.announcement(rights=held is not None))
         if page is not None:
             page.attach(sockets[0], advertise or address)
             print_result(f"the page is at {page.url}")
