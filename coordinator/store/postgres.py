@@ -138,6 +138,21 @@ _USERS: LiteralString = """
 _TABLES: LiteralString = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
 _MAY_CREATE: LiteralString = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
 _TIMELINE: LiteralString = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+_HOLDING: LiteralString = """
+    SELECT 'the transaction of process ' || pid || coalesce(' "' || nullif(application_name, '') || '"', '')
+        || coalesce(' of role ' || usename, '') || ', open since ' || date_trunc('second', xact_start)
+    FROM pg_stat_activity WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+        AND xact_start < clock_timestamp() - make_interval(secs => %(long)s)
+    UNION ALL
+    SELECT 'the prepared transaction ' || quote_literal(gid) || ', of ' || date_trunc('second', prepared)
+    FROM pg_prepared_xacts WHERE database = current_database()
+        AND prepared < clock_timestamp() - make_interval(secs => %(long)s)
+    UNION ALL
+    SELECT 'the replication slot ' || quote_ident(slot_name) || ', which no process reads'
+    FROM pg_replication_slots WHERE xmin IS NOT NULL AND NOT active
+"""
+_LONG_S = 600.0
+"""A transaction that has been open for this long."""
 _CLOCK: LiteralString = "SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('TimeZone')"
 
 Session = psycopg.Connection[Any]
@@ -165,6 +180,8 @@ class Examination:
     ahead_s: float
     """How far the server's clock is before this machine's, ``give_or_take_s``."""
     give_or_take_s: float
+    holding: Sequence[str] = ()
+    """What has kept old versions of rows for long, for example an open transaction."""
 
 
 def examine(url: str, password: str | None = None) -> Examination:
@@ -189,6 +206,7 @@ def _examined(session: Session) -> Examination:
         else:
             ours = sorted(tables & {table.name for table in metadata.sorted_tables})
             missing = [right for (right,) in session.execute(_MISSING_RIGHTS, (ours,))]
+    holding = [held for (held,) in session.execute(_HOLDING, {"long": _LONG_S})]
     begun = time.time()
     server_s, zone = session.execute(_CLOCK).fetchone() or (begun, "")
     took = time.time() - begun
@@ -204,6 +222,7 @@ def _examined(session: Session) -> Examination:
         zone=zone,
         ahead_s=server_s - begun - took / 2,
         give_or_take_s=took / 2,
+        holding=holding,
     )
 
 

@@ -55,6 +55,13 @@ def judged(found: "Examination") -> Iterator[Check]:
             level=Level.ERROR,
             remedy=f"GRANT {right.replace(' on ', ' ON ', 1)} TO {found.role}",
         )
+    for held in found.holding:
+        yield Check(
+            subject="old rows of the store",
+            found=f"{held}, keeps the versions of rows that each checkpoint replaces: the store slows down with them",
+            level=Level.WARNING,
+            remedy="end it, or have something read the slot; then the server removes them by itself",
+        )
     yield _clock(found)
 
 

@@ -15,6 +15,7 @@ from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.ops.doctor import executors, machine, store
 from onceward.coordinator.ops.doctor.check import Level
 from onceward.coordinator.pipeline.spark import lacks
+from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.postgres import Examination
 from tests.support.commands import onceward
 from tests.support.places import Place, postgres_place
@@ -131,6 +132,18 @@ def test_a_clock_is_wrong_beyond_what_asking_takes(ahead_s: float, level: str, s
     line = list(store.judged(found))[-1]
     assert (line.level, says in line.found) == (level, True)
     assert "Asia/Kolkata" in line.found
+
+
+def test_what_keeps_old_rows_of_a_store_is_named(postgres: "LocalPostgres", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG_S", 0.0)
+    place = postgres_place(postgres)
+    place.open().close()
+    with place.raw() as reader:
+        reader.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        pid = reader.exec_driver_sql("SELECT pg_backend_pid() FROM jobs RIGHT JOIN onceward_meta ON true").scalar()
+        named = [line for line in store.judged(module.examine(place.url)) if line.subject == "old rows of the store"]
+        assert [f"process {pid} " in line.found for line in named].count(True) == 1
+    assert not [held for held in module.examine(place.url).holding if f"process {pid} " in held]
 
 
 @pytest.mark.parametrize(
