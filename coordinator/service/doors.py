@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -22,6 +22,7 @@ from onceward.coordinator.wire.malformed import MalformedError, as_job
 
 __all__ = ["CallsDoor", "Connections", "Door", "Entrance", "HealthDoor", "behind"]
 
+T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _REQUEST_LIMIT_S = 5.0
@@ -84,20 +85,19 @@ class CallsDoor:
 
     @contextmanager
     def open(self, method: str, context: Context) -> Iterator[None]:
-        peer = self._guard.identify(context, method).name
+        peers = self._guard.identify(context, method).names
         if self.count >= self.most:
             raise _too_many(f"the coordinator has {self.count} open calls and takes no more now")
-        if self._guard.distinguishes and self._of_peer[peer] >= self._most_of_peer:
-            raise _too_many(f"{peer} has {self._of_peer[peer]} open calls, and may have no more")
+        for peer in peers if self._guard.distinguishes else ():
+            if self._of_peer[peer] >= self._most_of_peer:
+                raise _too_many(f"{peer} has {self._of_peer[peer]} open calls, and may have no more")
         self.count += 1
-        self._of_peer[peer] += 1
+        self._of_peer.update(peers)
         try:
             yield
         finally:
             self.count -= 1
-            self._of_peer[peer] -= 1
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+            _release(self._of_peer, peers)
 
     async def admit(self, method: str, context: Context) -> None:
         needs = NEEDS[method]
@@ -135,10 +135,7 @@ class HealthDoor:
         try:
             yield
         finally:
-            self._open.subtract(taken)
-            for one in taken:
-                if not self._open[one]:
-                    del self._open[one]
+            _release(self._open, taken)
 
     def _places(self, context: Context) -> Iterator[tuple[str, int, str]]:
         """Where a check takes a place, how many are there, and whose they are."""
@@ -148,7 +145,8 @@ class HealthDoor:
             if peer is None:
                 yield "strangers", self.most // 2, "unknown peers have"
             else:
-                yield f"peer {peer.name}", self._most_of_peer, f"{peer.name} has"
+                for name in peer.names:
+                    yield f"peer {name}", self._most_of_peer, f"{name} has"
         connection = context.peer()
         if not connection.startswith("unix:"):  # these have no names
             yield f"connection {connection}", self.most_of_connection, "this connection has"
@@ -218,6 +216,13 @@ class _Behind(grpc.GenericRpcHandler):
             await context.abort(*refusal)
 
         return stream if found.request_streaming and found.response_streaming else call
+
+
+def _release(taken: "Counter[T]", places: Iterable[T]) -> None:
+    for place in places:
+        taken[place] -= 1
+        if not taken[place]:
+            del taken[place]
 
 
 def _too_many(what: str) -> PeerRefusedError:

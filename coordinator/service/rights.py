@@ -90,6 +90,13 @@ class Peer:
 
     name: str
     jobs: Mapping[Right, tuple[_Jobs, ...]]
+    proved: tuple[str, ...] = ()
+    """The names of several."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each of them has bounds of its own."""
+        return self.proved or (self.name,)
 
     def may(self, right: Right, job: str) -> bool:
         return any(pattern.match(job) for pattern in self.jobs[right])
@@ -149,7 +156,7 @@ class Rights:
     def _together(self, names: list[str]) -> Peer:
         peers = [self._peers[name] for name in names]
         jobs = {right: tuple(pattern for peer in peers for pattern in peer.jobs[right]) for right in Right}
-        return Peer(name=" and ".join(names), jobs=jobs)
+        return Peer(name=" and ".join(names), jobs=jobs, proved=tuple(names))
 
 
 def digest_of(token: str) -> bytes:

@@ -10,11 +10,15 @@ __all__ = ["filesystem_of", "refuse_network_filesystem"]
 
 _MOUNTS = Path("/proc/self/mounts")
 
-# 9p and virtiofs are not listed: sandboxes and virtual machines use them to give a guest its own local disk.
+# 9p and virtiofs are not listed: sandboxes and virtual machines use them to give a guest its own local disk. WSL shows
+# folders of Windows by 9p, and names their driver.
 _NETWORK = frozenset(
     "nfs nfs4 cifs smb smbfs smb3 afs ncpfs ncp coda ceph glusterfs lustre gpfs beegfs orangefs pvfs2 ocfs2 gfs2 "
-    "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs davfs fuse.juicefs".split()
+    "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs davfs fuse.juicefs drvfs "
+    # folders of the host: VirtualBox, Parallels, Docker Desktop
+    "vboxsf prl_fs fuse.grpcfuse fuse.osxfs fakeowner".split()
 )
+_WINDOWS = re.compile(r"(^|[,;])aname=drvfs\b")
 
 
 def filesystem_of(directory: Path, mounts: str) -> str | None:
@@ -29,6 +33,8 @@ def filesystem_of(directory: Path, mounts: str) -> str | None:
         inside = place == point or place.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):  # a later mount on the same point hides the earlier one
             best, kind = point, fields[2]
+            if kind == "9p" and len(fields) > 3 and _WINDOWS.search(fields[3]):
+                kind = "drvfs"
     return kind
 
 

@@ -212,8 +212,9 @@ class _Views:
         return answer
 
     def sign_out(self, request: Request) -> Response:
-        if _sent_by_this_page(request):
-            self._sessions.end(request.cookies.get(_COOKIE, ""))
+        if not _sent_by_this_page(request):
+            return _problem(request, 403, "You are still signed in", "The form was sent by another site.")
+        self._sessions.end(request.cookies.get(_COOKIE, ""))
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(_COOKIE, **_COOKIE_RULES)
         return answer

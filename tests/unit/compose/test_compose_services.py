@@ -210,8 +210,11 @@ def test_one_process_decides_or_the_database_says_which(name: str) -> None:
 @EACH
 def test_a_service_may_not_take_the_whole_machine(service: Service) -> None:
     limits = service.entry["deploy"]["resources"]["limits"]
-    assert limits.keys() == {"cpus", "memory"}
-    assert float(limits["cpus"]) > 0
+    if "serve" in service.command:  # a leader that is held up would lose the lead
+        assert limits.keys() == {"memory"}
+    else:
+        assert limits.keys() == {"cpus", "memory"}
+        assert float(limits["cpus"]) > 0
     assert re.fullmatch(r"\d+[gm]", limits["memory"])
 
 

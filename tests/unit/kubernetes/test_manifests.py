@@ -1,6 +1,7 @@
 """deploy/kubernetes is valid, consistent with itself and with the code, and gives its containers nothing to spare."""
 
 import copy
+import re
 import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -165,7 +166,12 @@ def test_the_rights_let_the_job_drive_and_people_in_the_pod_operate() -> None:
     assert drives is not None
     assert drives.may(Right.DRIVE, JOB)
     assert not drives.may(Right.DRIVE, "another")
-    people = rights.peer(Credentials(names=frozenset({"localhost"})))
+    assert rights.peer(Credentials(names=frozenset({"localhost"}))) is None, "other certificates may have that name"
+    uri = re.search(
+        r"URI `(urn:[\w:]+)`", (FOLDER.parents[1] / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
+    )
+    assert uri is not None
+    people = rights.peer(Credentials(uris=frozenset({uri[1]})))
     assert people is not None
     assert people.may(Right.OPERATE, JOB)
     assert not people.may(Right.OVERRIDE, JOB)

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 from sqlalchemy import Engine, event
 
-from onceward.coordinator.client.access import CoordinatorAccess
+from onceward.coordinator.client.access import CoordinatorAccess, with_known_token
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
@@ -616,6 +616,30 @@ def test_one_peer_cannot_take_all_calls(world: World, monkeypatch: pytest.Monkey
     for one in held:
         one.cancel()
     wait_until(lambda: _code(late) is grpc.StatusCode.OK, "its calls are taken again")
+
+
+def test_a_peer_with_two_proofs_has_no_calls_beside_those_of_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onceward.coordinator.service import server
+
+    monkeypatch.setattr(server, "MAX_CALLS_OF_PEER", 2)
+    world.serve()
+    held = held_calls(world.raw("viewer"), 2)
+    both = with_known_token(world.raw("viewer"), CANARY)
+    call: Any = both.unary_unary(METHODS["ListJobs"], None, None)
+
+    def code() -> grpc.StatusCode:
+        try:
+            call(b"", timeout=60)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    wait_until(lambda: code() is grpc.StatusCode.RESOURCE_EXHAUSTED, "the calls of the certificate's peer are taken")
+    for one in held:
+        one.cancel()
+    wait_until(lambda: code() is grpc.StatusCode.OK, "its calls are taken again")
 
 
 def _code(call: Any) -> grpc.StatusCode:

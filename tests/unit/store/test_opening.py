@@ -255,3 +255,22 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StoreUnusableError, match="cannot be opened"):
         Store.open(f"sqlite:///{tmp_path / 'file' / 'store.db'}")
+
+
+@pytest.mark.parametrize(
+    ("mount", "refused"),
+    [
+        ("C:\\134 /mnt 9p rw,noatime,aname=drvfs;path=C:\\;uid=1000,trans=fd 0 0", True),
+        ("none /mnt 9p rw,trans=virtio,aname=disk 0 0", False),
+        ("work /mnt vboxsf rw 0 0", True),
+        ("grpcfuse /mnt fuse.grpcfuse rw 0 0", True),
+        ("fuse-overlayfs /mnt fuse.fuse-overlayfs rw 0 0", False),
+    ],
+)
+def test_a_folder_of_the_host_is_refused(mount: str, refused: bool) -> None:
+    directory = Path("/mnt/store")
+    if refused:
+        with pytest.raises(StoreUnusableError, match="network filesystem"):
+            refuse_network_filesystem(directory, mount)
+    else:
+        refuse_network_filesystem(directory, mount)
