@@ -342,6 +342,19 @@ def test_a_topic_that_is_not_compacted_is_no_table(spark: "SparkSession", topics
         table(spark, topics, topic)
 
 
+def test_a_compacted_topic_is_a_table_only_without_limits_of_its_retention(
+    spark: "SparkSession", topics: Topics
+) -> None:
+    """The brokers delete old segments of a topic with both policies, with the latest values in them."""
+    both = {"cleanup.policy": "compact,delete"}
+    limited = topics.create("limited", config={**both, "retention.ms": "1000"})
+    with pytest.raises(Exception, match=f"Topic {limited} has cleanup.policy=.* and retention.ms=1000"):
+        table(spark, topics, limited)
+    kept = topics.create("kept", config={**both, "retention.ms": "-1"})
+    topics.fill(kept, [b"1"], key=b"a")
+    assert table(spark, topics, kept) == {b"a": b"1"}
+
+
 @streaming
 def test_a_stream_is_joined_with_a_table_as_it_is_in_each_batch_and_with_a_read_as_it_was_planned(
     spark: "SparkSession", topics: Topics, tmp_path: Path

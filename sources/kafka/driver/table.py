@@ -28,7 +28,7 @@ def kafka_table(spark: "SparkSession", cluster: str | KafkaCluster, topic: str) 
     it is in each batch; a batch that runs again may see a newer one.
 
     Latest means the highest offset in the key's partition. Evaluation fails if a key has records in two partitions,
-    because then no order is known, and if the topic is not compacted, because then retention deletes latest values.
+    because then no order is known, and if retention deletes latest values: the topic is not compacted, or not only.
 
     cluster: bootstrap servers, or a KafkaCluster.
     """
