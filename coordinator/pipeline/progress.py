@@ -75,6 +75,8 @@ class Progress:
         self._clock = clock or (lambda: time.monotonic())
         self._job = job
         self.place = place
+        self.store = ""
+        """The id of the coordinator's store, once a generation runs."""
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
         self._lock = threading.Lock()
@@ -103,7 +105,7 @@ class Progress:
 
     def opened(self, generation: int, store: str) -> None:
         """Say that a generation of the job runs. ``store``: the id of the coordinator's store."""
-        now = self._clock()
+        now, self.store = self._clock(), store
         if self._started is None:
             self._started = now
         with self._lock:

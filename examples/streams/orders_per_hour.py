@@ -53,5 +53,4 @@ if __name__ == "__main__":
                 .start()
             )
             running.append((sink, query))
-        for sink, query in running:
-            sink.await_termination(query)
+        StreamSink.await_all(running)

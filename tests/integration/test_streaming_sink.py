@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import GroupedData
 from typer.testing import CliRunner
 
-from onceward import KafkaSink, StreamingPipeline, StreamSink
+from onceward import CheckpointSettings, KafkaSink, Restart, StreamingPipeline, StreamSink
 from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.cli import app
@@ -75,9 +75,9 @@ class Counting:
         written = df.writeStream.outputMode(self.query.output_mode)
         return written.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
 
-    def run(self, sink: KafkaSink | None = None) -> CloseReason:
+    def run(self, sink: KafkaSink | None = None, **options: Any) -> CloseReason:
         """One life of the query: it processes all files."""
-        with self.open(sink) as opened:
+        with self.open(sink, **options) as opened:
             return opened.await_termination(self.start(opened))
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -216,6 +216,8 @@ def test_a_query_continues_after_a_savepoint_with_the_checkpoint_location_of_tha
     words = ["--from", saved.stdout.split()[-1], "--reason", "a test", "--yes"]
     restored = CliRunner().invoke(app, ["restore", counting.job, *words, *place])
     assert restored.exit_code == 0, restored.output
+    with pytest.raises(HaltedError, match="Put back a checkpointLocation that ends with batch 1"):
+        counting.run()  # no batch comes: there is nothing new to read
     counting.feed(files[4:])
     with pytest.raises(HaltedError, match="Put back a checkpointLocation that ends with batch 1"):
         counting.run()
@@ -430,6 +432,127 @@ def test_a_settled_batch_of_a_query_without_state_does_not_run_again_and_may_dra
         life(fails=True)
     assert life() is CloseReason.FINISHED
     assert counting.written().total() == copied(files).total()
+
+
+def test_a_second_call_in_a_batch_fails_the_query_and_what_it_got_is_never_taken_for_written(
+    counting: Counting,
+) -> None:
+    counting.query, files = STATELESS, records(2)
+    counting.feed(files)
+    lower, upper = "value % 2 = 0", "value % 2 = 1"
+
+    def in_parts(sink: StreamSink) -> "Callable[[DataFrame, int], None]":
+        def write(df: "DataFrame", batch: int) -> None:
+            sink(df.where(lower), batch)
+            sink(df.where(upper), batch)
+
+        return write
+
+    with counting.open(allow_different_state=True) as sink, pytest.raises(ConfigurationError, match="a second time"):
+        sink.await_termination(counting.start(in_parts(sink)))
+    part = counting.written()
+    assert 0 < part.total() < copied(files[:1]).total()
+    with pytest.raises(HaltedError, match=r"twice in it: .* the rest is not"):
+        counting.run()
+    assert counting.written() == part
+    assert counting.run(continue_at=0) is CloseReason.FINISHED
+    assert counting.written() == part + copied(files[1:])
+    assert counting.run() is CloseReason.FINISHED
+
+
+def test_a_batch_without_a_call_halts_and_a_skipped_one_does_not(counting: Counting) -> None:
+    counting.query, files = STATELESS, records(4)
+    counting.feed(files[:3])
+
+    def without(skipped: int, skip: "Callable[[int], None]", sink: StreamSink) -> "Callable[[DataFrame, int], None]":
+        return lambda df, batch: skip(batch) if batch == skipped else sink(df, batch)
+
+    with counting.open() as sink, pytest.raises(HaltedError, match=r"did not call the sink .* for batch 1.*sink\.skip"):
+        sink.await_termination(counting.start(without(1, lambda batch: None, sink)))
+    assert counting.written() == copied(files[:1])
+    with counting.open(continue_at=2) as sink:
+        query = counting.start(without(2, sink.skip, sink))
+        assert sink.await_termination(query) is CloseReason.FINISHED
+    counting.feed(files[3:])
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == copied([files[0], files[3]])
+
+
+def test_a_batch_of_a_query_with_state_cannot_be_skipped(counting: Counting) -> None:
+    counting.feed(records(1))
+    with counting.open() as sink, pytest.raises(ConfigurationError, match="the query has state"):
+        sink.await_termination(counting.start(lambda df, batch: sink.skip(batch)))
+
+
+def test_another_job_does_not_continue_a_checkpoint_location_by_itself(counting: Counting) -> None:
+    """The first one may have written the batch that Spark has open."""
+    counting.query, files = STATELESS, records(2)
+    counting.feed(files)
+    with counting.open() as sink:
+
+        def fails_once_settled(df: "DataFrame", batch: int) -> None:
+            sink(df, batch)
+            raise ValueError("after the batch")
+
+        with pytest.raises(StreamingQueryException, match="after the batch"):
+            sink.await_termination(counting.start(fails_once_settled))
+    counting.job, first = f"{counting.job}-b", counting.job
+    with pytest.raises(ConfigurationError, match=f"was used by {first}@"):
+        counting.run()
+    assert counting.written() == copied(files[:1])
+    counting.job = first
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == copied(files)
+    counting.feed(records(3)[2:])
+    counting.job = f"{first}-b"
+    assert counting.run(continue_at=2) is CloseReason.FINISHED
+    assert counting.written() == copied(records(3))
+    counting.job = first
+    with pytest.raises(HaltedError, match="Spark runs batch 3"):
+        counting.run()
+
+
+def test_a_query_without_a_checkpoint_location_is_refused_before_anything_is_written(counting: Counting) -> None:
+    counting.feed(records(1))
+    df = counting.query.build(counting.spark, counting.directory / "input").writeStream.outputMode("update")
+    with counting.open() as sink, pytest.raises(ConfigurationError, match="names no checkpointLocation"):
+        sink.await_termination(df.trigger(availableNow=True).foreachBatch(sink).start())
+    assert not counting.written()
+
+
+def test_a_batch_that_always_takes_too_long_halts_the_job_and_the_limit_is_named(counting: Counting) -> None:
+    """Spark has fixed what it reads, so that no run is shorter."""
+    counting.query = STATELESS
+    counting.feed([[("k", 1)]])
+    slow = "reflect('java.lang.Thread', 'sleep', 60000L) AS value"
+    restart = Restart(initial="100ms", maximum="100ms")
+    with (
+        counting.open(settings=CheckpointSettings(timeout="2s"), restart=restart) as sink,
+        pytest.raises(HaltedError, match=r"Batch 0 .* takes longer than timeout=2s .* for the 3\. time"),
+    ):
+        sink.await_termination(counting.start(lambda df, batch: sink(df.selectExpr("key", slow), batch)))
+    assert not counting.written()
+    assert counting.run() is CloseReason.FINISHED
+    assert counting.written() == copied([[("k", 1)]])
+
+
+def test_a_query_that_fails_ends_the_others_of_its_program(counting: Counting) -> None:
+    counting.query, files = STATELESS, records(1)
+    counting.feed(files)
+    other = Counting(counting.spark, counting.topics, f"{counting.job}-b", counting.directory, "others")
+    other.checkpoint, other.query = counting.directory / "other", STATELESS
+
+    def fails(df: "DataFrame", batch: int) -> None:
+        wait_until(lambda: counting.written() == copied(files), "the other query has written its batch", LIMIT_S)
+        raise ValueError("in the program")
+
+    with counting.open() as one, other.open() as two:
+        endless = counting.writer().trigger(processingTime="100 milliseconds").foreachBatch(one).start()
+        running = [(one, endless), (two, other.start(fails))]
+        with pytest.raises(StreamingQueryException, match="in the program"):
+            StreamSink.await_all(running)
+        assert not endless.isActive
+        assert endless.exception() is None
 
 
 class Looked:

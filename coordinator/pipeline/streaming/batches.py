@@ -8,9 +8,11 @@ Document ``spark-batch``, version 1: the newest batch of a job. ::
 Spark's offset log, which holds the end offsets of all sources, the watermark and the time: a batch that Spark runs
 again with the same entry reads the same input against the same state. ``digest`` is that of the batch's records, as
 they were written. ``location`` is the checkpointLocation, for people: a copy elsewhere serves as well. Before the first
-batch, ``batch`` is -1 and the others are null.
+batch, ``batch`` is -1 and the others are null. ``in_parts``, true or left out, says that the program called the sink a
+second time in the batch.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
@@ -25,7 +27,9 @@ __all__ = [
     "batch_of",
     "check_positions",
     "describe_difference",
+    "describe_other_job",
     "describe_refusal",
+    "describe_second_call",
     "digest_of",
     "place",
     "positions_after",
@@ -47,6 +51,8 @@ class Batch:
     number: int
     offsets: str
     """SHA-256 of its entry in Spark's offset log, in hex."""
+    in_parts: bool = False
+    """The program called the sink a second time in it: only what the first call got is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,10 @@ class Found:
     """The batch before it that had a sink: number - 1, less when Spark repartitioned the state in between."""
     location: str
     """The query's checkpointLocation."""
+    last: int | None = None
+    """The batch that the sink got before in this run of the query."""
+    skipped: bool = False
+    """The program wants nothing of it written."""
 
 
 class Place(StrEnum):
@@ -67,6 +77,10 @@ class Place(StrEnum):
     """It follows the newest completed batch, or is the first of the job: it is written."""
     COMPLETED = "completed"
     """It is the newest completed batch, run again by Spark with the same input: nothing but its state is written."""
+    SECOND_CALL = "second call"
+    """The newest completed batch, for which the sink is called again in the same run: this is recorded."""
+    IN_PARTS = "in parts"
+    """The newest completed batch, for which the sink was called twice, run again."""
     OTHER_QUERY = "other query"
     """Another query: its checkpointLocation was deleted, or is another one."""
     OLDER_COPY = "older copy"
@@ -75,27 +89,36 @@ class Place(StrEnum):
     """Batches between the newest completed one and this one had another sink, or none."""
 
 
-def place(base: Batch | None, found: Found) -> Place:
-    """Return the place of ``found``. ``base``: the job's newest completed batch; None before the first."""
+def place(base: Batch | None, found: Found, *, continue_at: int | None = None) -> Place:
+    """Return the place of ``found``.
+
+    :param base: the job's newest completed batch; None before the first.
+    :param continue_at: the number of a batch with which a person wants the job to continue, whatever is missing before.
+    """
     batch = found.batch
     if base is None:
         return Place.NEXT
     if batch.query != base.query:
         return Place.OTHER_QUERY
-    if batch == base:
+    if batch == base and not base.in_parts:
         return Place.COMPLETED
+    if replace(batch, in_parts=False) == replace(base, in_parts=False):
+        if not base.in_parts:
+            return Place.SECOND_CALL
+        return Place.COMPLETED if batch.in_parts or continue_at == batch.number else Place.IN_PARTS
     if batch.number <= base.number:
         return Place.OLDER_COPY
-    return Place.NEXT if found.after == base.number else Place.GAP
+    return Place.NEXT if found.after == base.number or continue_at == batch.number else Place.GAP
 
 
 def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
     """Explain why a batch of this place is not written, what that means for the data, and what to do."""
     batch = found.batch
     begin_again = (
-        f"or, to begin again on purpose: onceward forget {job}, then start it. The output keeps what was written, and "
-        "the query writes again whatever it reads again"
+        f"or, to begin again on purpose: onceward forget {job} --clusters FILE --reason TEXT, then start it. The "
+        "output keeps what was written, and the query writes again whatever it reads again"
     )
+    accept = f"To continue without what is missing, start once with continue_at={batch.number}"
     match where:
         case Place.OTHER_QUERY:
             what = (
@@ -113,20 +136,68 @@ def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
                 f"Put the newest checkpointLocation back, or restore the checkpoint of job {job} that has batch "
                 f"{batch.number - 1} (onceward restore {job} --from ID; output after it repeats); {begin_again}"
             )
+        case Place.GAP if found.last == base.number:
+            missing = _batches(base.number + 1, batch.number - 1)
+            what = (
+                f"Spark runs batch {batch.number} of query {batch.query}, and the function that is passed to "
+                f"foreachBatch did not call the sink of job {job} for {missing}, as one that returns early does. "
+                f"Spark does not run {missing} again"
+            )
+            remedy = (
+                "Call the sink in every batch, also in an empty one, or sink.skip(batch) where nothing is to be "
+                f"written. {accept}"
+            )
         case Place.GAP:
             what = (
                 f"Spark runs batch {batch.number} of query {batch.query}, and job {job} has completed batch "
-                f"{base.number}: the batches between them ran with another sink, or the job was restored to an older "
-                "checkpoint without its checkpointLocation"
+                f"{base.number}: the batches between them ran with another sink, or without a call of this one, or the "
+                "job was restored to an older checkpoint without its checkpointLocation"
             )
             remedy = (
-                f"Put back a checkpointLocation that ends with batch {base.number} or {base.number + 1}; {begin_again}"
+                f"Put back a checkpointLocation that ends with batch {base.number} or {base.number + 1}; "
+                f"{begin_again}. {accept}"
             )
-        case Place.NEXT | Place.COMPLETED:
+        case Place.IN_PARTS:
+            what = (
+                f"Spark runs batch {batch.number} of query {batch.query} again, and the function that is passed to "
+                f"foreachBatch called the sink of job {job} twice in it: what the first call got is in the output, the "
+                "rest is not"
+            )
+            remedy = (
+                "Call the sink once in each batch: union the parts, or give each its own job and sink. Then restore "
+                f"the checkpoint before the batch (onceward restore {job} --from ID): the whole batch is written, and "
+                f"what the first call wrote is there twice. {accept}"
+            )
+        case Place.NEXT | Place.COMPLETED | Place.SECOND_CALL:
             raise ValueError(f"a batch that is {where.value} is not refused")
         case _:
             assert_never(where)
     return f"{what}. Nothing of the batch was written: its records could be in the output twice, or never. {remedy}."
+
+
+def _batches(first: int, last: int) -> str:
+    return f"batch {first}" if first == last else f"batches {first} to {last}"
+
+
+def describe_other_job(job: str, owners: Collection[str], found: Found) -> str:
+    """Explain that the checkpointLocation is that of another job, and what to do. ``owners``: job and store."""
+    number = found.batch.number
+    return (
+        f"The checkpointLocation {found.location} was used by {' and '.join(sorted(owners))} (job@store), not by job "
+        f"{job} with this store. Batch {number}, which Spark runs now, may be in the output already. Nothing was "
+        "written. Use that job and its store, or another checkpointLocation. If onceward checkpoints shows that the "
+        f"other job has not completed batch {number}, start once with continue_at={number}: the location then belongs "
+        f"to job {job}."
+    )
+
+
+def describe_second_call(job: str, number: int) -> str:
+    """Explain that the program called the sink twice in a batch, and what to do."""
+    return (
+        f"The function that is passed to foreachBatch called the sink of job {job} a second time in batch {number}. "
+        "What the first call got is in the output, what this one got is not, and the next start halts at this batch. "
+        "Union the parts before one call, or give each its own job and sink."
+    )
 
 
 def describe_difference(job: str, batch: Batch, wrote: str, made: str) -> str:
@@ -156,6 +227,7 @@ def positions_after(found: Found) -> Document:
         "offsets": batch.offsets,
         "digest": "",
         "location": found.location,
+        **({"in_parts": True} if batch.in_parts else {}),
     }
     return Document(kind=KIND, version=_VERSION, body=body)
 
@@ -185,7 +257,7 @@ def batch_of(positions: Document) -> Batch | None:
         raise ValueError(f"the document is damaged: {body!r}")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"the document is damaged: batch {number!r} is not a number from 0")
-    return Batch(query=query, number=number, offsets=offsets)
+    return Batch(query=query, number=number, offsets=offsets, in_parts=body.get("in_parts") is True)
 
 
 def check_positions(document: Document, base: Document | None, author: Author) -> None:
@@ -202,7 +274,7 @@ def check_positions(document: Document, base: Document | None, author: Author) -
         raise ValueError(f"they are before the first batch, the base's at batch {before.number}")
     if after.query != before.query:
         raise ValueError(f"they are of query {after.query}, the base's of {before.query}")
-    if after != before and after.number <= before.number:
+    if after not in (before, replace(before, in_parts=True)) and after.number <= before.number:
         raise ValueError(f"they are at batch {after.number}, the base's at batch {before.number}")
 
 

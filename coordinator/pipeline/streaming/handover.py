@@ -42,6 +42,7 @@ class Handover:
         self._on_offer: Callable[[], None] = lambda: None
         self._work: Work | None = None
         self._settled: Batch | None = None
+        self._newest: Batch | None = None
         self._settled_digest = ""
         self._digest = ""
         self._refusal: HaltedError | None = None
@@ -118,6 +119,12 @@ class Handover:
             assert self._ended is not None
             raise self._ended
 
+    @property
+    def newest(self) -> Batch | None:
+        """The job's newest completed batch, as far as it is known here."""
+        with self._changed:
+            return self._newest
+
     # -- the generation's threads
 
     @property
@@ -125,6 +132,11 @@ class Handover:
         """Why no further batch may be written; None while it may."""
         with self._changed:
             return self._refusal
+
+    def forbid(self, error: HaltedError) -> None:
+        """Halt the job with ``error`` when a batch is planned next."""
+        with self._changed:
+            self._refusal = error
 
     @property
     def digest(self) -> str:
@@ -194,7 +206,7 @@ class Handover:
     def recovered(self, batch: Batch | None) -> None:
         """Record that a generation has recovered the job; ``batch`` is its newest completed one."""
         with self._changed:
-            self._recovered = True
+            self._recovered, self._newest = True, batch
             if self._settled != batch:
                 self._settled = None
             self._changed.notify_all()
@@ -202,7 +214,8 @@ class Handover:
     def settled(self, batch: Batch, digest: str) -> None:
         """Record that every transaction of ``batch`` is proved committed. ``digest``: of its records."""
         with self._changed:
-            self._settled, self._settled_digest = batch, digest
+            self._settled = self._newest = batch
+            self._settled_digest = digest
             self._changed.notify_all()
 
     def end(self, error: BaseException) -> None:

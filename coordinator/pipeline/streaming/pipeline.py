@@ -65,6 +65,7 @@ class StreamingPipeline:
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
+        continue_at: int | None = None,
         metrics: str | MetricsEndpoint | None = None,
         web: str | None = None,
         traces: bool = False,
@@ -88,6 +89,7 @@ class StreamingPipeline:
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
         :param allow_different_state: as for :class:`StreamSink`.
+        :param continue_at: as for :class:`StreamSink`.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
             port 0 for any free one.
@@ -116,6 +118,7 @@ class StreamingPipeline:
         self._restart = restart or Restart()
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
+        self._continue_at = continue_at
         self._metrics = as_endpoint(metrics)
         place_in_driver(web, self._access)
         self._web = web
@@ -163,6 +166,7 @@ class StreamingPipeline:
                     state_dir=self._access.state_dir,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
+                    continue_at=self._continue_at,
                     metrics=self._metrics,
                     web=self._web,
                     traces=self._traces,

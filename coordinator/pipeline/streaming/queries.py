@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Self
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.streaming.batches import Batch, Found
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["Query", "moves_rows"]
 
@@ -16,38 +18,59 @@ _QUERY_ID = "sql.streaming.queryId"
 """Spark's local property for the jobs of a query (StreamExecution.QUERY_ID_KEY)."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _COMPLETE = "Complete"
+_OWNERS = "onceward"
+"""Folder of a checkpointLocation with an empty file for the job that uses it. Spark does not read it."""
+_TEMPORARY = re.compile(r"temporary-[0-9a-f-]{36}")
+"""The name that Spark gives a checkpointLocation which it deletes with the query."""
 
 
 class Query:
     """One run of a query. Its logs are read through Hadoop's file systems, as Spark reads them."""
 
-    def __init__(self, df: "DataFrame") -> None:
-        """``df``: a batch of the query, in its thread. Raises ConfigurationError outside of a query."""
-        self._context: Any = df.sparkSession.sparkContext
-        query = self._context.getLocalProperty(_QUERY_ID)
+    def __init__(self, spark: "SparkSession", running: Any) -> None:
+        """``running``: Spark's ``StreamExecution``."""
+        self._context: Any = spark.sparkContext
         jvm: Any = self._context._jvm
-        running = None
-        if query is not None:
-            shared: Any = df.sparkSession._jsparkSession
-            running = shared.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
-        if running is None:
-            raise ConfigurationError(
-                "A StreamSink takes the batches of a running query. Nothing was written. Pass it to "
-                "df.writeStream.foreachBatch(sink), or call it inside the function that is passed there."
-            )
-        self.id = str(query)
-        self._running: Any = running
+        self.id = str(running.id().toString())
+        self._running = running
         # each of these takes several round trips to the JVM, so they are asked for once
-        self._location = str(running.resolvedCheckpointRoot())
+        self.location = str(running.resolvedCheckpointRoot())
         self._path: Any = jvm.org.apache.hadoop.fs.Path
         self._to_bytes: Any = jvm.org.apache.commons.io.IOUtils.toByteArray
-        root = self._path(self._location)
+        root = self._path(self.location)
         self._files: Any = root.getFileSystem(self._context._jsc.hadoopConfiguration())
 
-    def is_run_of(self, df: "DataFrame") -> bool:
-        """Return whether ``df`` is a batch of this run."""
-        context: Any = df.sparkSession.sparkContext
-        return bool(context.getLocalProperty(_QUERY_ID) == self.id and self.active())
+    @classmethod
+    def of_batch(cls, spark: "SparkSession") -> Self:
+        """Return the query in whose thread this is called. Raises ConfigurationError outside of a query."""
+        context: Any = spark.sparkContext
+        query, running = context.getLocalProperty(_QUERY_ID), None
+        if query is not None:
+            shared: Any = spark._jsparkSession
+            uuid = context._jvm.java.util.UUID.fromString(query)
+            running = shared.sharedState().activeStreamingQueries().get(uuid)
+        if running is None:
+            raise ConfigurationError(
+                "A StreamSink takes the batches of a running query, in the thread in which Spark calls the function "
+                "that is passed to foreachBatch. Nothing was written. Pass it to df.writeStream.foreachBatch(sink), or "
+                "call it inside that function; a thread that the function starts must be a pyspark.InheritableThread."
+            )
+        return cls(spark, running)
+
+    @classmethod
+    def of(cls, spark: "SparkSession", query: "StreamingQuery") -> Self:
+        """Return the query of a handle, which may have ended."""
+        handle: Any = query
+        return cls(spark, handle._jsq.streamingQuery())
+
+    def is_here(self) -> bool:
+        """Return whether this is called in the thread of a batch of this run."""
+        return bool(self._context.getLocalProperty(_QUERY_ID) == self.id and self.active())
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether Spark deletes the checkpointLocation: it makes one for a query that names none."""
+        return _TEMPORARY.fullmatch(self.location.rpartition("/")[2]) is not None
 
     @property
     def rewrites_everything(self) -> bool:
@@ -70,14 +93,38 @@ class Query:
         """Whether batch ``number`` is in Spark's commit log, so that Spark does not run it again."""
         return self._exists(f"commits/{number}")
 
-    def find(self, number: int, *, first: bool) -> Found:
-        """Return batch ``number``. ``first``: of this run; only before it can Spark have repartitioned the state."""
+    def newest_committed(self) -> int | None:
+        """Return the newest batch in Spark's commit log that a sink saw; None before the first."""
+        numbers = [int(name) for name in self._names("commits") if name.isdigit()]
+        return self._seen(max(numbers)) if numbers else None
+
+    def owners(self) -> set[str]:
+        """Return the jobs that have used the checkpointLocation."""
+        return set(self._names(_OWNERS))
+
+    def give_to(self, owner: str) -> None:
+        """Name the job in the checkpointLocation, instead of all others."""
+        others = self.owners() - {owner}
+        self._files.create(self._path(f"{self.location}/{_OWNERS}/{owner}"), True).close()
+        for other in others:
+            self._files.delete(self._path(f"{self.location}/{_OWNERS}/{other}"), False)
+
+    def find(self, number: int, *, last: int | None) -> Found:
+        """Return batch ``number``.
+
+        :param last: the one that the sink got before in this run; None for the first, before which alone Spark can
+            have repartitioned the state.
+        """
         entry = hashlib.sha256(self._read(f"offsets/{number}")).hexdigest()
-        after = number - 1
-        while first and self._repartitioned(after):
-            after -= 1
+        after = number - 1 if last is not None else self._seen(number - 1)
         batch = Batch(query=self.id, number=number, offsets=entry)
-        return Found(batch=batch, after=after, location=self._location)
+        return Found(batch=batch, after=after, location=self.location, last=last)
+
+    def _seen(self, number: int) -> int:
+        """Return ``number``, or the batch before those with which Spark has repartitioned the state."""
+        while self._repartitioned(number):
+            number -= 1
+        return number
 
     def _repartitioned(self, number: int) -> bool:
         """Return whether Spark's StreamingCheckpointManager.repartition made the batch: it is committed, no sink saw
@@ -89,10 +136,17 @@ class Query:
         return before[2:] == entry[2:] and _partitions(before) != _partitions(entry)
 
     def _exists(self, name: str) -> bool:
-        return bool(self._files.exists(self._path(f"{self._location}/{name}")))
+        return bool(self._files.exists(self._path(f"{self.location}/{name}")))
+
+    def _names(self, folder: str) -> list[str]:
+        if not self._exists(folder):
+            return []
+        return [
+            str(found.getPath().getName()) for found in self._files.listStatus(self._path(f"{self.location}/{folder}"))
+        ]
 
     def _read(self, name: str) -> bytes:
-        stream = self._files.open(self._path(f"{self._location}/{name}"))
+        stream = self._files.open(self._path(f"{self.location}/{name}"))
         try:
             return bytes(self._to_bytes(stream))
         finally:

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -23,11 +24,21 @@ from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_page, open_participants, require_job
 from onceward.coordinator.pipeline.restarts import Restart
 from onceward.coordinator.pipeline.spark import check_retries, check_session
-from onceward.coordinator.pipeline.streaming.batches import Batch, describe_difference
-from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError
+from onceward.coordinator.pipeline.streaming.batches import (
+    Batch,
+    Found,
+    Place,
+    describe_difference,
+    describe_other_job,
+    describe_refusal,
+    describe_second_call,
+    place,
+)
+from onceward.coordinator.pipeline.streaming.handover import Handover, StreamEndedError, Work
 from onceward.coordinator.pipeline.streaming.queries import Query, moves_rows
 from onceward.coordinator.pipeline.streaming.source import BatchSource
 from onceward.coordinator.pipeline.streaming.tasks import BatchTasks
+from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.pipeline.tracing import trace
 from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.events import CloseReason
@@ -48,6 +59,9 @@ _log = logger("onceward.pipeline")
 _LOOK_S = 0.2
 """Seconds between looks for signals and for the end of the job."""
 
+_TIMEOUT = "5min"
+"""Of a batch, if the program names none: Spark cannot make a batch smaller that was too long. The brokers' default cap
+of transactions is 15 min, of which a restart may take 10."""
 _STOPPED = "\npy4j.protocol.Py4JJavaError: An error occurred while calling the sink.\n: java.lang.InterruptedException"
 """By this text Spark distinguishes a query that was stopped from one that failed (``StreamExecution``)."""
 
@@ -78,6 +92,7 @@ class StreamSink:
         state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
+        continue_at: int | None = None,
         metrics: str | MetricsEndpoint | None = None,
         web: str | None = None,
         traces: bool = False,
@@ -92,13 +107,16 @@ class StreamSink:
         :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
         :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
             ``ONCEWARD_TOKEN`` says.
-        :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace.
+        :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace. None = a
+            ``timeout`` of 5 min.
         :param restart: delays between generations after failures; None = Flink's exponential delay.
         :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
         :param allow_different_state: accept that a batch of a query with state has other records when Spark runs it
             again to write its state, as a query that draws at random or reads the clock gives them. The output keeps
             those of the first run. The number of a batch accepts it for that batch alone, True for all.
+        :param continue_at: the number of one batch of the query with which the job continues, although batches before
+            it were not written, or another job used the checkpointLocation: an error names it.
         :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
         :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
             port 0 for any free one.
@@ -111,6 +129,8 @@ class StreamSink:
         access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
+        self._continue_at = continue_at
+        self._spark = spark
         self._metrics = as_endpoint(metrics)
         self._web = place_in_driver(web, access)
         self._page: Page | None = None
@@ -120,6 +140,7 @@ class StreamSink:
         self._handover = Handover()
         self._closed = threading.Event()
         self._stopping = StopFlag()
+        self._one_batch = threading.Lock()
         self._gate = threading.Lock()
         """Held to begin a batch, and to look whether one is written: none begins after the look of a stop."""
         self._writing = False
@@ -140,7 +161,7 @@ class StreamSink:
                 spark,
                 sink,
                 access,
-                settings=replace(settings or CheckpointSettings(), interval=0, min_pause=0),
+                settings=replace(settings or CheckpointSettings(timeout=_TIMEOUT), interval=0, min_pause=0),
                 restart=restart or Restart(),
             )
             self._stack = stack.pop_all()
@@ -166,8 +187,9 @@ class StreamSink:
         settings: CheckpointSettings,
         restart: Restart,
     ) -> None:
-        source = BatchSource(self._job, self._handover)
+        source = BatchSource(self._job, self._handover, continue_at=self._continue_at)
         links, progress = open_participants(stack, self._job, source, sink, settings, access)
+        self._progress = progress
         findings = preflight.examine(source, sink) + check_session(spark, embedded=access.embedded)
         preflight.require_safe(self._job, findings, self._accepted)
         measured = self._measured = measure(stack, self._metrics, self._job, links, access)
@@ -175,7 +197,9 @@ class StreamSink:
         observer = observers(measured.observer, traced.observer)
         self._page = open_page(stack, self._web, progress)
         client = connect_to(stack, access, links, shared=True, observer=observer, page=self._page)
-        self._tasks = BatchTasks(spark, job=self._job, sink=sink, handover=self._handover)
+        self._tasks = BatchTasks(
+            spark, job=self._job, sink=sink, handover=self._handover, timeout=settings.seconds("timeout")
+        )
         committer = sink.committer()
         stack.callback(committer.close)
         members = Members(
@@ -214,10 +238,19 @@ class StreamSink:
     # -- in the query's thread
 
     def __call__(self, df: "DataFrame", batch: int) -> None:
-        """Write a batch; return when it is settled. Pass the sink to ``foreachBatch``."""
+        """Write a batch; return when it is settled. Pass the sink to ``foreachBatch``, or call it inside the function
+        that is passed there: once in each batch, also in an empty one."""
+        self._take(df, batch)
+
+    def skip(self, batch: int) -> None:
+        """Record that nothing of a batch is to be written. Call it instead of the sink, in a query without state."""
+        self._take(None, batch)
+
+    def _take(self, df: "DataFrame | None", batch: int) -> None:
+        """Write a batch, or skip it if ``df`` is None."""
         self._failure = None
         try:
-            query = self._query_of(df)
+            query = self._query_here()
             with self._batch(query):
                 self._write(df, query, batch)
                 self._written = batch
@@ -233,40 +266,53 @@ class StreamSink:
                 f"batch {batch} of job {self._job} was not written: {type(error).__name__}, see the log"
             ) from None
 
-    def _query_of(self, df: "DataFrame") -> Query:
-        """Return the run of the query whose batch ``df`` is."""
+    def _query_here(self) -> Query:
+        """Return the run of the query that calls the sink."""
         query = self._query
-        if query is None or not query.is_run_of(df):
-            query = Query(df)
-            self._query, self._written = query, None
+        if query is None or not query.is_here():
+            other = Query.of_batch(self._spark)
+            if query is not None and query.active():
+                raise ConfigurationError(
+                    f"The sink of job {self._job} gets batches of two queries that run, {query.id} and {other.id}. "
+                    "Nothing of this batch was written. Give each query its own job and sink."
+                )
+            self._query, self._written = other, None
+            return other
         return query
 
     @contextlib.contextmanager
     def _batch(self, query: Query) -> Iterator[None]:
         """Write a batch inside, unless the query is to end: then wait until it is stopped, and raise StreamEndedError.
         To Spark a batch that fails is a failure of the query, and a stop is none."""
-        with self._gate:
-            self._writing = not self._ending
-        try:
-            while not self._writing:
-                if self._closed.wait(_LOOK_S) or not query.active():
-                    raise StreamEndedError(f"Job {self._job} is being stopped, or its sink is closed.")
-            yield
-        finally:
-            self._writing = False
+        with self._one_batch:
+            with self._gate:
+                self._writing = not self._ending
+            try:
+                while not self._writing:
+                    if self._closed.wait(_LOOK_S) or not query.active():
+                        raise StreamEndedError(f"Job {self._job} is being stopped, or its sink is closed.")
+                yield
+            finally:
+                self._writing = False
 
-    def _write(self, df: "DataFrame", query: Query, number: int) -> None:
+    def _write(self, df: "DataFrame | None", query: Query, number: int) -> None:
         kill_point(KillPoint.BATCH_BEFORE_OFFER)
-        first = self._written is None
-        if first:
+        last = self._written
+        if last is None:
             self._require_usable(query, df)
-        found = query.find(number, first=first)
+        found = query.find(number, last=last)
+        if last is None:
+            self._require_own(query, found)
+        if last == number:
+            found = replace(found, batch=replace(found.batch, in_parts=True))
+        if df is None:
+            found = self._skipped(query, found)
         ran = False
         with self._handover.offering(found):
             kill_point(KillPoint.BATCH_AFTER_OFFER)
             while (work := self._handover.next_work(found.batch, query.active)) is not None:
                 try:
-                    votes = self._tasks.execute(df, work)
+                    votes = self._run_work(df, work)
                 except ReplayRefusedError as error:
                     self._handover.answer(work, error)  # it halts the job, which ends the loop
                 except Exception as error:
@@ -274,9 +320,32 @@ class StreamSink:
                         raise
                 else:
                     ran = self._handover.answer(work, votes) or ran
+        if last == number:
+            raise ConfigurationError(describe_second_call(self._job, number))
         kill_point(KillPoint.BATCH_AFTER_SETTLE)
-        if not ran and query.has_state():
+        if df is not None and not ran and query.has_state():
             self._write_state(df, query, found.batch)
+
+    def _run_work(self, df: "DataFrame | None", work: Work) -> tuple[Vote, ...]:
+        if df is None:
+            raise ReplayRefusedError(f"the program skips batch {work.batch.number} now, and has written it before")
+        return self._tasks.execute(df, work)
+
+    def _skipped(self, query: Query, found: Found) -> Found:
+        if query.has_state():
+            raise ConfigurationError(
+                f"Batch {found.batch.number} of job {self._job} cannot be skipped: the query has state, which each "
+                "batch makes when it runs. Nothing was written. Pass the batch to the sink, also an empty one."
+            )
+        return replace(found, skipped=True)
+
+    def _require_own(self, query: Query, found: Found) -> None:
+        """Name this job in the checkpointLocation, unless it is another one's: that may have written the batch."""
+        mine, owners = f"{self._job}@{self._progress.store}", query.owners()
+        if owners - {mine} and self._continue_at != found.batch.number:
+            raise ConfigurationError(describe_other_job(self._job, owners - {mine}, found))
+        if owners != {mine}:
+            query.give_to(mine)
 
     def _write_state(self, df: "DataFrame", query: Query, batch: Batch) -> None:
         """Run a batch that was settled before: Spark needs the version of the state that the batch makes."""
@@ -296,8 +365,14 @@ class StreamSink:
         allowed = self._allow_different_state
         return allowed if isinstance(allowed, bool) else allowed == number
 
-    def _require_usable(self, query: Query, df: "DataFrame") -> None:
-        if moves_rows(df):
+    def _require_usable(self, query: Query, df: "DataFrame | None") -> None:
+        if query.is_temporary:
+            raise ConfigurationError(
+                "The query names no checkpointLocation, and Spark deletes the one that it made when the query ends: "
+                "the next start would read everything again. Nothing was written. Set "
+                "writeStream.option('checkpointLocation', ...) to a place that stays."
+            )
+        if df is not None and moves_rows(df):
             preflight.require_safe(self._job, check_retries(df.sparkSession))
         if query.rewrites_everything and not self._allow_complete_mode:
             raise ConfigurationError(
@@ -322,6 +397,7 @@ class StreamSink:
         try:
             with stopping_on_signals(_stop_all):
                 try:
+                    self._require_together(query, ended=False)
                     while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # Spark takes fractions
                         if self._may_stop():
                             query.stop()
@@ -335,10 +411,51 @@ class StreamSink:
                 raise ended
             if ended is not None:
                 return self._reason
-            return CloseReason.STOPPED if self._stopping.is_set() else CloseReason.FINISHED
+            if self._stopping.is_set():
+                return CloseReason.STOPPED
+            self._require_together(query, ended=True)
+            return CloseReason.FINISHED
         finally:
             self._awaited -= 1
             self._stopping.clear()  # what it stopped has ended; a query that is started later is another one
+
+    @staticmethod
+    def await_all(running: "Sequence[tuple[StreamSink, StreamingQuery]]") -> None:
+        """Wait until all queries of a program have ended, each as in :meth:`await_termination`. One that fails stops
+        the others after their running batch, and its error is raised."""
+        waiting, failure = list(running), None
+        with stopping_on_signals(_stop_all):
+            while waiting:
+                for sink, query in list(waiting):
+                    if query.isActive and not sink._ending:
+                        continue
+                    waiting.remove((sink, query))
+                    try:
+                        sink.await_termination(query)
+                    except Exception as error:  # noqa: BLE001 - raised when the others have ended
+                        failure = failure or error
+                        for other, _ in waiting:
+                            other.stop()
+                time.sleep(_LOOK_S if waiting else 0)
+        if failure is not None:
+            raise failure
+
+    def _require_together(self, query: "StreamingQuery", *, ended: bool) -> None:
+        """Raise HaltedError if Spark's commit log is beyond the job's newest batch, which no batch may ever show: where
+        nothing new is to be read, the sink is not called. ``ended``: also if it is behind."""
+        run = Query.of(self._spark, query)
+        committed, base = run.newest_committed(), self._handover.newest  # in this order: a commit follows its batch
+        if base is None or (committed is None and not ended):
+            return
+        number = -1 if committed is None else committed
+        if run.id == base.query and (number == base.number or (number < base.number and not ended)):
+            return
+        batch = Batch(query=run.id, number=number + 1, offsets="")
+        found = Found(batch=batch, after=number, location=run.location, last=self._written)
+        where = place(base, found, continue_at=self._continue_at)
+        if where is not Place.NEXT:
+            query.stop()
+            raise HaltedError(describe_refusal(self._job, where, base, found))
 
     @property
     def metrics_url(self) -> str | None:

@@ -1,6 +1,7 @@
 """The batch that Spark has open, as a source: what there is to read is the batch that is offered."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from onceward.coordinator.errors import HaltedError
 from onceward.coordinator.pipeline.interfaces import (
@@ -26,6 +27,7 @@ from onceward.coordinator.pipeline.streaming.batches import (
     with_digest,
 )
 from onceward.coordinator.pipeline.streaming.handover import Handover
+from onceward.coordinator.pipeline.tasks import Digest
 from onceward.coordinator.protocol.values import Document, JobName, JsonObject, Participant, ParticipantName, Role
 
 __all__ = ["BatchSource"]
@@ -37,10 +39,12 @@ class BatchSource(Source):
     schema = ""
     copied_columns = ()
 
-    def __init__(self, job: JobName, handover: Handover) -> None:
+    def __init__(self, job: JobName, handover: Handover, *, continue_at: int | None = None) -> None:
+        """``continue_at``: see :func:`place`."""
         self.participant = Participant(name=ParticipantName("spark"), role=Role.SOURCE, kind=KIND)
         self._job = job
         self._handover = handover
+        self._continue_at = continue_at
         self._planned: Found | None = None
         """What was offered when the last plan was made."""
 
@@ -75,9 +79,17 @@ class BatchSource(Source):
         idle = Plan(splits=(), positions=base, records=0, lag=None, finished=False)
         if found is None:
             return idle
-        match where := place(completed, found):
+        match where := place(completed, found, continue_at=self._continue_at):
             case Place.COMPLETED:
+                assert completed is not None
+                if completed.in_parts or digest_of(base) == str(Digest()):
+                    # it has no transactions, so nothing has to be settled and nothing reports that it is
+                    self._handover.settled(found.batch, digest_of(base))
                 return idle
+            case Place.SECOND_CALL:
+                return replace(idle, positions=with_digest(positions_after(found), digest_of(base)))
+            case Place.NEXT if found.skipped:
+                return replace(idle, positions=with_digest(positions_after(found), str(Digest())))
             case Place.NEXT:
                 number = found.batch.number
                 return Plan(

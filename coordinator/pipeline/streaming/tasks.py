@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from onceward.coordinator.errors import CheckpointFailedError, HaltedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.executor import (
     DIGEST_SCHEMA,
@@ -33,6 +34,10 @@ _log = logger("onceward.pipeline")
 _SLOT, _DIGESTS = "slot", "digests"
 _ROUNDS = 2
 """Most slots of a batch, in multiples of the tasks that run at a time: a short slot makes up for a long one."""
+_MOST_OF = 0.8
+"""A run that is aborted after this part of its time was too slow: the rest went into planning."""
+_SLOW_RUNS = 3
+"""Runs of one batch that may take too long before the job halts."""
 _JOB_GROUP = "spark.jobGroup.id"
 """Spark's local property. The group of a query's jobs is the id of its run."""
 
@@ -40,11 +45,15 @@ _JOB_GROUP = "spark.jobGroup.id"
 class BatchTasks:
     """Runs tasks in the thread of a query. Implements ``Tasks``."""
 
-    def __init__(self, spark: "SparkSession", *, job: JobName, sink: Sink, handover: Handover) -> None:
+    def __init__(self, spark: "SparkSession", *, job: JobName, sink: Sink, handover: Handover, timeout: float) -> None:
+        """``timeout``: seconds that a batch may take."""
         self._spark = spark
         self._job = job
         self._sink = sink
         self._handover = handover
+        self._timeout = timeout
+        self._slow = -1, 0
+        """The batch that was aborted for its time, and how often in a row."""
         self._write: ArrowFunction | None = None
         self._hashes = RecordHashes()
         self._votes: tuple[Vote, ...] = ()
@@ -83,11 +92,33 @@ class BatchTasks:
             sink_options=self._sink.writer_options(),
             submitted=time.time(),
         )
-        replay = _is_replay(plan.splits)
-        self._votes = self._handover.run(Work(task=task, batch=batch, replay=replay))
+        replay, began = _is_replay(plan.splits), time.monotonic()
+        try:
+            self._votes = self._handover.run(Work(task=task, batch=batch, replay=replay))
+        except CheckpointFailedError:
+            if not replay:  # one that waits for the query takes as long as it takes
+                self._look_at_time(batch.number, time.monotonic() - began)
+            raise
         if replay:
             _require_same(batch.number, plan.splits, self._votes)
         return self._votes
+
+    def _look_at_time(self, batch: int, ran: float) -> None:
+        """Say that a batch took too long, and after some runs forbid more: no run makes it shorter."""
+        if ran < _MOST_OF * self._timeout:
+            return
+        number, runs = self._slow
+        self._slow = batch, runs + 1 if number == batch else 1
+        text = (
+            f"Batch {batch} of job {self._job} takes longer than timeout={self._timeout:g}s and was aborted, for the "
+            f"{self._slow[1]}. time. Nothing of it is visible, nothing is lost. Spark has fixed what the batch reads, "
+            "so it cannot become smaller. Raise settings=CheckpointSettings(timeout=...); for that, the brokers must "
+            "allow a transaction timeout 10 min above it. For new queries, set maxOffsetsPerTrigger"
+        )
+        if self._slow[1] < _SLOW_RUNS:
+            _log.warning("%s", text)
+        else:
+            self._handover.forbid(HaltedError(f"{text}."))
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         """A slot is written again by running its whole batch again and writing the records of its partitions only.

@@ -56,6 +56,36 @@ def test_only_the_next_batch_is_written(one: Found, expected: Place) -> None:
     assert place(FIVE, one) is expected
 
 
+SECOND = replace(FIVE, in_parts=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "one", "continue_at", "expected"),
+    [
+        (FIVE, found_of(SECOND, 4), None, Place.SECOND_CALL),
+        (SECOND, found_of(SECOND, 4), None, Place.COMPLETED),
+        (SECOND, found(5, "five"), None, Place.IN_PARTS),
+        (SECOND, found(5, "five"), 5, Place.COMPLETED),
+        (SECOND, found(6), None, Place.NEXT),
+        (FIVE, found(8), 8, Place.NEXT),
+        (FIVE, found(8), 7, Place.GAP),
+        (FIVE, found(4), 4, Place.OLDER_COPY),
+        (FIVE, found(6, query="another"), 6, Place.OTHER_QUERY),
+    ],
+)
+def test_a_person_may_continue_at_one_batch_and_a_second_call_is_never_a_whole_batch(
+    base: Batch, one: Found, continue_at: int | None, expected: Place
+) -> None:
+    assert place(base, one, continue_at=continue_at) is expected
+
+
+def test_the_mark_of_a_second_call_is_read_as_it_was_written_and_stays() -> None:
+    assert batch_of(positions_of(SECOND)) == SECOND
+    check_positions(positions_of(SECOND), positions_of(FIVE), author())
+    with pytest.raises(ValueError, match="base's"):
+        check_positions(positions_of(FIVE), positions_of(SECOND), author())
+
+
 @pytest.mark.parametrize("number", [0, 57])
 def test_a_job_begins_with_the_batch_that_its_query_has_reached(number: int) -> None:
     assert place(None, found(number)) is Place.NEXT
