@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint versions simulate explore mutants mutation crash network bench docs screenshots protos setup clean
+.PHONY: help demo test check versions simulate explore mutants mutation crash network bench docs screenshots protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -20,10 +20,6 @@ test: setup ## everything, on a real Kafka; PYTEST="-k name" for a part
 check: ## format, lint, types, stubs, unit and scenario tests (under a minute)
 	@sh scripts/setup.sh --no-broker
 	@sh scripts/check.sh
-
-lint: ## format, lint, types and stubs, without the tests
-	@sh scripts/setup.sh --no-broker
-	@sh scripts/check.sh --no-tests
 
 versions: ## other versions, each beside the pinned rest (hours); KAFKA="3.9 4.0" PYTHON=3.13 PYSPARK=4.2.1 POSTGRES=18 PYTEST="-k name"
 	@PYTHON= sh scripts/setup.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
 # All quick checks. The fastest come first, and the first failure stops them; then the types are checked in parallel with
-# the tests. Property-based tests run a quarter of their examples. With --no-tests only the text is checked.
+# the tests. Property-based tests run a quarter of their examples.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,10 +15,6 @@ step() {
 step 'format' .venv/bin/ruff format --check --quiet .
 step 'lint' .venv/bin/ruff check --quiet .
 step 'stubs are what the .proto files say' .venv/bin/python scripts/protos.py --check
-[ "${1:-}" != --no-tests ] || {
-    step 'types' .venv/bin/mypy --no-error-summary
-    exit
-}
 say 'types, beside unit and scenario tests'
 .venv/bin/mypy --no-error-summary >&2 &
 types=$!

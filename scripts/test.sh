@@ -35,7 +35,7 @@ workers=$(($(getconf _NPROCESSORS_ONLN) + 2))
 # the tests of the page in a browser need Chromium; without it they are skipped, with the reason
 sh scripts/chromium.sh || true
 printf 'test: without brokers\n' >&2
-run -n "$workers" tests/unit tests/scenarios tests/mutants tests/mutation tests/versions tests/simulation tests/explorer "$@"
+run -n "$workers" tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers\n' >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
 .venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true

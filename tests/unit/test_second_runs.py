@@ -293,13 +293,3 @@ def test_every_run_of_ci_gives_failed_tests_a_second_run(tmp_path: Path) -> None
     calls = scripts.run("check.sh", 0)[1] + scripts.run("test.sh", 0, 0)[1]
     assert len(calls) == 3
     assert all(call.startswith("-m pytest -p tests.support.flaky ") for call in calls)
-
-
-def test_ci_runs_the_tests_of_the_quick_checks_among_all_tests(tmp_path: Path) -> None:
-    scripts = Scripts(tmp_path)
-    (quick,) = scripts.run("check.sh", 0)[1]
-    everything = [Path(word) for call in scripts.run("test.sh", 0, 0)[1] for word in call.split()]
-    tests = [Path(word) for word in quick.split() if word.startswith("tests/")]
-    assert len(tests) > 5
-    for test in tests:
-        assert any(test.is_relative_to(path) for path in everything), test
