@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.listings import HistoryEntry
 from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
 from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
@@ -37,6 +36,7 @@ from onceward.coordinator.service.housekeeping import Chores, Housekeeping
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.quotas import jobs_refusal, quota_refusal
 from onceward.coordinator.service.transition_log import log_transition
+from onceward.coordinator.store.reader import Reader
 from onceward.coordinator.store.store import Store
 
 __all__ = ["CommitBatch", "Engine", "UnknownJobError"]
@@ -259,16 +259,10 @@ class Engine:
                 self._store.note(one.job, one.refused, at=self._wall())
         self._store.prune([(one.job, retained) for one, retained in chores])
 
-    def history(self, job: JobName, limit: int) -> Callable[[Store], list[HistoryEntry]]:
-        """A query for :meth:`ask`: the job's history, newest first, including rejected calls not yet written."""
+    def take_refused(self, job: JobName) -> Callable[[Store], None] | None:
+        """A query for :meth:`ask` that writes the job's rejected calls to its history; None if all are written."""
         refused, at = self._housekeeping.take_refused(job), self._wall()
-
-        def query(store: Store) -> list[HistoryEntry]:
-            if refused:
-                store.note(job, refused, at=at)
-            return store.history(job, limit)
-
-        return query
+        return (lambda store: store.note(job, refused, at=at)) if refused else None
 
     def refused(self, job: JobName, note: Note) -> bool:
         """Have the history show a call that was refused before it became an event. False for a job that is not known:
@@ -311,6 +305,10 @@ class Engine:
     def states(self) -> list[JobState]:
         """The published states of all known jobs. May be called in any thread."""
         return list(self._states.values())
+
+    def reader(self) -> Reader | None:
+        """What lists the store beside its writes, in one other thread; None if nothing can."""
+        return self._store.reader()
 
     def ask(self, query: Callable[[Store], T]) -> T:
         """Run a query on the store. Raises StoreError. May run in any thread, like :meth:`keep`."""

@@ -16,6 +16,8 @@ from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.engine import CommitBatch, Engine
+from onceward.coordinator.service.turns import Turns
+from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.store import Store
 
 __all__ = ["GroupCommit", "Handle"]
@@ -56,7 +58,9 @@ class GroupCommit:
         self._engine = engine
         self._next = CommitBatch()
         self._waiting: list[tuple[asyncio.Future[Answer], Answer]] = []
-        self._store_free = asyncio.Lock()
+        self._turns = Turns()
+        self._lists = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-listings")
+        self._reader = engine.reader()
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-disk")
         self._wake = asyncio.Event()
         self._sleeps_until = -math.inf
@@ -74,8 +78,11 @@ class GroupCommit:
         self._wake.set()
         if self._task is not None:
             await self._task
-        async with self._store_free:  # a query may run
+        async with self._turns.of_writer():  # a query may run
             self._disk.shutdown()
+            if self._reader is not None and not self._stopped:
+                self._lists.submit(self._reader.close)
+            self._lists.shutdown(wait=False)  # a slow listing must not delay the next leader
             self._stopped = True
 
     def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
@@ -99,22 +106,40 @@ class GroupCommit:
 
         The disk's thread runs the query, so that a long listing delays no call. Raises StoreError.
         """
+        async with self._turns.of_reader():
+            return show(await self._asked(query))
+
+    async def read_beside(self, query: Callable[[Listings], T]) -> T:
+        """Query what is stored, for people: it need not match what is published. Raises StoreError.
+
+        Where the database has a connection for that, writes do not wait for it, and a failure is the call's alone.
+        """
+        if self._reader is None:
+            return await self.read(query, lambda found: found)
         if self._engine.failure is not None:
             raise self._engine.failure
-        async with self._store_free:
-            if self._stopped:
-                raise StoreError(_STOPPED)
-            try:
-                found = await asyncio.get_running_loop().run_in_executor(self._disk, self._engine.ask, query)
-            except StoreError as error:
-                self._engine.fail(error)
-                raise
-            return show(found)
+        if self._stopping:
+            raise StoreError(_STOPPED)
+        return await asyncio.get_running_loop().run_in_executor(self._lists, query, self._reader)
+
+    async def _asked(self, query: Callable[[Store], T]) -> T:
+        """In the caller's turn."""
+        if self._engine.failure is not None:
+            raise self._engine.failure
+        if self._stopped:
+            raise StoreError(_STOPPED)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._disk, self._engine.ask, query)
+        except StoreError as error:
+            self._engine.fail(error)
+            raise
 
     async def confirm(self) -> None:
         """Return when it is certain that no other coordinator leads. Raises StoreError."""
         while self._engine.leads_for <= 0:
-            await self.read(lambda store: store.confirm(), lambda _: None)
+            async with self._turns.of_writer():  # every answer waits for it
+                if self._engine.leads_for <= 0:
+                    await self._asked(lambda store: store.confirm())
 
     def hurry(self) -> None:
         """Wake the loop, because deadlines may have changed."""
@@ -175,7 +200,7 @@ class GroupCommit:
     async def _on_disk(self, write: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
         """Run ``write`` in the disk's thread, then ``then``. A failure is kept in ``engine.failure``, which ends the
         process."""
-        async with self._store_free:
+        async with self._turns.of_writer():
             try:
                 await asyncio.get_running_loop().run_in_executor(self._disk, write)
             except StoreError as error:

@@ -14,6 +14,7 @@ from onceward.coordinator.errors import StoreError
 from onceward.coordinator.service.engine import UnknownJobError
 from onceward.coordinator.service.needs import NEEDS, Needs
 from onceward.coordinator.service.peers import OPEN, Guard, PeerRefusedError
+from onceward.coordinator.store.errors import ListingFailedError
 from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
 from onceward.coordinator.wire.malformed import MalformedError, as_job
 
@@ -130,6 +131,8 @@ def refusal_of(error: _Refusal) -> tuple[grpc.StatusCode, str]:
             return grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000]
         case UnknownJobError():
             return grpc.StatusCode.NOT_FOUND, str(error)
+        case ListingFailedError():
+            return grpc.StatusCode.UNAVAILABLE, str(error)
         case StoreError():
             return grpc.StatusCode.UNAVAILABLE, STORE_FAILED
         case PeerRefusedError(code=code):

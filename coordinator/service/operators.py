@@ -1,7 +1,8 @@
 """The operators' service: listings and requests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import grpc
 
@@ -17,9 +18,11 @@ from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.methods import Function, service_handler
 from onceward.coordinator.service.peers import OPEN, Guard
+from onceward.coordinator.service.shares import Shares
 from onceward.coordinator.service.skipping import Where, skip_of
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.errors import NoSuchCheckpointError
+from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import operators_pb2 as pb
@@ -41,6 +44,8 @@ from onceward.coordinator.wire.values import request_to_wire
 
 __all__ = ["operator_service"]
 
+T = TypeVar("T")
+
 _log = logger("onceward.coordinator")
 
 
@@ -48,8 +53,9 @@ def operator_service(
     engine: Engine, watchers: Watchers, group_commit: GroupCommit, summaries: JobSummaries, guard: Guard = OPEN
 ) -> grpc.GenericRpcHandler:
     """Everything that an operator's tool can call. ``guard`` holds peers to their rights."""
-    listings = _Listings(engine, group_commit, watchers, summaries, guard)
-    operator_requests = _Requests(engine, group_commit)
+    reads = _Reads(group_commit, guard)
+    listings = _Listings(engine, reads, watchers, summaries, guard)
+    operator_requests = _Requests(engine, group_commit, reads)
     functions: dict[str, Function] = {
         "list_jobs": listings.list_jobs,
         "describe_job": listings.describe_job,
@@ -74,14 +80,32 @@ def operator_service(
     return service_handler(pb.DESCRIPTOR.services_by_name["OperatorService"], functions, {}, guard)
 
 
+class _Reads:
+    """The reads of the store, few of each peer at a time."""
+
+    def __init__(self, group_commit: GroupCommit, guard: Guard) -> None:
+        self._group_commit = group_commit
+        self._shares = Shares(guard)
+
+    async def read(self, query: Callable[[Store], T]) -> T:
+        """See ``GroupCommit.read``."""
+        async with self._shares.one():
+            return await self._group_commit.read(query, lambda found: found)
+
+    async def read_beside(self, query: Callable[[Listings], T]) -> T:
+        """See ``GroupCommit.read_beside``. What makes a long answer belongs into the query, which runs in a thread."""
+        async with self._shares.one():
+            return await self._group_commit.read_beside(query)
+
+
 class _Listings:
     """The listings; they change nothing."""
 
     def __init__(
-        self, engine: Engine, group_commit: GroupCommit, watchers: Watchers, summaries: JobSummaries, guard: Guard
+        self, engine: Engine, reads: _Reads, watchers: Watchers, summaries: JobSummaries, guard: Guard
     ) -> None:
         self._engine = engine
-        self._read = group_commit.read
+        self._reads = reads
         self._may_view = guard.may_view
         self._watchers = watchers
         self._summaries = summaries
@@ -91,12 +115,9 @@ class _Listings:
     async def list_jobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         limit = requests.limit(request.limit, otherwise=MAX_LISTED)
         shown = sorted(job for job in self._visible() if job > request.after)
-
-        def show(found: dict[JobName, LastCompleted]) -> pb.ListJobsResponse:
-            rows = (self._row(job, found.get(job, LastCompleted())) for job in shown[:limit])
-            return pb.ListJobsResponse(jobs=rows, store_id=self._engine.store_id, more=len(shown) > limit)
-
-        return await self._read(Store.last_completed_by_job, show)
+        found = await self._reads.read_beside(lambda store: store.last_completed_by_job())
+        rows = (self._row(job, found.get(job, LastCompleted())) for job in shown[:limit])
+        return pb.ListJobsResponse(jobs=rows, store_id=self._engine.store_id, more=len(shown) > limit)
 
     def _row(self, job: JobName, last: LastCompleted) -> pb.JobSummary:
         """The row of a job. What cannot be shown of one job must not hide the others."""
@@ -117,50 +138,55 @@ class _Listings:
 
     async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
-
-        def show(found: LastCompleted) -> pb.DescribeJobResponse:
-            durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
-            return job_description_to_wire(
-                JobDescription(
-                    summary=self._summaries.of(job, found),
-                    participants=tuple(durable.participants),
-                    settings=durable.settings,
-                    connected=self._watchers.connected(job),
-                    unresolved=durable.unresolved,
-                    driven=durable.driven or durable.awaits_driver,
-                    partitions=tuple(reading.partitions) if reading is not None else (),
-                    other_partitions=reading.other_partitions if reading is not None else 0,
-                )
+        found = await self._reads.read_beside(lambda store: store.last_completed(job))
+        durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
+        return job_description_to_wire(
+            JobDescription(
+                summary=self._summaries.of(job, found),
+                participants=tuple(durable.participants),
+                settings=durable.settings,
+                connected=self._watchers.connected(job),
+                unresolved=durable.unresolved,
+                driven=durable.driven or durable.awaits_driver,
+                partitions=tuple(reading.partitions) if reading is not None else (),
+                other_partitions=reading.other_partitions if reading is not None else 0,
             )
-
-        return await self._read(lambda store: store.last_completed(job), show)
+        )
 
     async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
-        return await self._read(
-            lambda store: store.checkpoints(job, limit),
-            lambda found: pb.ListCheckpointsResponse(checkpoints=map(checkpoint_summary_to_wire, found)),
+        return await self._reads.read_beside(
+            lambda store: pb.ListCheckpointsResponse(
+                checkpoints=map(checkpoint_summary_to_wire, store.checkpoints(job, limit))
+            )
         )
 
     async def describe_checkpoint(self, request: pb.DescribeCheckpointRequest) -> pb.DescribeCheckpointResponse:
         job, checkpoint = self._known(request.job), as_checkpoint(request.checkpoint)
-        found = await self._read(lambda store: store.checkpoint(job, checkpoint), lambda found: found)
-        if found is None:
+
+        def shown(store: Listings) -> pb.DescribeCheckpointResponse | None:
+            found = store.checkpoint(job, checkpoint)
+            return checkpoint_description_to_wire(found) if found is not None else None
+
+        answer = await self._reads.read_beside(shown)
+        if answer is None:
             raise UnknownJobError(f"job {job} has no stored checkpoint {checkpoint}")
-        return checkpoint_description_to_wire(found)
+        return answer
 
     async def list_generations(self, request: pb.ListGenerationsRequest) -> pb.ListGenerationsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
-        return await self._read(
-            lambda store: store.generations(job, limit),
-            lambda found: pb.ListGenerationsResponse(generations=map(generation_summary_to_wire, found)),
+        return await self._reads.read_beside(
+            lambda store: pb.ListGenerationsResponse(
+                generations=map(generation_summary_to_wire, store.generations(job, limit))
+            )
         )
 
     async def list_history(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
-        return await self._read(
-            self._engine.history(job, limit),
-            lambda found: pb.ListHistoryResponse(entries=map(history_entry_to_wire, found)),
+        if (write := self._engine.take_refused(job)) is not None:
+            await self._reads.read(write)
+        return await self._reads.read_beside(
+            lambda store: pb.ListHistoryResponse(entries=map(history_entry_to_wire, store.history(job, limit)))
         )
 
     async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
@@ -169,9 +195,10 @@ class _Listings:
             of = [self._known(request.job)]
         elif self._may_view() is not None:
             of = [job for job in self._visible() if self._engine.state(job).durable.status is not JobStatus.FORGOTTEN]
-        return await self._read(
-            lambda store: store.losses(of, limit, acknowledged=request.acknowledged),
-            lambda found: pb.ListLossesResponse(losses=map(loss_report_to_wire, found)),
+        return await self._reads.read_beside(
+            lambda store: pb.ListLossesResponse(
+                losses=map(loss_report_to_wire, store.losses(of, limit, acknowledged=request.acknowledged))
+            )
         )
 
     async def describe_request(self, request: pb.DescribeRequestRequest) -> pb.DescribeRequestResponse:
@@ -195,9 +222,10 @@ class _Listings:
 class _Requests:
     """The requests; each is an event for the core."""
 
-    def __init__(self, engine: Engine, group_commit: GroupCommit) -> None:
+    def __init__(self, engine: Engine, group_commit: GroupCommit, reads: _Reads) -> None:
         self._engine = engine
         self._group_commit = group_commit
+        self._reads = reads
 
     async def acknowledge_loss(self, request: pb.AcknowledgeLossRequest) -> pb.AcknowledgeLossResponse:
         event = requests.acknowledge_loss(request, self._engine.clock())
@@ -220,7 +248,7 @@ class _Requests:
         durable = self._engine.state(job).durable
         if any(known.id == request for known in durable.requests):
             return ""
-        kept = await self._group_commit.read(lambda store: store.savepoints(job), lambda found: found)
+        kept = await self._reads.read(lambda store: store.savepoints(job))
         coming = sum(one.kind is CheckpointKind.SAVEPOINT for one in self._engine.state(job).durable.open_requests)
         if kept + coming < MAX_SAVEPOINTS:
             return ""
@@ -258,9 +286,7 @@ class _Requests:
     async def delete_savepoint(self, request: pb.DeleteSavepointRequest) -> pb.DeleteSavepointResponse:
         job, event = as_job(request.job), requests.delete_savepoint(request, self._engine.clock())
         self._engine.state(job)
-        stored = await self._group_commit.read(
-            lambda store: store.checkpoint(job, event.checkpoint), lambda found: found
-        )
+        stored = await self._reads.read(lambda store: store.checkpoint(job, event.checkpoint))
         if stored is None or stored.summary.kind is not CheckpointKind.SAVEPOINT:
             what = "is not stored" if stored is None else "is no savepoint"
             return pb.DeleteSavepointResponse(answer=_refused(f"checkpoint {event.checkpoint} of job {job} {what}"))
@@ -306,7 +332,7 @@ class _Requests:
     async def _completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint | str:
         """The completed checkpoint, or why it cannot be used."""
         try:
-            return await self._group_commit.read(lambda store: store.completed(job, checkpoint), lambda found: found)
+            return await self._reads.read(lambda store: store.completed(job, checkpoint))
         except NoSuchCheckpointError as error:
             return str(error)
 

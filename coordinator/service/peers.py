@@ -82,6 +82,11 @@ class Guard:
         """True if peers have names."""
         return self._file is not None
 
+    @property
+    def calling(self) -> str:
+        """The name of the calling peer; empty if peers have no names."""
+        return self._current().peer.name if self.distinguishes else ""
+
     def identify(self, context: "grpc.aio.ServicerContext[Any, Any]", method: str) -> Peer:
         """Return who calls. Raises PeerRefusedError for a peer that the file does not know."""
         if self._file is None:

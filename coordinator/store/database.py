@@ -1,8 +1,9 @@
 """What a store needs of its database: one connection that nothing ever replaces, held by this process alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import Connection
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.store.errors import StoreError
 
-__all__ = ["MAX_STANDBYS", "Candidate", "Database", "StoreKind", "cause_of"]
+__all__ = ["MAX_STANDBYS", "Beside", "Candidate", "Database", "StoreKind", "cause_of"]
 
 MAX_STANDBYS = 100
 """Shown at a time."""
@@ -25,6 +26,15 @@ class StoreKind(StrEnum):
     def shared(self) -> bool:
         """Several coordinators can have the store: one leads, the others stand by."""
         return self is StoreKind.POSTGRESQL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A connection that only reads."""
+
+    connection: Connection
+    close: Callable[[], None]
+    """Never raises."""
 
 
 class Database(ABC):
@@ -42,6 +52,9 @@ class Database(ABC):
     connection: Connection
     """The only one. A connection that broke stays broken: another one might not hold the lock, and what it reads might
     not hold the last write."""
+
+    read_beside: Callable[[], Beside] | None = None
+    """Opens another connection, for listings; None if there can be none. Raises StoreError."""
 
     timeline = 1
     """Higher in a promoted copy than in the database that it replaces, if the database counts that."""

@@ -3,7 +3,8 @@
 StoreError              a read or write failed; the result of the last write is unknown   exit code 6
 ├── StoreUnusableError  the store was not opened; nothing was changed                     exit code 2
 ├── StoreDamagedError   a record differs from what was written; the message names it      exit code 6
-└── LeadLostError       another coordinator leads on the store; nothing was written       exit code 6
+├── LeadLostError       another coordinator leads on the store; nothing was written       exit code 6
+└── ListingFailedError  a listing was not read; the store continues                       exit code 6
 
 NoSuchCheckpointError   the checkpoint is missing or not readable; the store is unharmed
 """
@@ -13,6 +14,7 @@ from onceward.coordinator.errors import ExitCode, StoreError
 __all__ = [
     "PUT_BACK",
     "LeadLostError",
+    "ListingFailedError",
     "NoSuchCheckpointError",
     "StoreDamagedError",
     "StoreError",
@@ -39,6 +41,10 @@ class StoreDamagedError(StoreError):
 
 class LeadLostError(StoreError):
     """Another coordinator's term has begun. The transaction that found out wrote nothing."""
+
+
+class ListingFailedError(StoreError):
+    """A listing could not be read through the connection for listings. The store continues, and so do its writes."""
 
 
 class NoSuchCheckpointError(LookupError):

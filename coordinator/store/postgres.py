@@ -17,13 +17,13 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import namedtuple_row
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.store.database import MAX_STANDBYS, Candidate, Database, StoreKind, cause_of
+from onceward.coordinator.store.database import MAX_STANDBYS, Beside, Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta, metadata
 from onceward.coordinator.store.term import LEADER_RECORDS, leader_of
@@ -90,6 +90,13 @@ _LEADING = {
 }
 _ALONE_S = 10.0
 """How long a migration waits for sessions that use the tables."""
+_READING = {
+    **_OURS,
+    "default_transaction_read_only": "on",
+    # A listing that takes longer keeps the others waiting.
+    "statement_timeout": "10000",
+    "idle_in_transaction_session_timeout": "60000",
+}
 _FACTS: LiteralString = """
     SELECT pg_backend_pid() AS backend, current_setting('server_version') AS version,
         current_setting('server_version_num')::int / 10000 AS major, pg_is_in_recovery() AS recovering,
@@ -233,7 +240,7 @@ class PostgresCandidate(Candidate):
     waits = True
 
     def __init__(self, url: str, password: str | None = None) -> None:
-        self._url = url
+        self._url, self._password = url, password
         self._leads = False
         self._waits = False
         self._session = session = _connect(url, password)
@@ -259,7 +266,7 @@ class PostgresCandidate(Candidate):
                 return None
             _set(session, {"lock_timeout": "0"})
             timeline = _timeline(session)
-        database = PostgresDatabase(self._url, session, timeline)
+        database = PostgresDatabase(self._url, session, timeline, lambda: _connect(self._url, self._password))
         self._leads = True
         facts = self._facts
         said = {
@@ -306,16 +313,28 @@ class PostgresDatabase(Database):
     own_place = "its own schema or database"
     errors = (SQLAlchemyError, psycopg.Error)
 
-    def __init__(self, url: str, session: Session, timeline: int) -> None:
+    def __init__(self, url: str, session: Session, timeline: int, connect: Callable[[], Session]) -> None:
+        """:param connect: makes another session."""
         self.name = url
+        self._connect = connect
+        self.read_beside = self._read_beside
         self.timeline = timeline
         self._session = session
         session.autocommit = False
-        self._engine = create_engine(
-            "postgresql+psycopg://", creator=_only(session), poolclass=NullPool, use_native_hstore=False
-        )
+        self._engine = _engine(session)
         with self.translated("opening the store"):
             self.connection = self._engine.connect()
+
+    def _read_beside(self) -> Beside:
+        session = self._connect()
+        try:
+            _set(session, _READING)
+            session.autocommit = False
+            engine = _engine(session)
+            return Beside(connection=engine.connect(), close=session.close)
+        except BaseException:
+            session.close()
+            raise
 
     def limit_silence(self) -> None:
         self.pause_s = PAUSE_S
@@ -473,6 +492,10 @@ def _problems(session: Session, facts: Any) -> list[str]:
     if facts.schema is None:
         problems.append("the role's search_path names no schema that is there. Make one, or name it in the URL")
     return problems
+
+
+def _engine(session: Session) -> Engine:
+    return create_engine("postgresql+psycopg://", creator=_only(session), poolclass=NullPool, use_native_hstore=False)
 
 
 def _only(session: Session) -> Callable[[], Session]:

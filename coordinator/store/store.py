@@ -9,38 +9,20 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from onceward.coordinator.listings import (
-    CheckpointDescription,
-    CheckpointSummary,
-    GenerationSummary,
-    HistoryEntry,
-    Leader,
-    LossReport,
-    Standby,
-)
+from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
+from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.checkpoint_rows import Unfinished
 from onceward.coordinator.store.database import Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError
 from onceward.coordinator.store.identity import identify
+from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.loading import load
 from onceward.coordinator.store.opening import open_database
-from onceward.coordinator.store.reading import (
-    LastCompleted,
-    checkpoint_description,
-    checkpoint_summaries,
-    completed_checkpoint,
-    generation_summaries,
-    history_entries,
-    last_completed,
-    loss_reports,
-    savepoint_count,
-    unfinished_checkpoints,
-)
+from onceward.coordinator.store.reader import Reader
 from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.term import Term, begin_term, require_term
 from onceward.coordinator.store.writing import write_notes, write_steps
@@ -62,7 +44,7 @@ def with_suspension() -> float:
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
-class Store:
+class Store(Listings):
     """One database with one writer, this process, for one term. Not thread-safe.
 
     Any failure of a read or a write raises StoreError. Whether the last write happened is unknown then, so every later
@@ -231,59 +213,9 @@ class Store:
             return False
         return True
 
-    def completed(self, job: JobName, checkpoint: CheckpointId) -> CompletedCheckpoint:
-        """A completed checkpoint, to restore from. Raises NoSuchCheckpointError."""
-        with self._reading(f"reading checkpoint {checkpoint} of job {job}") as connection:
-            return completed_checkpoint(connection, job, checkpoint)
-
-    def last_completed_by_job(self) -> dict[JobName, LastCompleted]:
-        """The newest completed checkpoint of each job, without jobs whose record is damaged."""
-        with self._reading("listing jobs") as connection:
-            return last_completed(connection)
-
-    def last_completed(self, job: JobName) -> LastCompleted:
-        """The job's newest completed checkpoint; none when the job's record is damaged."""
-        with self._reading(f"describing job {job}") as connection:
-            return last_completed(connection, job).get(job, LastCompleted())
-
-    def unfinished(self) -> list[tuple[JobName, CheckpointSummary]]:
-        """The checkpoints of all jobs that are undecided, or completed and not settled: at most two of each job."""
-        with self._reading("listing unfinished checkpoints") as connection:
-            return unfinished_checkpoints(connection)
-
-    def checkpoints(self, job: JobName, limit: int) -> list[CheckpointSummary]:
-        """Checkpoints for listings, newest first."""
-        with self._reading(f"listing checkpoints of job {job}") as connection:
-            return checkpoint_summaries(connection, job, limit)
-
-    def savepoints(self, job: JobName) -> int:
-        """How many savepoints the job has."""
-        with self._reading(f"counting savepoints of job {job}") as connection:
-            return savepoint_count(connection, job)
-
-    def checkpoint(self, job: JobName, number: CheckpointId) -> CheckpointDescription | None:
-        """Everything stored about one checkpoint; None when it left no row or is no longer retained."""
-        with self._reading(f"reading checkpoint {number} of job {job}") as connection:
-            return checkpoint_description(connection, job, number)
-
-    def losses(self, of: Sequence[JobName] | None, limit: int, *, acknowledged: bool) -> list[LossReport]:
-        """Loss reports, newest first.
-
-        :param of: these jobs; None for all.
-        :param acknowledged: include those that a person has acknowledged.
-        """
-        with self._reading("listing losses") as connection:
-            return loss_reports(connection, of, limit, acknowledged=acknowledged)
-
-    def generations(self, job: JobName, limit: int) -> list[GenerationSummary]:
-        """Generations for listings, newest first."""
-        with self._reading(f"listing generations of job {job}") as connection:
-            return generation_summaries(connection, job, limit)
-
-    def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
-        """The history for listings, newest first."""
-        with self._reading(f"listing the history of job {job}") as connection:
-            return history_entries(connection, job, limit)
+    def reader(self) -> Reader | None:
+        """What lists through a connection of its own; None if the database has one connection only."""
+        return Reader(self._database, self.term) if self._database.read_beside is not None else None
 
     def close(self) -> None:
         """Release the database and its lock. Never raises: everything applied is already durable."""

@@ -85,6 +85,9 @@ class _Connection:
         jobs = self._database.jobs
         return self._transact(lambda: self._session.run(lambda: [jobs[job] for job in sorted(jobs)]))
 
+    def reader(self) -> None:
+        """There is none: no listing is asked for."""
+
     def generations(self, job: JobName, _limit: int) -> list[GenerationSummary]:
         return self._transact(lambda: self._session.run(lambda: [self._database.newest[job]]))
 

@@ -20,7 +20,8 @@ from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.watchers import Watchers
-from onceward.coordinator.store.errors import LeadLostError
+from onceward.coordinator.store.errors import LeadLostError, ListingFailedError
+from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.reading import LastCompleted
@@ -231,7 +232,9 @@ def test_the_first_write_removes_leftovers_of_an_earlier_process(place: Place) -
             await answer
             answer = following
         assert store.pruned == len(left), "the next write always waited, and it was not killed for a moment only"
-        assert [len(ids(store, job.durable.job)) for job in left] == [SETTINGS.num_retained] * len(left)
+        assert [len(ids(store, job.durable.job)) for job in left] == [SETTINGS.num_retained + 1] * len(left), (
+            "with the first one"
+        )
 
     play(place, body)
 
@@ -250,6 +253,66 @@ def test_a_listing_waits_for_the_write_and_shows_the_published_state(place: Plac
         store.gate.release()
         generation, records = await listing
         assert (generation, list(records)) == (FIRST, [A])
+
+    play(place, body)
+
+
+def test_what_is_to_be_written_goes_before_all_that_waits_to_read(place: Place) -> None:
+    """A peer may have hundreds of calls that list, and a decision would wait for each of them."""
+
+    async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
+        store.gate.release(100)
+        await group_commit.handle(A, opening())
+        asked, answered, order = threading.Event(), threading.Event(), list[str]()
+
+        def slow(_: Store) -> None:
+            asked.set()
+            assert answered.wait(30)
+
+        def noting(number: int) -> Callable[[Store], None]:
+            return lambda _: order.append(f"read {number}")
+
+        first = asyncio.create_task(group_commit.read(slow, lambda _: None))
+        assert await asyncio.to_thread(asked.wait, 30)
+        reads = [asyncio.create_task(group_commit.read(noting(number), lambda _: None)) for number in range(5)]
+        await asyncio.sleep(0)
+        written = group_commit.handle(B, opening())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        answered.set()
+        await written
+        order.append("written")
+        await asyncio.gather(first, *reads)
+        assert order.index("written") <= 1, order
+
+    play(place, body)
+
+
+def test_a_listing_waits_for_no_write_where_it_has_a_connection_of_its_own(postgres: "LocalPostgres") -> None:
+    place = postgres_place(postgres)
+
+    async def body(store: GatedStore, engine: Engine, group_commit: GroupCommit) -> None:
+        store.gate.release()
+        await group_commit.handle(A, opening())
+        await store.reached()
+        written = group_commit.handle(B, opening())
+        await store.reached()
+
+        def session(listings: Listings) -> int:
+            with listings._reading("asking") as connection:
+                return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+        found = await group_commit.read_beside(lambda listings: listings.last_completed_by_job())
+        assert list(found) == [A], "what is not committed is not listed"
+        assert unfinished(written)
+        with place.raw() as raw:
+            raw.exec_driver_sql(f"SELECT pg_terminate_backend({await group_commit.read_beside(session)})")
+        with pytest.raises(ListingFailedError):
+            await group_commit.read_beside(lambda listings: listings.last_completed_by_job())
+        assert list(await group_commit.read_beside(lambda listings: listings.last_completed_by_job())) == [A]
+        assert engine.failure is None, "it costs a listing, and not the lead"
+        store.gate.release()
+        assert (await written).verdict is Verdict.ACCEPTED
 
     play(place, body)
 
