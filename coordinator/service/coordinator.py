@@ -78,6 +78,7 @@ class Coordinator:
 
     def start(self) -> None:
         self._group_commit.start()
+        self._group_commit.keep_lead()
         if self._orphans is not None:
             self._orphans.start()
 

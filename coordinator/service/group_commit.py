@@ -6,6 +6,7 @@ dozen jobs. An answer, instruction or listing goes out only when everything that
 
 import asyncio
 import math
+import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ UnknownJobError, StoreError."""
 
 _STOPPED = "The coordinator has stopped. Nothing of the call was carried out."
 _SOONEST_S = 0.001
+_LOOP_LATE_S = 0.25
+"""How late the event loop confirms the lead before a thread does."""
+_LOOP_HANGS_S = 10.0
+"""How long the event loop may be busy before another coordinator is to lead."""
 _DUE_PER_BATCH = 32
 """Jobs on which time acts in one batch, so that a thousand due jobs do not delay the calls."""
 _CHORES_PER_WRITE = 16
@@ -66,11 +71,29 @@ class GroupCommit:
         self._sleeps_until = -math.inf
         self._stopping = False
         self._stopped = False
+        self._lead_over = threading.Event()
+        self._turned = engine.clock()
+        """When the loop was seen last. It turns at least as often as the lead is to be confirmed."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Commit batches until :meth:`stop`, or until the store fails."""
         self._task = asyncio.create_task(self._run())
+
+    def keep_lead(self) -> None:
+        """Until :meth:`stop`, confirm the lead also while the event loop is busy: answers wait for the loop, but the
+        database does not. A loop that hangs loses the lead."""
+        if math.isfinite(self._engine.leads_for):
+            threading.Thread(target=self._keep_lead, name="onceward-lead", daemon=True).start()
+
+    def _keep_lead(self) -> None:
+        while not self._lead_over.wait(max(self._engine.confirm_in + _LOOP_LATE_S, _SOONEST_S)):
+            hangs = self._engine.clock() - self._turned > _LOOP_HANGS_S
+            if self._engine.confirm_in <= -_LOOP_LATE_S and not hangs:
+                try:
+                    self._disk.submit(self._engine.ask, lambda store: store.confirm()).result()
+                except (StoreError, RuntimeError):  # the store keeps its failure for the loop, or it is closed
+                    return
 
     async def stop(self) -> None:
         """Finish the work in progress. Later calls raise StoreError."""
@@ -79,6 +102,7 @@ class GroupCommit:
         if self._task is not None:
             await self._task
         async with self._turns.of_writer():  # a query may run
+            self._lead_over.set()
             self._disk.shutdown()
             if self._reader is not None and not self._stopped:
                 self._lists.submit(self._reader.close)
@@ -161,6 +185,7 @@ class GroupCommit:
         engine = self._engine
         while engine.failure is None:
             self._wake.clear()
+            self._turned = engine.clock()
             engine.due(self._next, _DUE_PER_BATCH)
             busy = bool(self._next.states or self._waiting)
             if busy:

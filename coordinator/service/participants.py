@@ -1,11 +1,16 @@
 """The participants' service: translates requests to events, and answers to responses."""
 
+import asyncio
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
 import grpc
 
 from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.events import CloseReason, Event
+from onceward.coordinator.protocol.events import Acknowledge, Amend, CloseReason, Event, Settle
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import Function, service_handler
@@ -21,6 +26,12 @@ from onceward.coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
+Long: TypeAlias = pb.AcknowledgeRequest | pb.SettleRequest | pb.AmendRequest
+T = TypeVar("T")
+E = TypeVar("E", Settle, Amend)
+R = TypeVar("R", pb.AcknowledgeRequest, pb.SettleRequest, pb.AmendRequest)
+
+
 def participant_service(
     engine: Engine, watchers: Watchers, handle: Handle, reports: Reports, guard: Guard = OPEN
 ) -> grpc.GenericRpcHandler:
@@ -32,10 +43,24 @@ def participant_service(
     """
     coordinator = secrets.token_hex(8)  # the name of this one
 
+    reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-requests")
+
+    async def read(request: R, to_event: Callable[[R, float], T], late: Callable[[T, float, float], T]) -> T:
+        """Decode a request; a long one in a thread, because its calls and those of all other jobs share the loop.
+
+        :param late: makes what was decoded begin later than the request: at what time, and by how much.
+        """
+        begun = engine.clock()
+        if request.ByteSize() <= MAX_MESSAGE_BYTES:
+            return to_event(request, begun)
+        found = await asyncio.get_running_loop().run_in_executor(reading, to_event, request, begun)
+        now = engine.clock()  # other events have passed meanwhile
+        return late(found, now, now - begun)
+
     async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
         return answer_to_wire(await handle(as_job(job), event, size))
 
-    async def refused(request: pb.AcknowledgeRequest | pb.SettleRequest | pb.AmendRequest) -> pb.Answer | None:
+    async def refused(request: Long) -> pb.Answer | None:
         """The answer to a long request that is not from the job's driver; None for all others. Decoding it would take
         time from all jobs' calls. Raises UnknownJobError."""
         if request.ByteSize() <= MAX_MESSAGE_BYTES:
@@ -52,7 +77,7 @@ def participant_service(
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
         if (refusal := await refused(request)) is not None:
             return pb.AcknowledgeResponse(answers=[refusal] * len(request.acknowledgements))
-        job, events = as_job(request.job), requests.acknowledge(request, engine.clock())
+        job, events = as_job(request.job), await read(request, requests.acknowledge, _acknowledged_late)
         sizes = [one.ByteSize() for one in request.acknowledgements]
         # All are passed on before any is awaited, so that one write stores their changes.
         given = [handle(job, event, size) for event, size in zip(events, sizes, strict=True)]
@@ -64,12 +89,13 @@ def participant_service(
     async def settle(request: pb.SettleRequest) -> pb.SettleResponse:
         if (refusal := await refused(request)) is not None:
             return pb.SettleResponse(answer=refusal)
-        return pb.SettleResponse(answer=await said(request.job, requests.settle(request, engine.clock())))
+        event = await read(request, requests.settle, _late)
+        return pb.SettleResponse(answer=await said(request.job, event))
 
     async def amend(request: pb.AmendRequest) -> pb.AmendResponse:
         if (refusal := await refused(request)) is not None:
             return pb.AmendResponse(answer=refusal)
-        event = requests.amend(request, engine.clock())
+        event = await read(request, requests.amend, _late)
         return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize()))
 
     async def renew(request: pb.RenewRequest) -> pb.RenewResponse:
@@ -101,3 +127,15 @@ def participant_service(
     }
     service = pb.DESCRIPTOR.services_by_name["ParticipantService"]
     return service_handler(service, functions, {"watch": watch}, guard)
+
+
+def _late(event: E, now: float, _by: float) -> E:
+    return replace(event, now=now)
+
+
+def _acknowledged_late(events: list[Acknowledge], now: float, by: float) -> list[Acknowledge]:
+    """The time for which the transactions can be committed ran on."""
+    return [
+        replace(one, now=now, good_for_s=None if one.good_for_s is None else max(0.0, one.good_for_s - by))
+        for one in events
+    ]

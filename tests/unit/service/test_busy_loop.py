@@ -1,0 +1,114 @@
+"""A loop that is busy with one long request costs no lead, and a long request does not make it busy."""
+
+import asyncio
+import threading
+import time
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import StoreError
+from onceward.coordinator.protocol import events
+from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
+from onceward.coordinator.service import group_commit
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.server import CoordinatorServer
+from onceward.coordinator.store.opening import open_candidate
+from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.coordinator.store.store import Store
+from onceward.coordinator.v1 import participants_pb2 as pb
+from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
+from tests.support.documents import document
+from tests.support.places import postgres_place
+from tests.support.scripted import SINK, SOURCE
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from onceward.coordinator.dev.postgres.server import LocalPostgres
+
+JOB = JobName("orders")
+FIRST, NONE = CheckpointId(1), CheckpointId(0)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_busy_loop_costs_no_lead_and_one_that_hangs_does(
+    postgres: "LocalPostgres", monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    place = postgres_place(postgres)
+    monkeypatch.setattr(group_commit, "_LOOP_HANGS_S", 0.0 if hangs else 600.0)
+
+    async def run() -> None:
+        with closing(open_candidate(place.url)) as candidate:
+            database = candidate.wait(60.0)
+        assert database is not None
+        with closing(Store.lead(database, address="a:1")) as store:
+            server = CoordinatorServer()
+            await server.lead(store)
+            with place.raw() as raw:  # the database's own clock, while this loop stands still
+                waited = "SELECT clock_timestamp() > now() + interval '1 second' * %s"
+                while not raw.exec_driver_sql(waited.replace("%s", str(2 * PAUSE_S))).scalar():
+                    time.sleep(0.01)
+            assert (store.leads_for > 0) is not hangs
+            assert server.coordinator is not None
+            with pytest.raises(StoreError) if hangs else nullcontext():
+                await server.coordinator.confirm()
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_long_request_is_decoded_while_other_calls_are_answered(
+    coordinator: EmbeddedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, began, decode = threading.Event(), threading.Event(), requests.acknowledge
+
+    def decoding(request: pb.AcknowledgeRequest, now: float) -> list[events.Acknowledge]:
+        if request.ByteSize() > MAX_MESSAGE_BYTES:
+            began.set()
+            assert go_on.wait(30), "no other call was answered"
+        return decode(request, now)
+
+    monkeypatch.setattr(requests, "acknowledge", decoding)
+    settings = CheckpointSettings(interval="1h")
+    with connect(coordinator.address, patience="30s") as client, connect(coordinator.address) as other:
+        session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
+        wanted: list[Instruction] = []
+        session.start_watch(wanted.append)
+        wait_until(lambda: Trigger(checkpoint=FIRST, base=NONE) in wanted, "the first checkpoint is triggered")
+        long = Snapshot(positions=document(padding="x" * 2 * MAX_MESSAGE_BYTES))
+        answers: list[Any] = []
+        acknowledging = threading.Thread(
+            target=lambda: answers.extend(session.acknowledge(FIRST, NONE, {SOURCE.name: long, SINK.name: Snapshot()}))
+        )
+        acknowledging.start()
+        assert began.wait(30)
+        other.open_job(JobName("payments"), (SOURCE, SINK), settings, None, driver="d2").let_go()
+        go_on.set()
+        acknowledging.join(30)
+        assert {answer.verdict for answer in answers} <= {Verdict.ACCEPTED, Verdict.DUPLICATE}
+        assert answers
+
+
+def test_the_time_for_which_transactions_can_be_committed_runs_on_while_a_request_is_decoded() -> None:
+    from onceward.coordinator.service.participants import _acknowledged_late
+
+    one = events.Acknowledge(
+        now=10.0,
+        generation=1,  # type: ignore[arg-type]
+        checkpoint=FIRST,
+        participant=SINK.name,
+        base=NONE,
+        snapshot=Snapshot(),
+        good_for_s=5.0,
+        driver="d",
+        phases={},
+    )
+    (late,) = _acknowledged_late([one], 12.0, 2.0)
+    assert (late.now, late.good_for_s) == (12.0, 3.0)
+    (over,) = _acknowledged_late([one], 20.0, 10.0)
+    assert over.good_for_s == 0.0
