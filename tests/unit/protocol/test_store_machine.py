@@ -138,7 +138,12 @@ class Chronicle:
     def prune(self, keep: int, ordered: int | None) -> None:
         completed = sorted((number for number, row in self.rows.items() if row.state in DONE), reverse=True)
         ordinary = [number for number in completed if self.rows[number].kind is not CheckpointKind.SAVEPOINT]
-        for number in set(ordinary[keep:]) - {self.history.last, ordered}:
+        first = {number for number in completed if not self.rows[number].base}
+        moved = [
+            number for number in completed if self.rows[number].kind in (CheckpointKind.RESTORE, CheckpointKind.SKIP)
+        ]
+        around = completed[completed.index(moved[0]) :][:2] if moved else []
+        for number in set(ordinary[keep:]) - {self.history.last, ordered, *first, *around}:
             del self.rows[number]
 
     def _decide(self, number: int, *, state: CheckpointState, reason: str | None = None, committables: int = 0) -> None:
