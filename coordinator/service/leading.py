@@ -61,7 +61,7 @@ def _confirmed(
     unary, stream = handler.unary_unary, handler.unary_stream
 
     async def call(data: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-        pending: Any = unary(data, context)  # type: ignore[arg-type, misc]
+        pending: Any = unary(data, _ConfirmedContext(context, coordinator, term))  # type: ignore[arg-type, misc]
         del data  # an aborted call becomes a reference cycle, which must not hold it
         answer: bytes = await pending
         await _confirm(coordinator, context)
@@ -84,7 +84,8 @@ async def _confirm(coordinator: Coordinator, context: "grpc.aio.ServicerContext[
 
 
 class _ConfirmedContext:
-    """Confirms before it writes."""
+    """Confirms before it writes, or refuses: a refusal says what this coordinator knows, and a former leader does not
+    know the jobs that began after it."""
 
     def __init__(
         self, context: "grpc.aio.ServicerContext[bytes, bytes]", coordinator: Coordinator, term: Metadata
@@ -102,6 +103,10 @@ class _ConfirmedContext:
             await self.send_initial_metadata()
         await _confirm(self._coordinator, self._context)
         await self._context.write(message)
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        await _confirm(self._coordinator, self._context)
+        await self._context.abort(code, details)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

@@ -123,11 +123,17 @@ def test_a_leader_that_cannot_confirm_its_lead_answers_nothing(
 
     monkeypatch.setattr(Store, "leads_for", property(lambda _: math.inf if confirmed.is_set() else -math.inf))
     monkeypatch.setattr(Store, "confirm", confirm)
+    unknown = pb.CancelJobRequest(job="begun-by-another")
     with open_channel(on(tmp_path / "late").address) as channel:
         late: Any = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
         assert late.code() is grpc.StatusCode.UNAVAILABLE
+    with open_channel(on(tmp_path / "refusing").address) as channel:
+        refused: Any = OperatorServiceStub(channel).CancelJob.future(unknown, timeout=30)
+        assert refused.code() is grpc.StatusCode.UNAVAILABLE, refused.details()
     confirmed.set()
     with open_channel(on(tmp_path / "leader").address) as channel:
+        refused = OperatorServiceStub(channel).CancelJob.future(unknown, timeout=30)
+        assert refused.code() is grpc.StatusCode.NOT_FOUND
         answer = OperatorServiceStub(channel).ListJobs.future(pb.ListJobsRequest(), timeout=30)
         assert answer.code() is grpc.StatusCode.OK
         assert (TERM, "1") in [tuple(one) for one in answer.trailing_metadata()]
