@@ -91,8 +91,13 @@ class GroupCommit:
             hangs = self._engine.clock() - self._turned > _LOOP_HANGS_S
             if self._engine.confirm_in <= -_LOOP_LATE_S and not hangs:
                 try:
-                    self._disk.submit(self._engine.ask, lambda store: store.confirm()).result()
-                except (StoreError, RuntimeError):  # the store keeps its failure for the loop, or it is closed
+                    confirming = self._disk.submit(self._engine.ask, lambda store: store.confirm())
+                    confirming.result(timeout=_LOOP_HANGS_S)
+                except (
+                    StoreError,
+                    RuntimeError,
+                    TimeoutError,
+                ):  # the loop learns of it from the store, which may be closed
                     return
 
     async def stop(self) -> None:

@@ -47,8 +47,8 @@ def judge(history: History, asked: Collection[Property] = EVERYTHING) -> Verific
     if not history.reports:
         for part in (Part.COORDINATOR, Part.PAST):
             gaps.setdefault(part, []).append("no checkpoint was reported")
-    if laid.ranges.cut:
-        gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.cut} are known no longer")
+    if laid.ranges.gap:
+        gaps.setdefault(Part.PAST, []).append(f"the checkpoints before {laid.ranges.gap} are known no longer")
     if laid.ranges.unknown:
         gaps.setdefault(Part.COORDINATOR, []).extend(laid.ranges.unknown)
     unreadable = [f"checkpoint {one.checkpoint} cannot be read" for one in history.reports if one.state == "unreadable"]

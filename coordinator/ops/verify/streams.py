@@ -37,9 +37,10 @@ class Ranges:
     """Ranges in the order of the checkpoints."""
     unknown: Sequence[str] = ()
     """What the coordinator did not report about completed checkpoints, as text."""
+    gap: int = 0
+    """The oldest checkpoint whose base is no longer known; 0: all are known."""
     cut: int = 0
-    """The oldest checkpoint whose base is no longer known, if the job's first positions are not known either; else
-    0."""
+    """The same, if the job's first positions are not known either; else 0."""
     moved: int = 0
     """A restore or skip before which checkpoints are no longer known; 0: there is none."""
 
@@ -98,12 +99,12 @@ def ranges(reports: Sequence[CheckpointReport], lowest: Mapping[Lane, int]) -> R
     found: dict[Lane, list[Range]] = defaultdict(list)
     unknown: list[str] = []
     before = lowest
-    cut = moved = 0
+    gap = moved = 0
     for one in known.values():
         if one.kind not in _READING:
-            moved = one.checkpoint if cut else moved
+            moved = one.checkpoint if gap else moved
         elif one.base and one.base not in known:
-            cut = cut or one.checkpoint
+            gap = gap or one.checkpoint
         if one.ends is None:
             unknown.append(f"the positions of checkpoint {one.checkpoint}")
             continue
@@ -115,7 +116,7 @@ def ranges(reports: Sequence[CheckpointReport], lowest: Mapping[Lane, int]) -> R
                     found[lane].append(Range(before.get(lane, 0), end, 0))
         before = one.ends
     begun = any(not one.base for one in known.values())
-    return Ranges(lanes=found, unknown=unknown, cut=0 if begun else cut, moved=moved)
+    return Ranges(lanes=found, unknown=unknown, gap=gap, cut=0 if begun else gap, moved=moved)
 
 
 def streams(history: History) -> Streams:
