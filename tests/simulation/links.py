@@ -57,6 +57,9 @@ class VirtualLink:
         self._silent_s = 0.0
         process.local.setdefault(VirtualLink, []).append(self)
 
+    def dup(self) -> "_Handle":
+        return _Handle()
+
     def send(self, message: Message) -> None:
         """Raises LinkLostError."""
         clock = scheduler()
@@ -124,6 +127,16 @@ class VirtualLink:
             scheduler().call(scheduler().outside, 0.01, self._left)
         elif self._process.alive:
             self.end("the peer closed the connection")
+
+
+class _Handle:
+    """A further handle of a connection that has not proved itself. No world has strangers who connect."""
+
+    def shutdown(self, _how: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Listener:
