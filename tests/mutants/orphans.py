@@ -25,8 +25,9 @@ from onceward.coordinator.service.orphan import Orphan
 from onceward.coordinator.service.orphan_clusters import OrphanClusters
 from onceward.coordinator.service.orphans import Orphans
 from tests.explorer.world import WORLDS, Bounds
-from tests.mutants.breaking import always, within, wrapped
+from tests.mutants.breaking import always, both, within, wrapped
 from tests.mutants.hunts import Exploration
+from tests.mutants.kafka import SETTLES_UNSEEN
 from tests.mutants.mutant import Mutant
 from tests.mutants.rivals import Fork
 from tests.mutants.seed_hunts import SeedHunt, clear
@@ -133,7 +134,7 @@ ORPHANS = (
     Mutant(
         name="the coordinator settles an orphan before readers see its commits",
         hurts="a reader that starts after its end misses the last records",
-        breaks=within(Orphan._await_ends, OrphanClusters.ending, _none_ending),
+        breaks=both(SETTLES_UNSEEN, within(Orphan._await_ends, OrphanClusters.ending, _none_ending)),
         hunt=LATE,
         caught_by=(Invariant.I13,),
     ),
