@@ -22,7 +22,7 @@ class Measured:
     def announcement(self, *, rights: bool) -> str:
         """The line that says where the metrics are. ``rights``: the coordinator distinguishes peers, and metrics do
         not."""
-        return f"metrics are at {self.url}" + (", and show all jobs, whatever --rights says" if rights else "")
+        return f"metrics are at {self.url}" + (" and show all jobs, whatever --rights says" if rights else "")
 
 
 def measure(stack: contextlib.ExitStack, listen: str | None, tls: ServerTls | None, *, anywhere: bool) -> Measured:

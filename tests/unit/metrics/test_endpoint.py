@@ -189,4 +189,4 @@ def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: Path, c
 def test_the_start_says_that_metrics_know_no_rights() -> None:
     measured = Measured(url="http://127.0.0.1:9464/metrics")
     assert measured.announcement(rights=False) == "metrics are at http://127.0.0.1:9464/metrics"
-    assert measured.announcement(rights=True).endswith("/metrics, and show all jobs, whatever --rights says")
+    assert measured.announcement(rights=True).endswith("/metrics and show all jobs, whatever --rights says")
