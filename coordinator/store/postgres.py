@@ -93,6 +93,8 @@ _ALONE_S = 10.0
 _READING = {
     **_OURS,
     "default_transaction_read_only": "on",
+    # A listing has several statements, and the leader writes between them.
+    "default_transaction_isolation": "repeatable read",
     # A listing that takes longer keeps the others waiting.
     "statement_timeout": "10000",
     "idle_in_transaction_session_timeout": "60000",

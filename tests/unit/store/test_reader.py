@@ -55,6 +55,17 @@ def test_it_sees_nothing_of_a_write_under_way_and_does_not_wait_for_it(store: St
         assert [one.detail for one in reader.generations(JOB, 1)] == [""]
 
 
+def test_the_statements_of_a_listing_see_the_same_state(store: Store, reader: Reader) -> None:
+    """Otherwise a checkpoint that is decided between two of them looks damaged."""
+    job = StoredJob(store)
+    job.open()
+    with reader._reading("listing") as connection:
+        before = connection.exec_driver_sql("SELECT count(*) FROM checkpoints").scalar_one()
+        job.checkpoints(3)
+        assert connection.exec_driver_sql("SELECT count(*) FROM checkpoints").scalar_one() == before
+    assert len(reader.checkpoints(JOB, 10)) == 3
+
+
 def test_it_can_write_nothing(store: Store, reader: Reader) -> None:
     StoredJob(store).open()
     with pytest.raises(ListingFailedError) as refused, reader._reading("listing") as connection:
