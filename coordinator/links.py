@@ -21,9 +21,9 @@ _log = logger("onceward.links")
 LOG_EVERY_S = 10.0
 """Minimum time between reports that one link is down: an unsteady link must not fill the log."""
 HELD_LOG_AFTER_S = 60.0
+"""Time before what holds this process back is logged first: most of it ends within moments, as it should."""
 HELD_LOG_EVERY_S = 600.0
-"""What is only held back is often so for a moment, and rightly: it is logged after, and then each, so many
-seconds."""
+"""Minimum time between two such reports."""
 FORGET_AFTER_S = 120.0
 """A link is forgotten after this time without an attempt: a removed broker gets no further requests."""
 MAX_LINKS = 64

@@ -372,32 +372,34 @@ def test_a_batch_that_is_settled_and_not_in_sparks_commit_log_is_not_written_aga
     assert counting.written() == expected(files)
 
 
+def draws(counting: Counting, *, fails: bool = False, **options: Any) -> CloseReason:
+    """Run a query that draws at random; with ``fails``, its function raises after each batch."""
+    with counting.open(**options) as sink:
+
+        def write(df: "DataFrame", batch: int) -> None:
+            sink(df.selectExpr("key", _DRAWN), batch)
+            if fails:
+                raise ValueError(f"after batch {batch}")
+
+        return sink.await_termination(counting.start(write))
+
+
 def test_a_settled_batch_that_comes_out_otherwise_when_it_runs_again_halts_the_job_unless_that_is_accepted(
     counting: Counting,
 ) -> None:
     files = records(2)
     counting.feed(files)
 
-    def life(*, fails: bool = False, **options: Any) -> CloseReason:
-        with counting.open(**options) as sink:
-
-            def draws_and_fails(df: "DataFrame", batch: int) -> None:
-                sink(df.selectExpr("key", _DRAWN), batch)
-                if fails:
-                    raise ValueError(f"after batch {batch}")
-
-            return sink.await_termination(counting.start(draws_and_fails))
-
     with pytest.raises(StreamingQueryException, match="after batch 0"):
-        life(fails=True)
+        draws(counting, fails=True)
     written = counting.written()
     for _ in range(2):
         with pytest.raises(HaltedError, match=r"Batch 0 .* has other records now .*allow_different_state"):
-            life()
+            draws(counting)
         assert counting.written() == written
     with pytest.raises(HaltedError, match="allow_different_state=0, which accepts this batch"):
-        life(allow_different_state=1)
-    assert life(allow_different_state=0) is CloseReason.FINISHED
+        draws(counting, allow_different_state=1)
+    assert draws(counting, allow_different_state=0) is CloseReason.FINISHED
     assert counting.written() > written
     assert counting.written().total() == expected(files).total()
 
@@ -418,19 +420,9 @@ def test_a_settled_batch_of_a_query_without_state_does_not_run_again_and_may_dra
     counting.query, files = STATELESS, records(2)
     counting.feed(files)
 
-    def life(*, fails: bool = False) -> CloseReason:
-        with counting.open() as sink:
-
-            def draws(df: "DataFrame", batch: int) -> None:
-                sink(df.selectExpr("key", _DRAWN), batch)
-                if fails:
-                    raise ValueError(f"after batch {batch}")
-
-            return sink.await_termination(counting.start(draws))
-
     with pytest.raises(StreamingQueryException, match="after batch 0"):
-        life(fails=True)
-    assert life() is CloseReason.FINISHED
+        draws(counting, fails=True)
+    assert draws(counting) is CloseReason.FINISHED
     assert counting.written().total() == copied(files).total()
 
 

@@ -34,7 +34,7 @@ from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, Hanging, finish
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from onceward.sinks.kafka.control.transactions import Code, State, Transactions, end_txn_version
+from onceward.sinks.kafka.control.transactions import OVER, Code, State, Transactions, code_of, end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
@@ -59,7 +59,6 @@ _REFUSED = frozenset(
     }
 )
 """Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
-_OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 """Error codes after which a request may still be carried out."""
 
@@ -206,7 +205,7 @@ class ClaimHolder:
         before a fence makes them forget that. Returns NONE if none hangs. Raises HaltedError if the outcome is not
         known any more."""
         view = Transactions(self._control).describe([self._name])[self._name]
-        if view.code != ErrorCode.NONE or view.state not in _OVER:
+        if view.code != ErrorCode.NONE or view.state not in OVER:
             self._abandoned = self._abandoned or view.state is State.ONGOING
             self._unended_since = None
             return ErrorCode.NONE
@@ -359,11 +358,9 @@ def _offset(control: ControlPlane, group: str, *, stable: bool) -> Offset:
 
 
 def _code(answer: _Answer) -> Code:
-    if isinstance(answer, NoAnswer):
-        return answer if answer.code is None else answer.code
     if hasattr(answer, "topics"):  # TxnOffsetCommit answers for each partition
-        return answer.topics[0].partitions[0].error_code
-    return answer.error_code
+        return int(answer.topics[0].partitions[0].error_code)
+    return code_of(answer)
 
 
 def _taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:

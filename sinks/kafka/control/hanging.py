@@ -1,9 +1,8 @@
 """Writes the markers that Kafka has skipped (docs/protocol.md#skipped-markers).
 
 A transaction coordinator that ends a transaction while it knows no leader of a partition takes the partition for
-deleted: it writes no marker there and reports the end as complete (``TransactionMarkerChannelManager``). That happens
-when brokers start: they resume prepared ends and time-outs before they know all leaders. The part *hangs*: no reader of
-committed records gets past it, and nothing at the brokers ever ends it.
+deleted: it writes no marker there and reports the end as complete (Kafka 4.3, ``TransactionMarkerChannelManager``). The
+part *hangs*: no reader of committed records gets past it, and nothing at the brokers ever ends it.
 
 A marker of any later epoch of the same producer ends the part. So a further transaction of the same id, over the same
 partitions and without records, finishes the first one with the outcome that was decided. No other transaction can be
@@ -31,11 +30,13 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Coordinator
 from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.control.parts import open_parts
 from onceward.sinks.kafka.control.transactions import (
+    OVER,
     Code,
     State,
     Transaction,
     Transactions,
     TransactionView,
+    code_of,
     end_txn_version,
 )
 from onceward.sinks.kafka.errors import ControlPlaneError
@@ -50,7 +51,6 @@ LOOK_INTERVAL_S = 2.1
 _LAST_EPOCH = 32_766
 """InitProducerId gives an id whose epoch has reached this another producer id, whose markers end nothing. A transaction
 may begin at this epoch, too."""
-_OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def is_over(producer_id: int, epoch: int, view: TransactionView) -> bool:
         return view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if view.producer_id != producer_id:
         return True
-    return view.state in _OVER if view.epoch == epoch else view.epoch > epoch and view.state in _OVER | {State.ONGOING}
+    return view.state in OVER if view.epoch == epoch else view.epoch > epoch and view.state in OVER | {State.ONGOING}
 
 
 def unfinishable(one: Hanging, view: TransactionView) -> str | None:
@@ -113,7 +113,7 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
                 max_version=5,
             )
         )
-        if (code := _code(started)) != ErrorCode.NONE:
+        if (code := code_of(started)) != ErrorCode.NONE:
             return code
         assert not isinstance(started, NoAnswer)
         if int(started.producer_id) != one.producer_id:
@@ -144,7 +144,7 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
                 max_version=3,
             )
         )
-        if (code := _code(added)) != ErrorCode.NONE:
+        if (code := code_of(added)) != ErrorCode.NONE:
             return code
     ended = Transaction(id=one.id, producer_id=one.producer_id, epoch=epoch, version=version)
     return Transactions(control).end([ended], commit=commit, located=located)[one.id]
@@ -190,14 +190,14 @@ def _abandoned(
     if not open_:
         return {}
     transactions = Transactions(control)
-    ((ids, _),) = control.run(transactions.listing_open_ids(job, states=_OVER, producers=open_.keys()))
+    ((ids, _),) = control.run(transactions.listing_open_ids(job, states=OVER, producers=open_.keys()))
     names = [str(one) for one in ids if one.generation <= newest and str(one) not in keep]
     views = transactions.describe(names)
     open_ = open_parts(control, topics) if names else {}
     found: dict[str, tuple[Hanging, TransactionView]] = {}
     for name, view in views.items():
         parts = open_.get(view.producer_id, {})
-        if view.code == ErrorCode.NONE and view.state in _OVER and parts:
+        if view.code == ErrorCode.NONE and view.state in OVER and parts:
             found[name] = Hanging(id=name, producer_id=view.producer_id, places=frozenset(parts), group=name), view
     return found
 
@@ -224,7 +224,7 @@ def _by_topic(places: Collection[PartitionId]) -> dict[str, list[int]]:
 def _enlisted(answer: AddPartitionsToTxnResponse | NoAnswer) -> Code:
     """Return the first code that is not NONE: if one partition is refused, none is enlisted."""
     if isinstance(answer, NoAnswer):
-        return _code(answer)
+        return code_of(answer)
     codes = [
         int(one.partition_error_code)
         for topic in answer.results_by_topic_v3_and_below
@@ -232,9 +232,3 @@ def _enlisted(answer: AddPartitionsToTxnResponse | NoAnswer) -> Code:
     ]
     refused = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
     return next(iter(refused or codes), ErrorCode.NONE)
-
-
-def _code(answer: InitProducerIdResponse | AddOffsetsToTxnResponse | NoAnswer) -> Code:
-    if isinstance(answer, NoAnswer):
-        return answer if answer.code is None else answer.code
-    return int(answer.error_code)

@@ -274,7 +274,7 @@ class Settling:
                     if known.written:
                         _log.warning(
                             "%s had ended as %s without %d of its markers, so no reader got past it: the brokers had "
-                            "skipped them, as they do when they start. They are written now.",
+                            "skipped them, as they do without a leader. They are written now.",
                             known.handle.transaction.id,
                             known.outcome.value,
                             known.written,

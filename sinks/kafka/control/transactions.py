@@ -17,7 +17,13 @@ from kafka.protocol.admin import (
     ListTransactionsResponse,
 )
 from kafka.protocol.metadata import MetadataResponse
-from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, InitProducerIdRequest, InitProducerIdResponse
+from kafka.protocol.producer import (
+    AddOffsetsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.control_plane import (
@@ -33,12 +39,14 @@ from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneErr
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name, job_pattern
 
 __all__ = [
+    "OVER",
     "Code",
     "Listed",
     "State",
     "Transaction",
     "TransactionView",
     "Transactions",
+    "code_of",
     "end_txn_version",
 ]
 
@@ -69,6 +77,10 @@ class State(StrEnum):
     def of(cls, text: str) -> "State":
         """Parse a state; UNKNOWN for states of newer brokers, which prove nothing."""
         return next((state for state in cls if state.value == text), cls.UNKNOWN)
+
+
+OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
+"""States in which the coordinator counts the id's last transaction as ended, with all its markers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,10 +288,11 @@ class Transactions:
         answers: dict[str, EndTxnResponse | InitProducerIdResponse | NoAnswer] = self._control.send_located(
             CoordinatorKind.TRANSACTION, requests, located=located
         )
-        return {name: _code(answer) for name, answer in answers.items()}
+        return {name: code_of(answer) for name, answer in answers.items()}
 
 
-def _code(answer: EndTxnResponse | InitProducerIdResponse | NoAnswer) -> Code:
+def code_of(answer: AddOffsetsToTxnResponse | EndTxnResponse | InitProducerIdResponse | NoAnswer) -> Code:
+    """Return the code of an answer that has one."""
     if isinstance(answer, NoAnswer):
         return answer if answer.code is None else answer.code
     return int(answer.error_code)

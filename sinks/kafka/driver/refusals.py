@@ -104,6 +104,13 @@ def _partition(output: Output) -> str:
     )
 
 
+def _too_few_replicas(output: Output) -> str:
+    return (
+        f"Too few replicas of an output topic are in sync: {output.setting('min.insync.replicas')}. Restore the "
+        "brokers that have its replicas"
+    )
+
+
 def _said(text: str) -> Callable[[Output], str]:
     return lambda output: text.format(topics=", ".join(f"topic {name}" for name in output.topics))
 
@@ -166,17 +173,11 @@ CODES: Final[Mapping[str, tuple[bool, Callable[[Output], str]]]] = {
     ),
     "NOT_ENOUGH_REPLICAS": (
         False,
-        lambda output: (
-            f"Too few replicas of an output topic are in sync: {output.setting('min.insync.replicas')}. Restore the "
-            "brokers that have its replicas"
-        ),
+        _too_few_replicas,
     ),
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": (
         False,
-        lambda output: (
-            f"Too few replicas of an output topic are in sync: {output.setting('min.insync.replicas')}. Restore the "
-            "brokers that have its replicas"
-        ),
+        _too_few_replicas,
     ),
     "KAFKA_STORAGE_ERROR": (
         False,

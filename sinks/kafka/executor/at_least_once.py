@@ -45,7 +45,7 @@ class AtLeastOnceWriter:
     limit_ms: int
     """Limit for a record to be delivered, and for the whole slot."""
     batch_limits: tuple[int, ...] = ()
-    """Bytes of the largest batch that all topics accept; None if the brokers do not report it."""
+    """Bytes of the largest batch that each topic accepts; empty if the brokers do not report it."""
 
     def __call__(
         self,

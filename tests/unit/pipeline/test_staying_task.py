@@ -95,16 +95,22 @@ TASK = CheckpointTask(
 )
 
 
+def begun(driver: Link, link: Link, given: Input, output: Output) -> threading.Thread:
+    """A task that copies ``given`` to ``output`` and waits for input."""
+    stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+    running = threading.Thread(target=stay.run)
+    running.start()
+    assert driver.receive() == {"hello": 0, "attempt": 0}
+    driver.send({"task": TASK.to_json(), "pace": {}})
+    assert driver.receive() == {"mark": "worker"}
+    return running
+
+
 def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_confirmed_it() -> None:
     given, output = Input(), Output()
     output.says_sent = True
     with linked() as (driver, link):
-        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
-        running = threading.Thread(target=stay.run)
-        running.start()
-        driver.receive()
-        driver.send({"task": TASK.to_json(), "pace": {}})
-        driver.receive()
+        running = begun(driver, link, given, output)
         given.add("a", "b")
         output.wrote.acquire()
         output.wrote.acquire()
@@ -122,12 +128,7 @@ def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_conf
 def test_a_task_reports_since_when_its_transaction_is_open() -> None:
     given, output = Input(), Output()
     with linked() as (driver, link):
-        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
-        running = threading.Thread(target=stay.run)
-        running.start()
-        driver.receive()
-        driver.send({"task": TASK.to_json(), "pace": {}})
-        driver.receive()
+        running = begun(driver, link, given, output)
         given.add("a")
         output.wrote.acquire()
         wrote = time.perf_counter()
@@ -145,12 +146,7 @@ def test_a_task_reports_since_when_its_transaction_is_open() -> None:
 def test_a_task_writes_the_next_checkpoint_when_all_tasks_have_flushed_the_last() -> None:
     given, output = Input(), Output()
     with linked() as (driver, link):
-        stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
-        running = threading.Thread(target=stay.run)
-        running.start()
-        assert driver.receive() == {"hello": 0, "attempt": 0}
-        driver.send({"task": TASK.to_json(), "pace": {}})
-        assert driver.receive() == {"mark": "worker"}
+        running = begun(driver, link, given, output)
         given.add("a")
         output.wrote.acquire()
         cut(driver, 1)

@@ -39,12 +39,6 @@ def place(postgres: "LocalPostgres") -> Place:
     return postgres_place(postgres)
 
 
-@pytest.fixture
-def store(place: Place) -> Iterator[Store]:
-    with closing(place.open()) as store:
-        yield store
-
-
 def cut(store: Store, place: Place) -> None:
     """End the store's session, as the server does when it restarts."""
     database = store._database

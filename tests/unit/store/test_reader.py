@@ -24,12 +24,6 @@ def place(postgres: "LocalPostgres") -> Place:
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Store]:
-    with closing(place.open()) as store:
-        yield store
-
-
-@pytest.fixture
 def reader(store: Store) -> Iterator[Reader]:
     reader = store.reader()
     assert reader is not None
