@@ -95,7 +95,9 @@ class JobSummary:
     ending: Ending | None
     """What an operator requested, until it is reached."""
     failures: int
-    """Consecutive failed checkpoints that count, in this generation."""
+    """Failures in a row since a checkpoint was completed, also of generations before."""
+    failure: str
+    """The last of them; empty for none."""
     open_requests: tuple[Request, ...]
     """Oldest first."""
     unreadable: str
@@ -119,6 +121,15 @@ class JobSummary:
     progress: JobProgress | None = None
     """None if unknown: without a driver, until it reports, and until it reports again after a restart of the
     coordinator."""
+
+    @property
+    def failing(self) -> str:
+        """How often the job has failed in a row, and the last failure unless its status names it; empty for never."""
+        if not self.failures:
+            return ""
+        times = "failed once" if self.failures == 1 else f"failed {self.failures} times in a row"
+        last = f": {self.failure}" if self.failure and self.failure not in self.status_detail else ""
+        return f"{times}, and has completed no checkpoint since{last}"
 
 
 @dataclass(frozen=True, kw_only=True)

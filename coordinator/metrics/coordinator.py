@@ -88,7 +88,7 @@ FAILURES = Described(
     "onceward_job_failures_in_row",
     "gauge",
     ("job_name",),
-    "Consecutive failed checkpoints that count, in this generation.",
+    "Failures in a row since a checkpoint was completed, also of generations before.",
 )
 COMPLETED_AT = Described(
     "onceward_job_last_completed_timestamp_seconds",
@@ -324,11 +324,11 @@ class CoordinatorMetrics:
         found: dict[Described, dict[tuple[str, ...], float]] = {}
         for state in view.states():
             durable = state.durable
-            jobs[durable.status.value] += 1
+            jobs[durable.shown_status.value] += 1
             if durable.status is JobStatus.FORGOTTEN:
                 continue
             label = self._places.label_now(durable.job)
-            statuses[label, durable.status.value] += 1
+            statuses[label, durable.shown_status.value] += 1
             for metric, value in self._measured(state, view, now, wall):
                 series = found.setdefault(metric, {})
                 series[label,] = _merged(metric, series.get((label,)), value)
@@ -355,7 +355,7 @@ class CoordinatorMetrics:
     def _measure(self, state: JobState, view: View, now: float, wall: float) -> Iterator[tuple[Described, float]]:
         durable = state.durable
         yield GENERATION, durable.generation
-        yield FAILURES, durable.failures
+        yield FAILURES, durable.failures_in_row
         yield LOSSES, sum(len(loss.slots) for loss in durable.losses)
         yield PROGRESS_AGE, now - self._progress.get(durable.job, self._since)
         yield PENDING_AGE, 0.0 if state.pending is None else now - state.pending.started

@@ -77,8 +77,7 @@ def job_detail(job: JobSummary, times: Times) -> str:
     parts = [job.status_detail]
     if job.ending is not None:
         parts.append(f"asked to {job.ending.value}")
-    if job.failures:
-        parts.append(f"{job.failures} failed checkpoints in a row")
+    parts.append(job.failing)
     if job.open_requests:
         requests = [f"{one.kind.value} {one.name}".strip() + f" {one.state.value}" for one in job.open_requests]
         parts.append("requests: " + ", ".join(requests))

@@ -122,7 +122,6 @@ def _listing(answer: Overview, now: datetime) -> Listing:
 
 def _waits(job: JobSummary, times: Times) -> str:
     why = [job.status_detail] if job.status not in (JobStatus.RUNNING, *_ENDED) else []
-    if job.failures:
-        why.append(f"{job.failures} failed checkpoints in a row")
+    why.append(job.failing)
     why += [describe_wait(wait, times) for wait in job.waits]
     return " ".join("; ".join(filter(None, (*why, job.orphan))).split())

@@ -191,10 +191,9 @@ def abort(state: JobState, now: float, reason: AbortReason, detail: str) -> Step
     too_many = durable.failures + fact.counted > durable.settings.tolerable_failed_checkpoints
     stops = request is not None and request.stop and reason.counted
     if (fact.counted and too_many) or stops:
-        why = f"checkpoint {fact.checkpoint} was aborted: {reason.value}: {detail}"
-        facts.append(GenerationFailed(generation=durable.generation, reason=why))
+        facts.append(GenerationFailed(generation=durable.generation, reason=fact.why))
         if durable.status is not JobStatus.HALTED:
-            facts.append(moved(durable, Transition.FAILED, why))
+            facts.append(moved(durable, Transition.FAILED, fact.why))
     state = replace(record(state, facts), pending=None, next_trigger=max(state.next_trigger, now))
     return state, tuple(facts)
 

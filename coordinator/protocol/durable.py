@@ -104,6 +104,10 @@ class Durable:
     aborted: AbortedCheckpoint | None = None
     failures: int = 0
     """Consecutive counted failures of checkpoints in this generation."""
+    former_failures: int = 0
+    """Failures of the generations before, since a checkpoint was completed."""
+    failure: str = ""
+    """The last failure, until a checkpoint is completed."""
     ending: Ending | None = None
     """The ending that a person requested, until it is reached."""
     requests: tuple[Request, ...] = ()
@@ -174,6 +178,17 @@ class Durable:
     def awaits_driver(self) -> bool:
         """True when the driver ended its generation and announced that it would return."""
         return self.status is JobStatus.RESTARTING and self.driver is None
+
+    @property
+    def failures_in_row(self) -> int:
+        """Failures since a checkpoint was completed. A new generation alone does not show that their cause is gone."""
+        return self.former_failures + self.failures
+
+    @property
+    def shown_status(self) -> JobStatus:
+        """RESTARTING also while a driver has the job again, if the generations before failed one after the other."""
+        looping = self.status is JobStatus.RUNNING and self.former_failures > 1
+        return JobStatus.RESTARTING if looping else self.status
 
     @property
     def open_requests(self) -> tuple[Request, ...]:

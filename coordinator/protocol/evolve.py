@@ -52,11 +52,12 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
         case facts.GenerationFailed():
             return durable  # the resulting status change is a separate fact
         case facts.GenerationEnded():
-            return replace(durable, driver=None)
+            return _ended(durable, fact)
         case facts.StatusChanged():
             reached = fact.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
             ending = None if reached else durable.ending
             finished = durable.base if fact.status is JobStatus.FINISHED else durable.finished
+            durable = _without_failures(durable) if reached else durable
             return replace(durable, status=fact.status, status_detail=fact.detail, ending=ending, finished=finished)
         case facts.CheckpointTriggered():
             pending = UndecidedCheckpoint(id=fact.checkpoint, base=fact.base, kind=fact.kind, request=fact.request)
@@ -74,9 +75,11 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
             aborted = AbortedCheckpoint(
                 id=fact.checkpoint, generation=fact.generation, reason=fact.reason, detail=fact.detail
             )
-            return replace(durable, pending=None, aborted=aborted, failures=durable.failures + fact.counted)
+            failure = fact.why if fact.counted else durable.failure
+            failures = durable.failures + fact.counted
+            return replace(durable, pending=None, aborted=aborted, failures=failures, failure=failure)
         case facts.CheckpointUnchanged():
-            return replace(durable, pending=None, failures=0)
+            return replace(_without_failures(durable), pending=None)
         case facts.CheckpointSettled():
             return replace(durable, completed=replace(_completed(durable), settled=True), outcomes={})
         case facts.LossRecorded():
@@ -172,7 +175,18 @@ def _complete(durable: Durable, fact: facts.CheckpointCompleted) -> Durable:
         settled=fact.settled,
         kind=pending.kind,
     )
-    return replace(durable, pending=None, completed=completed, failures=0)
+    return replace(_without_failures(durable), pending=None, completed=completed)
+
+
+def _ended(durable: Durable, fact: facts.GenerationEnded) -> Durable:
+    """A failure stays until a checkpoint is completed. One that its generation has counted is not counted again."""
+    former = durable.former_failures + (durable.failures or fact.failed)
+    failure = fact.detail if fact.failed else durable.failure
+    return replace(durable, driver=None, failures=0, former_failures=former, failure=failure)
+
+
+def _without_failures(durable: Durable) -> Durable:
+    return replace(durable, failures=0, former_failures=0, failure="")
 
 
 def _amend(durable: Durable, fact: facts.CheckpointAmended) -> Durable:

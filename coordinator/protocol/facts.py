@@ -77,6 +77,8 @@ class GenerationEnded:
 
     generation: Generation
     detail: str
+    failed: bool = False
+    """True when the generation ended by a failure, or its driver without a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,11 @@ class CheckpointAborted:
     """From the trigger to the decision."""
     phases: Phases = field(default_factory=dict)
     """What of ``ran_s`` the driver has measured until then, if it could report it."""
+
+    @property
+    def why(self) -> str:
+        """What to show of it where its checkpoint is not named."""
+        return f"checkpoint {self.checkpoint} was aborted: {self.reason.value}: {self.detail}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,9 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     if durable.pending is not None:
         facts.append(abort_fact(state, AbortReason.REPLACED, "", event.now))
     if durable.driver is not None:
-        facts.append(GenerationEnded(generation=durable.generation, detail=AbortReason.REPLACED.value))
+        failed = durable.driven and durable.generation != durable.takeover
+        why = f"its driver did not leave, and {AbortReason.REPLACED.value}" if failed else AbortReason.REPLACED.value
+        facts.append(GenerationEnded(generation=durable.generation, detail=why, failed=failed))
     facts += fail_requests(durable, "its generation was replaced")
     facts.append(
         GenerationGranted(
@@ -372,7 +374,10 @@ def close_job(state: JobState, event: CloseJob) -> tuple[JobState, Ready]:
         )
         return state, Ready(answer=Answer(verdict=Verdict.FENCED, detail=detail))
     back = event.now + event.back_within_s + durable.settings.seconds("lease")
-    state, facts = end_generation(state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED)
+    failed = event.reason in (CloseReason.RESTARTING, CloseReason.FAILED)
+    state, facts = end_generation(
+        state, event.now, _leaving(state, event), event.detail, AbortReason.CLOSED, failed=failed
+    )
     if state.durable.awaits_driver:
         state = replace(state, restart_due=back)
     return state, Ready(answer=Answer(verdict=Verdict.ACCEPTED), facts=facts)
@@ -417,14 +422,16 @@ def give_up_lost_driver(state: JobState, now: float) -> Step:
     return replace(record(state, facts), restart_due=None, driverless_since=now), facts
 
 
-def end_generation(state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason) -> Step:
+def end_generation(
+    state: JobState, now: float, transition: Transition, detail: str, reason: AbortReason, *, failed: bool = True
+) -> Step:
     """End the generation. A halted job stays halted."""
     durable = state.durable
     facts: list[Fact] = []
     if durable.pending is not None:
         facts.append(abort_fact(state, reason, detail, now))
     facts += fail_requests(durable, f"the generation ended: {detail or transition.value}")
-    facts.append(GenerationEnded(generation=durable.generation, detail=detail or transition.value))
+    facts.append(GenerationEnded(generation=durable.generation, detail=detail or transition.value, failed=failed))
     if durable.status is not JobStatus.HALTED:
         facts.append(moved(durable, transition, detail))
     state = record(state, facts)

@@ -79,7 +79,7 @@ class JobSummaries:
         durable = self._engine.state(job).durable
         return JobSummary(
             job=job,
-            status=durable.status,
+            status=durable.shown_status,
             status_detail=durable.status_detail,
             generation=durable.generation,
             last_checkpoint=durable.last_id,
@@ -87,7 +87,8 @@ class JobSummaries:
             last_completed_at=last.at,
             settled=durable.settled,
             ending=durable.ending,
-            failures=durable.failures,
+            failures=durable.failures_in_row,
+            failure=durable.failure,
             open_requests=tuple(durable.open_requests),
             unreadable=durable.unreadable,
             restore_from=durable.restore.source.id if durable.restore is not None else NO_CHECKPOINT,

@@ -69,6 +69,8 @@ def document_of(durable: Durable) -> str:
             "pending": [pending.id, pending.base, pending.kind.value, pending.request] if pending else None,
             "aborted": [aborted.id, aborted.generation, aborted.reason.name, aborted.detail] if aborted else None,
             "failures": durable.failures,
+            "former_failures": durable.former_failures,
+            "failure": durable.failure,
             "finished": durable.finished,
             "ending": durable.ending.value if durable.ending else None,
             "requests": [
@@ -105,6 +107,8 @@ def durable_parts(text: str) -> dict[str, Any]:
         "pending": _undecided(*pending) if pending is not None else None,
         "aborted": _aborted(*aborted) if aborted is not None else None,
         "failures": raw["failures"],
+        "former_failures": raw.get("former_failures", 0),  # a store of an older program does not have them
+        "failure": raw.get("failure", ""),
         "finished": CheckpointId(raw["finished"]),
         "ending": Ending(raw["ending"]) if raw["ending"] is not None else None,
         "requests": tuple(_request(*one) for one in raw["requests"]),

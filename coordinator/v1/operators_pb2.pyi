@@ -291,6 +291,7 @@ class JobSummary(_message.Message):
     TAKEOVER_PERMITTED_FIELD_NUMBER: _builtins.int
     ADOPTION_PERMITTED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -310,7 +311,7 @@ class JobSummary(_message.Message):
     ending: Global___Ending.ValueType
     """Present when a person has requested its end and the end is not reached."""
     failures: _builtins.int
-    """Consecutive failed checkpoints that count, in this generation."""
+    """Failures in a row since a checkpoint was completed, also of generations before."""
     unreadable: _builtins.str
     """Why the newest completed checkpoint cannot be read; empty when it can be read. The job does not start until a
     person names an older one.
@@ -325,6 +326,8 @@ class JobSummary(_message.Message):
     """What the coordinator does or waits for in place of a driver; empty for nothing."""
     takeover_permitted: _builtins.bool
     """True when a person permits the next driver to replace the live one of this generation."""
+    failure: _builtins.str
+    """The last failure of those in a row; empty for none."""
     @_builtins.property
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Queued and running requests of people, oldest first."""
@@ -369,10 +372,11 @@ class JobSummary(_message.Message):
         takeover_permitted: _builtins.bool = ...,
         adoption_permitted: _participants_pb2.Claim | None = ...,
         progress: Global___JobProgress | None = ...,
+        failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failure", b"failure", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adoption_permitted: _TypeAlias = _typing.Literal["adoption_permitted"]  # noqa: Y015
     _WhichOneofArgType__adoption_permitted: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted"]  # noqa: Y015

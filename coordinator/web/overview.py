@@ -130,7 +130,7 @@ def _key(order: Order, now: datetime) -> Callable[[JobSummary], Any]:
         return now if wait is None else wait.since or _NEVER
 
     keys: Mapping[Order, Callable[[JobSummary], Any]] = {
-        Order.STATUS: lambda job: _URGENT.index(job.status),
+        Order.STATUS: lambda job: (_URGENT.index(job.status), not job.failures),
         Order.NAME: lambda job: job.job,
         Order.WAITS: since,
         Order.GENERATION: lambda job: -job.generation,

@@ -92,6 +92,7 @@ def job_summary_to_wire(value: JobSummary) -> pb.JobSummary:
         settled=value.settled,
         ending=ENDING.to_wire(value.ending) if value.ending is not None else None,  # type: ignore[arg-type]
         failures=value.failures,
+        failure=text_to_wire(value.failure),
         open_requests=[request_to_wire(request) for request in value.open_requests],
         unreadable=value.unreadable,
         restore_from=value.restore_from,
@@ -119,6 +120,7 @@ def job_summary_from_wire(message: pb.JobSummary) -> JobSummary:
         settled=message.settled,
         ending=ENDING.from_wire(message.ending) if message.HasField("ending") else None,
         failures=message.failures,
+        failure=message.failure,
         open_requests=tuple(request_from_wire(request) for request in message.open_requests),
         unreadable=message.unreadable,
         restore_from=CheckpointId(message.restore_from),

@@ -239,7 +239,7 @@ class Coordinators:
         return number
 
     def _essential(self, state: JobState) -> JobState:
-        """The same situation at ``now = 0``, without text for people.
+        """The same situation at ``now = 0``, without what is only shown to people.
 
         Drops the last aborted checkpoint where a later one completed or a later generation began, and drops requests
         that have ended. This changes only the wording of answers that no caller reads.
@@ -250,6 +250,7 @@ class Coordinators:
             stale = aborted.generation != durable.generation or aborted.id < durable.base
             aborted = None if stale else replace(aborted, detail="")
         durable = replace(durable, status_detail="", aborted=aborted, requests=durable.open_requests)
+        durable = replace(durable, former_failures=0, failure="")
         if session is not None:
             lost_at = None if session.stream_lost_at is None else 0.0
             session = replace(session, lease_ends=_SETTINGS.seconds("lease"), stream_lost_at=lost_at)

@@ -15,6 +15,7 @@ from onceward.coordinator.protocol.facts import (
     CheckpointCompleted,
     CheckpointTriggered,
     Fact,
+    GenerationGranted,
 )
 from onceward.coordinator.protocol.generations import Step
 from onceward.coordinator.protocol.state import JobState
@@ -105,15 +106,18 @@ def _answers_aborted(
 
 
 def _aborts_completed(
-    end_generation: Callable[[JobState, float, Transition, str, AbortReason], Step],
+    end_generation: Callable[..., Step],
+    /,
     state: JobState,
     now: float,
     transition: Transition,
     detail: str,
     reason: AbortReason,
+    *,
+    failed: bool = True,
 ) -> Step:
     completed = state.durable.completed
-    after, facts = end_generation(state, now, transition, detail, reason)
+    after, facts = end_generation(state, now, transition, detail, reason, failed=failed)
     if completed is None or completed.settled:
         return after, facts
     aborted = CheckpointAborted(
@@ -273,11 +277,23 @@ def _leaves_undecided(open_job: _Open, state: JobState, event: OpenJob) -> tuple
     return replace(after, durable=states.record(state, facts).durable), replace(ready, facts=facts)
 
 
+def _forgets_failures(evolve: Callable[[Durable, Fact], Durable], durable: Durable, fact: Fact) -> Durable:
+    after = evolve(durable, fact)
+    return replace(after, former_failures=0, failure="") if isinstance(fact, GenerationGranted) else after
+
+
 def _instead_of_anyone(open_job: _Open, state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
     return open_job(state, replace(event, instead_of=state.durable.generation) if event.instead_of else event)
 
 
 GENERATIONS = (
+    Mutant(
+        name="a new generation forgets that the job has failed",
+        hurts="a job that fails again and again is shown as running without a failure half of the time",
+        breaks=wrapped(evolve.evolve, _forgets_failures),
+        hunt=LIVES,
+        caught_by=(OperatorInvariant.FAILING,),
+    ),
     Mutant(
         name="an acknowledgement from an older generation counts",
         hurts="the coordinator completes a checkpoint whose transactions the new generation has aborted",

@@ -28,6 +28,7 @@ class OperatorInvariant(StrEnum):
     REQUESTS = "a request ends once, and is reported completed only when it durably is"
     ENDING = "I13: a job's end is reported truthfully"
     CLAIMED = "a job that belongs to another or a newer store is not opened"
+    FAILING = "a job that has failed shows it until a checkpoint is completed"
 
 
 class Life:
@@ -48,6 +49,7 @@ class Life:
         """Positions that an operator ordered the job to start from."""
         self._adoptable: Claim | None = None
         """The claim that an operator permitted to adopt, until a driver has replaced it."""
+        self._failing = False
         self._found: Violation | None = None
 
     def restarted(self, state: JobState) -> Violation | None:
@@ -62,6 +64,10 @@ class Life:
         self._answered(event, ready.answer)
         for fact in ready.facts:
             self._see(fact, event, ready.facts)
+            self._see_failure(fact, event)
+        if self._failing != bool(after.durable.failures_in_row):
+            shown = after.durable.failures_in_row
+            self._fail(OperatorInvariant.FAILING, f"{shown} failures in a row are shown, failing: {self._failing}")
         if _evolved(before.durable, ready.facts) != after.durable:
             self._fail(Invariant.REMEMBERED, "the durable part changed by something else than facts")
         if ready.answer.grant is not None:
@@ -216,6 +222,20 @@ class Life:
                 self._fail(
                     OperatorInvariant.ENDING, f"the job is {fact.status} while {self.history.last} is not settled"
                 )
+            case _:
+                pass
+
+    def _see_failure(self, fact: facts.Fact, event: events.Event) -> None:
+        match fact:
+            case facts.CheckpointAborted(counted=True):
+                self._failing = True
+            case facts.GenerationEnded(failed=failed):
+                close = (events.CloseReason.RESTARTING, events.CloseReason.FAILED)
+                self._failing |= event.reason in close if isinstance(event, events.CloseJob) else failed
+            case facts.CheckpointCompleted() | facts.CheckpointUnchanged() | facts.JobForgotten():
+                self._failing = False
+            case facts.StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED):
+                self._failing = False
             case _:
                 pass
 

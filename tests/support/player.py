@@ -9,8 +9,8 @@
 
 `events` lists the events. Here are also ``restart`` (of the coordinator, from what is durable), ``unstored EVENT`` (the
 coordinator dies, or its store fails, before the event's facts are durable; then a restart), ``damage`` (a restart
-that cannot read the newest completed checkpoint), ``copy`` (an asynchronous copy of the store gets no more writes), and
-``promote`` (the copy takes the store's place; then a restart).
+that cannot read the newest completed checkpoint), ``copy`` (an asynchronous copy of the store gets no more writes),
+``promote`` (the copy takes the store's place; then a restart), and ``look`` (at what is shown of the job's failures).
 """
 
 from dataclasses import replace
@@ -72,6 +72,10 @@ class Player:
         elif command == "damage":
             damaged = replace(self.state.durable, completed=None, unreadable="its record was changed")
             self.state = restart(damaged, self.now)
+        elif command == "look":
+            durable = self.state.durable
+            failed = f"{durable.failures_in_row} in a row: {durable.failure}" if durable.failures_in_row else "none"
+            said.append(f"  shown as {durable.shown_status.value}, failures {failed}")
         elif command.startswith("unstored "):
             _, ready = step(self.state, self.event(command.removeprefix("unstored ")))
             said += [f"  never {_fact(fact)}" for fact in ready.facts]

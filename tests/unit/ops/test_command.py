@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.client.session import connect
+from onceward.coordinator.client.session import Session, connect
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.ops.doctor import clusters, machine
 from onceward.coordinator.ops.serve import rights_of
@@ -90,6 +90,7 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "settled": True,
         "ending": None,
         "failures": 1,
+        "failure": "checkpoint 2 was aborted: a participant declined it: sink: the disk is full",
         "open_requests": [],
         "unreadable": "",
         "restore_from": 0,
@@ -104,7 +105,37 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))
     assert "orders" in shown.stdout
     assert "running" in shown.stdout
-    assert "1 failed checkpoints in a row" in shown.stdout
+    assert "failed once, and has completed no checkpoint since: checkpoint 2 was aborted" in shown.stdout
+
+
+def test_a_job_that_fails_again_and_again_is_not_shown_as_one_that_runs(tmp_path: Path) -> None:
+    def shown() -> tuple[str, int, str]:
+        (job,) = json.loads(onceward("jobs", "--json", "--state-dir", str(tmp_path)).stdout)
+        return job["status"], job["failures"], job["failure"]
+
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+
+        def opened() -> Session:
+            return client.open_job(JobName("orders"), (SOURCE, SINK), CheckpointSettings(interval=0), None, driver="d")
+
+        opened().abandon("No record at all. Input: orders-0", back_within_s=60)
+        session = opened()
+        assert shown() == ("running", 1, "No record at all. Input: orders-0"), "one failure is no loop"
+        session.abandon("Not JSON. Input: orders-0", back_within_s=60)
+        session = opened()
+        assert shown() == ("restarting", 2, "Not JSON. Input: orders-0")
+        listed, overview = (
+            onceward("jobs", "--state-dir", str(tmp_path)),
+            onceward("top", "--once", "--state-dir", str(tmp_path)),
+        )
+        for output in (listed.stdout, overview.stdout):
+            assert "restarting" in output
+            assert "failed 2 times in a row" in " ".join(output.split())
+        arrived: list[Any] = []
+        session.start_watch(arrived.append)
+        wait_until(lambda: bool(arrived), "a checkpoint is triggered")
+        session.acknowledge(CheckpointId(1), CheckpointId(0), {SOURCE.name: positions(1), SINK.name: slots(1, count=0)})
+        wait_until(lambda: shown() == ("running", 0, ""), "a completed checkpoint shows that the job runs again")
 
 
 def test_history_is_listed_when_no_process_uses_the_directory_any_more(tmp_path: Path) -> None:

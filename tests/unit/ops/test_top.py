@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HEALTHY = JobSummary(
     job=JobName("orders"), status=JobStatus.RUNNING, status_detail="", generation=Generation(1),
     last_checkpoint=CheckpointId(7), last_completed=CheckpointId(6), last_completed_at=NOW, settled=True, ending=None,
-    failures=0, open_requests=(), unreadable="", restore_from=NO_CHECKPOINT, restore_reason="", orphan="",
+    failures=0, failure="", open_requests=(), unreadable="", restore_from=NO_CHECKPOINT, restore_reason="", orphan="",
     unacknowledged_losses=0, oldest_transaction=None, waits=(JobWait(what="data", since=NOW),),
     takeover_permitted=False, adoption_permitted=None,
 )  # fmt: skip

@@ -90,6 +90,8 @@ FULL = Durable(
         id=CheckpointId(7), generation=Generation(2), reason=facts.AbortReason.EXPIRED, detail="late"
     ),
     failures=2,
+    former_failures=3,
+    failure="it broke",
     ending=Ending.STOP,
     requests=ASKED,
     replaying={SINK: frozenset({0, 1}), OTHER: frozenset({1})},
@@ -107,6 +109,7 @@ FULL = Durable(
 GRANTED = facts.GenerationGranted(
     generation=Generation(4), driver="d4", participants=MEMBERS[:2], settings=CheckpointSettings(), first_id=TEN
 )
+NO_FAILURES = {"failures": 0, "former_failures": 0, "failure": ""}
 NEW = {SOURCE: Snapshot(positions=document(at="here"))}
 
 
@@ -151,11 +154,11 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
     (facts.AdoptionPermitted(claim=NEWER, reason="so"), {"adoption": NEWER}),
     (
         facts.StatusChanged(transition=Transition.FINISHED, status=JobStatus.FINISHED, detail=""),
-        {"status": JobStatus.FINISHED, "status_detail": "", "ending": None, "finished": NINE},
+        {"status": JobStatus.FINISHED, "status_detail": "", "ending": None, "finished": NINE, **NO_FAILURES},
     ),
     (
         facts.StatusChanged(transition=Transition.CANCELLED, status=JobStatus.CANCELLED, detail="so"),
-        {"status": JobStatus.CANCELLED, "status_detail": "so", "ending": None},
+        {"status": JobStatus.CANCELLED, "status_detail": "so", "ending": None, **NO_FAILURES},
     ),
     (
         facts.CheckpointTriggered(
@@ -177,7 +180,7 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
         facts.CheckpointCompleted(checkpoint=TEN, snapshots=NEW, settled=True, ran_s=0.0, decided_s=0.0),
         {
             "pending": None,
-            "failures": 0,
+            **NO_FAILURES,
             "completed": CompletedCheckpoint(
                 id=TEN,
                 base=NINE,
@@ -187,6 +190,14 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
                 kind=CheckpointKind.SAVEPOINT,
             ),
         },
+    ),
+    (
+        facts.GenerationEnded(generation=Generation(3), detail="it broke again", failed=True),
+        {"driver": None, "failures": 0, "former_failures": 5, "failure": "it broke again"},
+    ),
+    (
+        facts.GenerationEnded(generation=Generation(3), detail="it left"),
+        {"driver": None, "failures": 0, "former_failures": 5},
     ),
     (
         facts.CheckpointSettled(checkpoint=NINE, took_s=0.0),

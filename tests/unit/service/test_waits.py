@@ -265,7 +265,7 @@ def test_only_unusually_long_waits_are_logged(seconds: int, shown: bool) -> None
     summary = JobSummary(
         job=JOB, status=JobStatus.RUNNING, status_detail="", generation=Generation(1), last_checkpoint=CheckpointId(1),
         last_completed=NO_CHECKPOINT,
-        last_completed_at=None, settled=True, ending=None, failures=0, open_requests=(), unreadable="",
+        last_completed_at=None, settled=True, ending=None, failures=0, failure="", open_requests=(), unreadable="",
         restore_from=NO_CHECKPOINT, restore_reason="", orphan="", unacknowledged_losses=0, oldest_transaction=None,
         waits=(JobWait(what="something", since=datetime.now(UTC) - timedelta(seconds=seconds)),),
         takeover_permitted=False, adoption_permitted=None,

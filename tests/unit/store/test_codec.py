@@ -50,6 +50,8 @@ FULL = replace(
     ),
     aborted=AbortedCheckpoint(id=CheckpointId(8), generation=Generation(4), reason=AbortReason.EXPIRED, detail="late"),
     failures=2,
+    former_failures=3,
+    failure="it broke",
     ending=Ending.CANCEL,
     requests=(
         Request(

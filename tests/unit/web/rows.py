@@ -24,6 +24,7 @@ def job(name: str, **given: Any) -> JobSummary:
         "settled": True,
         "ending": None,
         "failures": 0,
+        "failure": "",
         "open_requests": (),
         "unreadable": "",
         "restore_from": CheckpointId(0),

@@ -62,6 +62,7 @@ def test_orders_put_what_a_person_looks_for_first() -> None:
         job("restless", generation=Generation(9)),
         job("halted", status=JobStatus.HALTED),
         job("done", status=JobStatus.FINISHED),
+        job("failing", failures=1, failure="not JSON"),
     ]
     sorts = ("status", "completed", "waits", "losses", "lag", "generation")
     assert {sort: names(jobs, ("sort", sort))[0] for sort in sorts} == {
@@ -69,6 +70,7 @@ def test_orders_put_what_a_person_looks_for_first() -> None:
         "generation": "restless",
     }  # fmt: skip
     assert names(jobs, ("sort", "lag"))[1] == "up-to-date", "unknown is not 0 and comes last"
+    assert names(jobs, ("sort", "status"))[:2] == ["halted", "failing"]
     assert names(jobs, ("sort", "status"), ("reverse", "1"))[0] == "done"
     assert names(jobs, ("status", "halted")) == ["halted"]
 

@@ -339,6 +339,7 @@ _JOBS: Mapping[str, JobSummary] = {
             generation=Generation(15),
             unacknowledged_losses=2,
             failures=3,
+            failure="checkpoint 419 was aborted: a participant declined it: sink: not JSON. Input: orders-0",
             waits=(JobWait(what="the interval until its next checkpoint", since=_ago(seconds=0.2)),),
             takeover_permitted=True,
         ),
