@@ -70,7 +70,8 @@ def _line(one: Schedule, schedules: list[Schedule], seconds: float) -> str:
     lines = [
         f"[{colour}]{one.outcome.value:<7}[/{colour}] {one.part}: {one.name}: {len(one.kills)} kills, "
         f"{one.checkpoints} checkpoints, {one.records} records, {one.seconds:.0f} s",
-        f"        transactions: {one.resumed} resumed, {one.replayed} replayed, {one.aborted} aborted; "
+        f"        transactions: {one.resumed} resumed, {one.replayed} replayed, {one.aborted} aborted, {one.unmarked} "
+        f"without markers; "
         f"so far {kills} kills in {seconds / 60:.1f} min",
     ]
     lines += [f"    not reached: {kill.process} at {kill.place}" for kill in one.not_reached]

@@ -86,6 +86,7 @@ def numbers(schedules: Sequence[Schedule]) -> dict[str, object]:
         "transactions resumed": sum(schedule.resumed for schedule in schedules),
         "transactions replayed": sum(schedule.replayed for schedule in schedules),
         "transactions aborted": sum(schedule.aborted for schedule in schedules),
+        "transactions without markers": sum(schedule.unmarked for schedule in schedules),
         "recovery_s": recovery,
     }
 
@@ -158,13 +159,14 @@ def _markdown(schedules: Sequence[Schedule], totals: Mapping[str, object]) -> It
         )
     yield from (
         "",
-        "| schedule | outcome | kills | resumed | replayed | aborted | generations | checkpoints | records | s |",
+        "| schedule | outcome | kills | resumed | replayed | aborted | without markers | generations | checkpoints "
+        "| records | s |",
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for one in schedules:
         yield (
             f"| {one.name} | {one.outcome.value} | {len(one.kills)} | {one.resumed} | {one.replayed} | {one.aborted} "
-            f"| {one.generations} | {one.checkpoints} | {one.records} | {one.seconds:.0f} |"
+            f"| {one.unmarked} | {one.generations} | {one.checkpoints} | {one.records} | {one.seconds:.0f} |"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from onceward.coordinator.dev.kafka import LocalKafka
+from tests.crash.blackouts import black_out, black_out_after_end_txn, lose_leader, outlast, scenes_of_drivers
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import allocate, change_executors, decommission
 from tests.crash.combinations import combine
@@ -34,7 +35,7 @@ from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
 from tests.support.stream_queries import QUERIES
 
-__all__ = ["PARTS", "SHARED", "Plan", "ground_of_three", "harness_of_one"]
+__all__ = ["PARTS", "SHARED", "Plan", "ground_of_three", "harness_of_one", "three_brokers"]
 
 _T = TypeVar("_T")
 
@@ -85,6 +86,13 @@ Scene: TypeAlias = Callable[[Harness], Schedule]
 def harness_of_one(directory: Path, program: Sequence[str] = ONCEWARD) -> Iterator[Harness]:
     """One broker and one coordinator, for many schedules."""
     with LocalKafka(transaction_timeout_scan_ms=SCAN_MS) as kafka, Harness(directory, kafka, program=program) as made:
+        yield made
+
+
+@contextmanager
+def three_brokers(directory: Path) -> Iterator[Harness]:
+    """Three brokers, and one coordinator."""
+    with LocalKafka(3, transaction_timeout_scan_ms=SCAN_MS, heap="256m") as kafka, Harness(directory, kafka) as made:
         yield made
 
 
@@ -161,6 +169,18 @@ def _brokers(plan: Plan) -> Iterator[Schedule]:
         yield fill_disk(harness, "disk-of-a-broker", disk)
 
 
+def _blackouts(plan: Plan) -> Iterator[Schedule]:
+    with three_brokers(plan.directory / "blackouts-of-three") as harness:
+        yield lose_leader(harness, "leader-lost")
+        yield black_out_after_end_txn(harness, "after-end-txn-of-three")
+        yield outlast(harness, "outlasted-of-three")
+    with harness_of_one(plan.directory / "blackouts") as harness:
+        yield black_out_after_end_txn(harness, "after-end-txn")
+        yield outlast(harness, "outlasted")
+        for scene, points in scenes_of_drivers():
+            yield black_out(harness, scene, points, f"{scene.name}-and-brokers")
+
+
 def _combinations(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.place("combinations")) as harness:
         for seed in plan.mine(plan.seeds()):
@@ -191,6 +211,7 @@ PARTS: Mapping[str, Part] = {
     "points": _points,
     "disk": _disk,
     "brokers": _brokers,
+    "blackouts": _blackouts,
     "spark": _spark,
     "staying": _staying,
     "streams": _streams,

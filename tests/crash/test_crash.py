@@ -9,6 +9,7 @@ import pytest
 from onceward.coordinator.dev.postgres.binaries import is_offered
 from onceward.coordinator.killpoints import KillPoint
 from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
+from tests.crash.blackouts import lose_leader
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import allocate, change_executors, decommission
 from tests.crash.combinations import combine
@@ -16,7 +17,7 @@ from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.leaders import FAULTS, LEADER_SCENES, faulty_harness, leader_points, visit_leader
 from tests.crash.points import SCENES, scene_of, visit
 from tests.crash.streams import POINTS
-from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one
+from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one, three_brokers
 from tests.support.harness import Harness
 from tests.support.repeats import unexplained
 from tests.support.schedules import STAYING_POINTS, Schedule
@@ -125,6 +126,19 @@ def test_a_decision_is_whole_or_absent_at_whatever_call_the_coordinator_dies_or_
 @pytest.mark.timeout(7200)
 def test_each_broker_dies_and_then_all_of_them_under_a_running_job(tmp_path: Path) -> None:
     run_part("brokers", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_driver_and_all_brokers_die_together_at_every_kill_point_and_around_each_end(tmp_path: Path) -> None:
+    run_part("blackouts", tmp_path)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_driver_and_all_brokers_die_after_the_brokers_have_skipped_markers(tmp_path: Path) -> None:
+    with three_brokers(tmp_path) as harness:
+        assert_good(lose_leader(harness, "leader-lost"))
 
 
 @pytest.mark.crash

@@ -10,16 +10,15 @@ __all__ = ["Feeder"]
 
 _TICK_S = 0.1
 _FLUSH_S = 120.0
-_KEYS = 5
-"""Keys per partition. A key names its partition, a value its place in the key's order."""
 
 
 class Feeder(Background):
     """Write ``rate`` records per second to each partition until stopped."""
 
-    def __init__(self, servers: str, topic: str, *, partitions: int, rate: int) -> None:
+    def __init__(self, servers: str, topic: str, *, partitions: int, rate: int, keys: int = 5) -> None:
+        """``keys``: per partition. A key names its partition, a value its place in the key's order."""
         super().__init__("feeder")
-        self._topic, self._partitions, self._rate = topic, partitions, rate
+        self._topic, self._partitions, self._rate, self._keys = topic, partitions, rate, keys
         self.flowing = threading.Event()
         """Cleared for a pause."""
         self.flowing.set()
@@ -48,7 +47,7 @@ class Feeder(Background):
         while not self.over.is_set():
             for _ in range(max(1, int(self._rate * _TICK_S)) if self.flowing.is_set() else 0):
                 for partition in range(self._partitions):
-                    key = b"key-%d-%d" % (partition, number % _KEYS)
+                    key = b"key-%d-%d" % (partition, number % self._keys)
                     self._producer.produce(self._topic, b"%d-%d" % (partition, number), key, partition)
                 number += 1
             self._producer.poll(0)

@@ -52,6 +52,7 @@ class Setup:
         settings: Mapping[str, Any] | None = None,
         rate: int = 100,
         output: Mapping[str, str] | None = None,
+        spread: int = _PARTITIONS,
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
     ) -> None:
@@ -59,14 +60,15 @@ class Setup:
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
         ``batches``: through a function in the worker. Neither = a plain copy. ``rate``: records per second and
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
-        topic. ``source_on``, ``sink_on``: the brokers that hold every partition, the leader first; empty = the cluster
-        chooses."""
+        topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
+        every partition, the leader first; empty = the cluster chooses."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
         self.batches, self.adaptive, self.min_partitions = batches, adaptive, min_partitions
         self.at_least_once = at_least_once
         self.staying = staying
+        self.spread = spread
         self.settings = {**_QUICK, **(settings or {})}
 
     @property
@@ -101,7 +103,7 @@ class Job(KilledJob):
         self.setup = setup or Setup()
         super().__init__(harness, schedule, _LIMIT_S if self.setup.spark is None else SPARK_LIMIT_S)
         self.source = self.topics.create("in", _PARTITIONS, led_by=self.setup.source_on)
-        self.sink = self.topics.create("out", _PARTITIONS, config=self.setup.output, led_by=self.setup.sink_on)
+        self.sink = self.topics.create("out", self.setup.spread, config=self.setup.output, led_by=self.setup.sink_on)
         self.fed_besides = 0
         """Records in the input that did not come from the feeder."""
 
@@ -117,7 +119,13 @@ class Job(KilledJob):
             )
         )
         self.feeder = self._stack.enter_context(
-            Feeder(self.topics.servers, self.source, partitions=_PARTITIONS, rate=self.setup.rate)
+            Feeder(
+                self.topics.servers,
+                self.source,
+                partitions=_PARTITIONS,
+                rate=self.setup.rate,
+                keys=max(5, self.setup.spread),
+            )
         )
         return self
 

@@ -21,6 +21,8 @@ __all__ = ["ANY_TIME", "REACH_LIMIT_S", "SPARK_LIMIT_S", "KilledJob", "at_point"
 ANY_TIME = "any time"
 SPARK_LIMIT_S = 360.0
 """Limit for every expected event with Spark, which has to start and to detect lost processes."""
+_SKIPPED = "the brokers had skipped"
+"""Words of the warning about each transaction whose markers a driver writes."""
 REACH_LIMIT_S = 60.0
 """Limit for a kill point to be reached."""
 
@@ -151,6 +153,10 @@ class KilledJob(ABC):
         self.schedule.outcome = Outcome.HALTED if halted else Outcome.FAIL
         self.schedule.reasons.append(str(stuck))
 
+    def unmarked(self) -> int:
+        """Return how many transactions drivers have finished whose markers the brokers had skipped."""
+        return 0 if self.driver is None else self.driver.log.read_text(errors="replace").count(_SKIPPED)
+
     def count(self) -> None:
         """Fill in the totals from the drivers' events."""
         schedule = self.schedule
@@ -159,6 +165,7 @@ class KilledJob(ABC):
         schedule.aborted = sum(event["aborted"] for event in recovered)
         schedule.aborted += sum(event["transactions"] for event in self.events("aborted"))
         schedule.replayed = sum(event.get("transactions", 0) for event in self.events("replayed"))
+        schedule.unmarked = self.unmarked()
         schedule.generations = max((event["generation"] for event in self.events()), default=0)
         schedule.checkpoints = len({event["checkpoint"] for event in settled})
         carried_over = {(event["generation"], event["checkpoint"]) for event in recovered}

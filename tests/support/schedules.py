@@ -65,6 +65,8 @@ class Schedule:
     replayed: int = 0
     """Transactions whose records were written again."""
     aborted: int = 0
+    unmarked: int = 0
+    """Transactions that the brokers had ended without a marker, and that a driver finished."""
     generations: int = 0
     checkpoints: int = 0
     records: int = 0
