@@ -28,7 +28,7 @@ from onceward.coordinator.protocol.facts import (
 )
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.values import SPARK_BATCH, JobName
 from onceward.coordinator.protocol.waits import unsettled_slots
 from onceward.coordinator.service.certificates import expiry_of
 from onceward.coordinator.service.observer import Unfinished, View
@@ -75,7 +75,10 @@ PHASES = Described(
     "Time that the checkpoints of a job have spent in a phase.",
 )
 READ = Described(
-    "onceward_records_read_total", "counter", ("job_name",), "Records of completed checkpoints, by the source."
+    "onceward_records_read_total",
+    "counter",
+    ("job_name",),
+    "Records of completed checkpoints, by the source; a query has none.",
 )
 WRITTEN = Described(
     "onceward_records_written_total", "counter", ("job_name",), "Records of completed checkpoints, by the sink."
@@ -163,6 +166,8 @@ class _Totals:
     aborts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     plain: dict[Described, float] = field(default_factory=lambda: defaultdict(float))
+    by_spark: bool = False
+    """Whether Spark reads the input of a job, and does not say how much."""
 
 
 class CoordinatorMetrics:
@@ -209,7 +214,7 @@ class CoordinatorMetrics:
         self._totals = {label: one for label, one in self._totals.items() if label in {*known, OTHERS}}
         ended = (JobStatus.FINISHED, JobStatus.CANCELLED)
         for state in sorted(states, key=lambda state: state.durable.status in ended):
-            self._of(state.durable.job)
+            self._take_place(state.durable)
         self._view = view
 
     def detached(self) -> None:
@@ -217,7 +222,7 @@ class CoordinatorMetrics:
 
     def published(self, durable: Durable, facts: Sequence[Fact], at: datetime, stored_s: float = 0.0) -> None:
         job = durable.job
-        self._of(job)  # a new job takes a place, and its counters begin at 0
+        self._take_place(durable)
         for fact in facts:
             match fact:
                 case CheckpointTriggered():
@@ -255,11 +260,11 @@ class CoordinatorMetrics:
         self._spent(job, "run", fact.ran_s)
         self._spent(job, "decide", fact.decided_s)
         for snapshot in fact.snapshots.values():
-            if snapshot.positions is not None:
-                totals.plain[READ] += snapshot.records  # their bytes are not known: the votes count what is written
-            else:
+            if snapshot.positions is None:
                 totals.plain[WRITTEN] += snapshot.records
                 totals.plain[BYTES_WRITTEN] += snapshot.bytes
+            elif snapshot.positions.kind != SPARK_BATCH:
+                totals.plain[READ] += snapshot.records  # their bytes are not known: the votes count what is written
         self._completed[job] = at.timestamp()
         self._moved(job)
 
@@ -270,6 +275,10 @@ class CoordinatorMetrics:
     def _moved(self, job: JobName) -> None:
         if self._view is not None:
             self._progress[job] = self._view.now()
+
+    def _take_place(self, durable: Durable) -> None:
+        """A new job takes a place, and its counters begin at 0."""
+        self._of(durable.job).by_spark |= any(one.kind == SPARK_BATCH for one in durable.participants)
 
     def _of(self, job: JobName) -> _Totals:
         label = self._places.label(job)
@@ -314,7 +323,9 @@ class CoordinatorMetrics:
         ):
             # copied first: facts pass meanwhile
             yield _counter(metric, {(label, word): n for label, words in given for word, n in list(words.items())})
-        for plain in (READ, WRITTEN, BYTES_WRITTEN, REPLAYS):
+        counted = [(label, one.plain.get(READ)) for label, one in totals if READ in one.plain or not one.by_spark]
+        yield _counter(READ, {(label,): n or 0.0 for label, n in counted})
+        for plain in (WRITTEN, BYTES_WRITTEN, REPLAYS):
             yield _counter(plain, {(label,): one.plain.get(plain, 0.0) for label, one in totals})
 
     def _gauges(self, view: View) -> Iterable[Metric]:

@@ -11,11 +11,10 @@ from onceward.coordinator.ops.options import View
 from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, print_json, status
 from onceward.coordinator.ops.views import Answer, show
 from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind, CheckpointState, JobName
+from onceward.coordinator.protocol.values import SPARK_BATCH, CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.readable import size
 
 __all__ = [
-    "SPARK_BATCH",
     "describe_wait",
     "job_detail",
     "list_checkpoints",
@@ -24,9 +23,6 @@ __all__ = [
     "show_checkpoint",
     "unusual",
 ]
-
-SPARK_BATCH = "spark-batch"
-"""The kind of a Structured Streaming query's positions, and of the source that has them."""
 
 
 def list_jobs(place: CoordinatorLocation, view: View) -> ExitCode:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
-from onceward.coordinator.ops.listings import SPARK_BATCH
 from onceward.coordinator.ops.tables import Column, Listing, print_json, print_listings
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.coordinator.protocol.values import SPARK_BATCH, JsonObject
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -96,6 +96,7 @@ class GenerationRun:
                 raise fenced from error
             raise
         kill_point(KillPoint.DRIVER_BEFORE_CLOSE)
+        self._m.progress.completed(self._mailbox.completed)  # also one that had nothing to settle
         self._settler.close(wait=True)
         self._session.close(reason, completed=self._mailbox.completed)
         self._m.journal.log("closed", reason=reason.value)
@@ -256,6 +257,7 @@ class GenerationRun:
         Returns the error that keeps this driver from coming back, if it otherwise would; else None.
         """
         fenced = None
+        self._m.progress.completed(self._mailbox.completed)
         self._m.tasks.cancel()
         if self._m.staying is not None:
             self._m.staying.leave()

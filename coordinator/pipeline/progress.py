@@ -117,8 +117,10 @@ class Progress:
         """Say that the job has ended, if a generation of it has run. ``how``: for example finished."""
         if self._started is not None:
             lasted = duration(self._clock() - self._started)
+            by_spark = self._planned is not None and self._lag is None  # which does not say how much it reads
+            done = f"{'wrote' if by_spark else 'read'} {count(self._total)} records"
             self._say(
-                f"Job {self._job} ended: {how}. It ran for {lasted} and read {count(self._total)} records; the last "
+                f"Job {self._job} ended: {how}. It ran for {lasted} and {done}; the last "
                 f"completed checkpoint is {self._completed or 'none'}"
             )
             self._started = None

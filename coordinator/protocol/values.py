@@ -22,6 +22,9 @@ NO_CHECKPOINT = CheckpointId(0)
 NO_GENERATION = Generation(0)
 
 COORDINATOR = "the coordinator"
+SPARK_BATCH = "spark-batch"
+"""The kind of a Structured Streaming query's positions, and of the source that has them: Spark reads, and does not say
+how much."""
 """Replaces the driver's token while the coordinator itself holds a generation. No token contains a space."""
 
 MAX_ID = 2**53 - 1

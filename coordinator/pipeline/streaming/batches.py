@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from onceward.coordinator.protocol.values import Author, Document
+from onceward.coordinator.protocol.values import SPARK_BATCH, Author, Document
 
 __all__ = [
     "KIND",
@@ -38,7 +38,7 @@ __all__ = [
     "with_digest",
 ]
 
-KIND = "spark-batch"
+KIND = SPARK_BATCH
 _VERSION = 1
 _BEFORE_THE_FIRST = {"query": None, "batch": -1, "offsets": None, "digest": None, "location": None}
 

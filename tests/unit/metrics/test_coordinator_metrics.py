@@ -31,9 +31,11 @@ from onceward.coordinator.protocol.facts import (
 from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import (
+    SPARK_BATCH,
     CheckpointId,
     CheckpointKind,
     CompletedCheckpoint,
+    Document,
     Generation,
     JobName,
     ParticipantName,
@@ -231,6 +233,23 @@ def test_a_new_job_takes_a_place_with_its_first_fact(world: World) -> None:
     found = collected(metrics)
     assert found.labels("onceward_job_generation") == {"a"}
     assert found.value("onceward_records_read_total", job_name="a") == 0
+
+
+def test_what_spark_reads_is_no_sample_of_records_read(world: World) -> None:
+    metrics = metrics_of(world)
+    source = replace(SOURCE, kind=SPARK_BATCH)
+    durable = replace(world.add(A), participants=(source, SINK))
+    granted = GenerationGranted(
+        generation=Generation(1), driver="d", participants=(source, SINK), settings=SETTINGS, first_id=CheckpointId(0)
+    )
+    metrics.published(durable, [granted], WALL)
+    assert collected(metrics).series("onceward_records_read_total", job_name="a") == {}
+    fact = completed()
+    batch = replace(fact.snapshots[SOURCE.name], positions=Document(kind=SPARK_BATCH, version=1, body={}), records=1)
+    metrics.published(durable, [replace(fact, snapshots={**fact.snapshots, SOURCE.name: batch})], WALL)
+    found = collected(metrics)
+    assert found.series("onceward_records_read_total", job_name="a") == {}
+    assert found.value("onceward_records_written_total", job_name="a") == 9
 
 
 def test_a_forgotten_job_leaves_and_its_place_is_free(world: World) -> None:

@@ -12,11 +12,10 @@ from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.listings import JobDescription
 from onceward.coordinator.ops import listings
-from onceward.coordinator.ops.listings import SPARK_BATCH
 from onceward.coordinator.ops.options import View
 from onceward.coordinator.ops.tables import Times, print_listings
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.protocol.values import SPARK_BATCH, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE

@@ -216,6 +216,22 @@ def test_the_last_line_of_a_driver_names_what_it_found_completed(caplog: pytest.
     assert caplog.messages[-1].endswith("the last completed checkpoint is 3")
 
 
+def test_the_last_line_of_a_driver_names_a_checkpoint_that_had_nothing_to_settle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(checkpoint: int) -> None:
+        raise OncewardError("no executor")
+
+    coordinator = Coordinator()
+    job = Job(coordinator, until=99, running=fail)
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        with pytest.raises(OncewardError):
+            job.generation.run()
+        job.generation._m.progress.left("failed")
+    assert coordinator.state.durable.base == 1
+    assert caplog.messages[-1].endswith("the last completed checkpoint is 1")
+
+
 def test_a_successor_claims_the_checkpoint_that_it_continues_from() -> None:
     coordinator = Coordinator()
     Job(coordinator, until=4).generation.run()

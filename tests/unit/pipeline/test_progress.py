@@ -80,6 +80,15 @@ def test_without_a_terminal_a_job_says_that_it_starts_each_minute_how_it_does_an
     )
 
 
+def test_a_query_says_what_it_wrote_because_spark_does_not_say_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
+    here = Plain()
+    with caplog.at_level(logging.INFO, logger="onceward"):
+        here.progress.opened(3, "a1b2")
+        here.progress.read(340, None)
+        here.progress.left("stopped")
+    assert "and wrote 340 records" in caplog.messages[-1]
+
+
 def test_an_idle_job_without_a_terminal_says_each_minute_that_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     here = Plain()
     with caplog.at_level(logging.INFO, logger="onceward"):
