@@ -84,7 +84,7 @@ class GenerationRun:
             self._runner = self._recover(seen)
             self._session.start_watch(self._mailbox.deliver)
             reason = self._loop(self._runner)
-            self._end_staying()
+            self._end_rest()
             self._await_ends()
         except FencedError as error:
             word = self._asked_about(error)
@@ -174,12 +174,13 @@ class GenerationRun:
                 case None if not self._mailbox.stopping:
                     require_spark(self._m, self._settler)
 
-    def _end_staying(self) -> None:
-        """End the staying tasks, and abort what they have begun after the last checkpoint."""
+    def _end_rest(self) -> None:
+        """End the staying tasks, and abort what they, or late tasks, have begun after the last checkpoint: no driver
+        may come to do it."""
         m = self._m
         if m.staying is not None:
             m.staying.end()
-            m.committer.sweep(m.job, keep=self._settler.unsettled())
+        m.committer.sweep(m.job, keep=self._settler.unsettled())
 
     def _await_ends(self) -> None:
         """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and

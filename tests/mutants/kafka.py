@@ -17,7 +17,9 @@ from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
+from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import Hanging, finish
+from onceward.sinks.kafka.control.known import KnownOutcomes
 from onceward.sinks.kafka.control.logs import Batch, Log
 from onceward.sinks.kafka.control.markers import LogEnding
 from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
@@ -492,7 +494,7 @@ def _aborts_what_hangs(control: ControlPlane, one: Hanging, view: TransactionVie
     return finish(control, one, view, commit=False)
 
 
-SETTLES_UNSEEN = within(Settling._see, reading_parts, _nothing_is_open)
+SETTLES_UNSEEN = within(KnownOutcomes.look, reading_parts, _nothing_is_open)
 """Nothing looks for the markers of a commit."""
 
 SKIPS = (
@@ -506,14 +508,14 @@ SKIPS = (
     Mutant(
         name="missing markers are waited for and never written",
         hurts="no checkpoint is settled any more, and readers wait for ever",
-        breaks=wrapped(Settling._finish, always(None)),
+        breaks=wrapped(Finishing.look, always(None)),
         hunt=SKIPPED,
         caught_by=(Invariant.I8,),
     ),
     Mutant(
         name="missing markers are written as an abort whatever was decided",
         hurts="records of a completed checkpoint are thrown away",
-        breaks=within(Settling._finish, finish, _aborts_what_hangs),
+        breaks=within(Finishing.look, finish, _aborts_what_hangs),
         hunt=SKIPPED,
         caught_by=(Invariant.I1,),
     ),

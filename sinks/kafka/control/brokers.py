@@ -61,26 +61,27 @@ class TopicFacts:
     """By partition; -1 if it has no leader."""
 
 
-def topic_facts(control: ControlPlane, names: Collection[str]) -> dict[str, TopicFacts]:
-    """Return existence, size and permissions of topics. Creates nothing. Raises ControlPlaneError."""
+def topic_facts(control: ControlPlane, names: Collection[str] | None) -> dict[str, TopicFacts]:
+    """Return existence, size and permissions of topics; None: of all that are not the brokers' own. Creates nothing.
+    Raises ControlPlaneError."""
     return control.run(describing_topics(control, names))[0]
 
 
-def describing_topics(control: ControlPlane, names: Collection[str]) -> Waves[dict[str, TopicFacts]]:
+def describing_topics(control: ControlPlane, names: Collection[str] | None) -> Waves[dict[str, TopicFacts]]:
     """See :func:`topic_facts`."""
-    if not names:
+    if names is not None and not names:
         return {}
     topic = MetadataRequest.MetadataRequestTopic
     answer: MetadataResponse = yield from control.asking(
         MetadataRequest(
-            topics=[topic(name=name) for name in sorted(set(names))],
+            topics=None if names is None else [topic(name=name) for name in sorted(set(names))],
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
             min_version=8,
             max_version=12,
         )
     )
-    return {str(entry.name): _facts(entry) for entry in answer.topics}
+    return {str(entry.name): _facts(entry) for entry in answer.topics if names is not None or not entry.is_internal}
 
 
 def _facts(entry: MetadataResponse.MetadataResponseTopic) -> TopicFacts:

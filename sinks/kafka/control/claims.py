@@ -8,7 +8,6 @@ processes have open under it and fences those processes, so a claim read afterwa
 own transaction commits or aborts.
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,29 +23,23 @@ from kafka.protocol.producer import (
 )
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.coordinator.protocol.values import Claim
+from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, parse, taken_over
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
-from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, Hanging, finish
-from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
-from onceward.sinks.kafka.control.transactions import OVER, Code, State, Transactions, code_of, end_txn_version
+from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
+from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
+from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
 __all__ = ["ClaimHolder", "read_claim"]
 
-_log = logger("onceward.kafka")
-
 _T = TypeVar("_T")
 
-_VERSION = 2
-_TIMEOUT_MS = 10_000
-"""Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
 _MOMENT_S = 0.5
 """How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
 _REFUSED = frozenset(
@@ -59,6 +52,8 @@ _REFUSED = frozenset(
     }
 )
 """Error codes for a producer that was fenced, whose id was forgotten, or whose transaction timed out."""
+_FOREIGN = _REFUSED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
+"""Error codes after which another process may hold the claim, or write it."""
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 """Error codes after which a request may still be carried out."""
 
@@ -77,11 +72,11 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
     deadline = clock.monotonic() + PATIENCE_S
     backoff = broker_backoff()
     while True:
-        offset = _offset(control, group, stable=False)
+        offset = offset_of(control, group, stable=False)
         if offset.code == ErrorCode.NONE:
-            return _parse(job, offset)
+            return parse(job, offset)
         if classify(offset.code) is EndAnswer.DOUBT or clock.monotonic() >= deadline:
-            raise _failed("read", job, offset.code)
+            raise failed("read", job, offset.code)
         clock.wait(backoff.next())
 
 
@@ -103,10 +98,9 @@ class ClaimHolder:
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
-        self._unended_since: float | None = None
-        """Since when a claim is hidden although the brokers report its transaction as ended."""
-        self._abandoned = False
-        """Whether a transaction that was open under the id was fenced by this process."""
+        self._hidden = HiddenClaim(control, job, clock)
+        self._seen = True
+        """Whether the claim that was written last can be read."""
 
     def take(self, claim: Claim, seen: Collection[Claim]) -> None:
         """Replace one of ``seen`` by ``claim``, or write it where no claim exists.
@@ -117,7 +111,7 @@ class ClaimHolder:
         deadline = self._clock.monotonic() + PATIENCE_S
         code = self._write_over(claim, seen, lambda: self._clock.monotonic() >= deadline)
         if code != ErrorCode.NONE:
-            raise _failed("write", self._job, code)
+            raise failed("write", self._job, code)
 
     def prepare(self, claim: Claim) -> None:
         """Do the part of :meth:`renew` that can be done ahead. Reports no failure; :meth:`renew` then starts over."""
@@ -140,7 +134,13 @@ class ClaimHolder:
         held = self._held
         assert held is not None, "taken before it is renewed"
         backoff = broker_backoff()
-        while classify(code := self._write(claim, run)) is EndAnswer.AGAIN and self._producer is not None:
+        code: Code = NoAnswer(why="an earlier request was not answered")
+        patient = self._clock.monotonic() + _MOMENT_S
+        while self._producer is not None:
+            code = self._write(claim, run)
+            hidden = code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._clock.monotonic() < patient
+            if not hidden and classify(code) is not EndAnswer.AGAIN:
+                break
             if give_up():
                 return False
             self._clock.wait(backoff.next())  # markers of the last write are pending, or a coordinator moves
@@ -148,7 +148,7 @@ class ClaimHolder:
             self._held = claim
             return True
         try:
-            return self._write_over(claim, (held,), give_up, look=code in _REFUSED) == ErrorCode.NONE
+            return self._write_over(claim, (held,), give_up, look=code in _FOREIGN) == ErrorCode.NONE
         except ClaimChangedError as error:
             raise FencedError(str(error)) from error
 
@@ -165,8 +165,8 @@ class ClaimHolder:
                 return code
             left = patient - self._clock.monotonic() if code == ErrorCode.UNSTABLE_OFFSET_COMMIT else 0.0
             look = code in _REFUSED or left > 0
-            if classify(code) is EndAnswer.DOUBT and code not in (*_REFUSED, ErrorCode.UNSTABLE_OFFSET_COMMIT):
-                raise _failed("write", self._job, code)
+            if classify(code) is EndAnswer.DOUBT and code not in _FOREIGN:
+                raise failed("write", self._job, code)
             if give_up():
                 return code
             self._clock.wait(min(looking.next(), left) if left > 0 else fencing.next())
@@ -174,20 +174,20 @@ class ClaimHolder:
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
         # Read first, without fencing: fencing would end a transaction of the rightful holder.
         for fenced in (False, True) if look else (True,):
-            if fenced and not look and (code := self._end_what_hangs()) != ErrorCode.NONE:
+            if fenced and not look and (code := self._hidden.end()) != ErrorCode.NONE:
                 return code
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
-            offset = _offset(self._control, self._name, stable=True)
+            offset = offset_of(self._control, self._name, stable=True)
             if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
                 self._refuse_newer(claim)
             if offset.code != ErrorCode.NONE:
                 return offset.code
-            found = _parse(self._job, offset)
+            found = parse(self._job, offset)
             if fenced and found == claim:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
             if found is not None and found != claim and found not in seen:
-                raise _taken_over(self._job, claim, found)
+                raise taken_over(self._job, claim, found)
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
         return self._write(claim)
 
@@ -195,52 +195,10 @@ class ClaimHolder:
         """Raise ClaimChangedError if a newer generation has the claim. Its next one is under way most of the time, and
         fencing would end that. What is found may be older than the claim that was written last, whose marker is on its
         way: an older generation, or another store, proves nothing."""
-        offset = _offset(self._control, self._name, stable=False)
-        found = _parse(self._job, offset) if offset.code == ErrorCode.NONE else None
+        offset = offset_of(self._control, self._name, stable=False)
+        found = parse(self._job, offset) if offset.code == ErrorCode.NONE else None
         if found is not None and found.store_id == claim.store_id and found.generation > claim.generation:
-            raise _taken_over(self._job, claim, found)
-
-    def _end_what_hangs(self) -> Code:
-        """End a claim whose marker the brokers have skipped (docs/protocol.md#skipped-markers) as they had decided,
-        before a fence makes them forget that. Returns NONE if none hangs. Raises HaltedError if the outcome is not
-        known any more."""
-        view = Transactions(self._control).describe([self._name])[self._name]
-        if view.code != ErrorCode.NONE or view.state not in OVER:
-            self._abandoned = self._abandoned or view.state is State.ONGOING
-            self._unended_since = None
-            return ErrorCode.NONE
-        if _offset(self._control, self._name, stable=True).code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
-            self._unended_since = None
-            return ErrorCode.NONE
-        now = self._clock.monotonic()
-        self._unended_since = now if self._unended_since is None else self._unended_since
-        if now - self._unended_since < LOOK_INTERVAL_S:
-            return ErrorCode.UNSTABLE_OFFSET_COMMIT
-        if view.state is State.EMPTY and not self._abandoned:
-            raise HaltedError(
-                f"The claim on job {self._job} cannot be read: the brokers ended its last transaction without a "
-                "marker, and do not know any more whether it was committed. No record was read or written. If this "
-                "store is the newest one of the job, discard that claim: kafka-transactions.sh find-hanging names the "
-                "partition of __consumer_offsets, kafka-transactions.sh abort ends the transaction there. Then start "
-                "the job again."
-            )
-        commit = view.state is State.COMPLETE_COMMIT
-        one = Hanging(
-            id=self._name,
-            producer_id=view.producer_id,
-            group=self._name,
-            timeout_ms=_TIMEOUT_MS,
-        )
-        code = finish(self._control, one, view, commit=commit)
-        if code == ErrorCode.NONE:
-            self._unended_since = None
-            _log.warning(
-                "the claim on job %s was %s without a marker, so it could not be read: the brokers had skipped it, as "
-                "they do without a leader. It is written now.",
-                self._job,
-                "committed" if commit else "aborted",
-            )
-        return code
+            raise taken_over(self._job, claim, found)
 
     def _fence(self) -> Code:
         """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
@@ -255,7 +213,7 @@ class ClaimHolder:
         """Get a new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
         request = InitProducerIdRequest(
             transactional_id=self._name,
-            transaction_timeout_ms=_TIMEOUT_MS,
+            transaction_timeout_ms=TIMEOUT_MS,
             producer_id=expected[0],
             producer_epoch=expected[1],
             max_version=5,
@@ -276,11 +234,17 @@ class ClaimHolder:
             return code
         self._prepared = None
         kind = CoordinatorKind.TRANSACTION
+        self._seen = False
         return (run or self._run)(self._sending(kind, EndTxnRequest, committed=True, **self._versions))
 
     def _stage(self, claim: Claim) -> Code:
-        """Do all but the commit. Discards a write that was staged before and not committed."""
+        """Do all but the commit. Discards a write that was staged before and not committed.
+
+        The last claim must be there: one that is hidden would be lost if what follows it were aborted."""
         self._prepared = None
+        if not self._seen and (code := offset_of(self._control, self._name, stable=True).code) != ErrorCode.NONE:
+            return code
+        self._seen = True
         # A new epoch keeps delayed requests of the last write out of this transaction.
         if self._producer is not None and self._used and (code := self._initialise(self._producer)) != ErrorCode.NONE:
             return code
@@ -289,7 +253,7 @@ class ClaimHolder:
             code = self._send(CoordinatorKind.TRANSACTION, AddOffsetsToTxnRequest, group_id=self._name, max_version=3)
             if code != ErrorCode.NONE:
                 return code
-        offset = _offset_commit(self._name, claim)
+        offset = offset_commit(self._name, claim)
         return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **offset, **self._versions)
 
     @property
@@ -328,79 +292,7 @@ class ClaimHolder:
         return answer
 
 
-def _offset_commit(group: str, claim: Claim) -> dict[str, object]:
-    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    document = {
-        "version": _VERSION,
-        "store": claim.store_id,
-        "generation": claim.generation,
-        "completed": claim.completed,
-        "holder": claim.holder,
-        "amendment": claim.amendment,
-    }
-    partition = topic.TxnOffsetCommitRequestPartition(
-        partition_index=RECEIPT_PARTITION,
-        committed_offset=claim.completed,
-        committed_leader_epoch=-1,
-        committed_metadata=json.dumps(document, separators=(",", ":")),
-    )
-    return {
-        "group_id": group,
-        "generation_id": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [topic(name=RECEIPT_TOPIC, partitions=[partition])],
-    }
-
-
-def _offset(control: ControlPlane, group: str, *, stable: bool) -> Offset:
-    return read_offsets(control, [group], stable=stable)[group]
-
-
 def _code(answer: _Answer) -> Code:
     if hasattr(answer, "topics"):  # TxnOffsetCommit answers for each partition
         return int(answer.topics[0].partitions[0].error_code)
     return code_of(answer)
-
-
-def _taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:
-    return ClaimChangedError(
-        f"Job {job} was claimed by store {found.store_id} for generation {found.generation}, while this process runs "
-        f"generation {claim.generation} from store {claim.store_id}: it was taken over. What is settled stays; nothing "
-        "further is written. Stop this process; or stop the other one and start this one again: the refusal names the "
-        f"claim, and onceward adopt {job} permits it."
-    )
-
-
-def _failed(verb: str, job: str, code: Code) -> ControlPlaneError:
-    missing: dict[int, str] = {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED: f"READ on Topic {RECEIPT_TOPIC!r}",
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: f"READ on Group prefix '{job}.'",
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: f"WRITE on TransactionalId prefix '{job}.'",
-    }
-    right = None if isinstance(code, NoAnswer) else missing.get(code)
-    advice = f"Check the brokers, and that topic {RECEIPT_TOPIC!r} exists." if right is None else f"Grant {right}."
-    return ControlPlaneError(
-        f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. {advice}"
-    )
-
-
-def _parse(job: str, offset: Offset) -> Claim | None:
-    if offset.offset < 0:
-        return None
-    try:
-        raw = json.loads(offset.metadata)
-        if raw["version"] != _VERSION:
-            raise ValueError(f"version {raw['version']}")
-        return Claim(
-            store_id=str(raw["store"]),
-            generation=Generation(int(raw["generation"])),
-            completed=CheckpointId(int(raw["completed"])),
-            holder=str(raw["holder"]),
-            amendment=int(raw.get("amendment", 0)),  # earlier releases did not write it
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise HaltedError(
-            f"The claim of job {job} in consumer group {claim_name(job)} cannot be read ({error!r}): something else "
-            "wrote there, or a newer release. Nothing was changed. Find out what uses that group, or use that release."
-        ) from error

@@ -18,19 +18,18 @@ from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
+from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, finish_abandoned
 from onceward.sinks.kafka.control.forgetting import forget_job
-from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, finish_abandoned
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
 from onceward.sinks.kafka.control.recent import RecentPreCommits
 from onceward.sinks.kafka.control.settling import Settling, judgements
-from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.control.transactions import PREPARED
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["KafkaCommitter"]
 
 _CAP = "transaction.max.timeout.ms"
-_BEING_ENDED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 class KafkaCommitter(Committer):
@@ -47,13 +46,13 @@ class KafkaCommitter(Committer):
         clock: Clock | None = None,
         generation: Callable[[], int | None] = lambda: None,
         recent: RecentPreCommits | None = None,
-        topics: Collection[str] = (),
+        topics: Collection[str] | None = None,
     ) -> None:
         """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
         `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
         `recent`: what this process asked in its last pre-commits. `topics`: where a sweep looks for transactions that
-        the brokers have ended without all markers.
+        the brokers have ended without all markers; None: in all, as the coordinator does, which does not know them.
         """
         self._generation = generation
         self._recent = recent or RecentPreCommits()
@@ -171,7 +170,7 @@ class KafkaCommitter(Committer):
                     "changed. Check the bootstrap servers."
                 )
             controls = [control for control, _ in reached.found]
-        found = [one for control in controls for one in list_open(control, job, self._clock, states=_BEING_ENDED)]
+        found = [one for control in controls for one in list_open(control, job, self._clock, states=PREPARED)]
         return sorted(map(str, found))
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
@@ -188,9 +187,9 @@ class KafkaCommitter(Committer):
             if generation is not None:
                 refuse_newer(job, generation, found)
             left = [str(identifier) for identifier in found if str(identifier) not in kept]
-            fence_ids(control, left, self._clock)
+            fence_ids(control, left, self._clock, topics=self._topics)
             swept += left
-            if self._topics and generation is not None:
+            if generation is not None:
                 swept += finish_abandoned(control, job, self._topics, kept, generation, self._clock)
         return sorted(set(swept))
 

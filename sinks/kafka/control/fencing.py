@@ -11,8 +11,20 @@ from onceward.coordinator.errors import FencedError
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.finishing import Finishing
+from onceward.sinks.kafka.control.hanging import LAST_EPOCH, Hanging, hangs
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.transactions import Code, Listed, State, Transaction, Transactions, TransactionView
+from onceward.sinks.kafka.control.parts import open_parts
+from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
+from onceward.sinks.kafka.control.transactions import (
+    OVER,
+    Code,
+    Listed,
+    State,
+    Transaction,
+    Transactions,
+    TransactionView,
+)
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -21,20 +33,62 @@ __all__ = ["PATIENCE_S", "abort_transactions", "fence_ids", "list_open", "refuse
 PATIENCE_S = 30.0
 
 
-def fence_ids(control: ControlPlane, ids: Collection[str], clock: Clock) -> None:
+def fence_ids(
+    control: ControlPlane, ids: Collection[str], clock: Clock, *, topics: Collection[str] | None = ()
+) -> None:
     """Abort the open transaction of each id and fence every older epoch, with confirmation.
+
+    At its producer's last epoch, a fence takes the producer id from an id, and then nothing can end what hangs of it:
+    so that is finished before. It is looked for where the transaction was open, and in ``topics`` (None: all).
 
     Never call it for the id of a transaction that is undecided, or decided as committed but not settled.
     Raises ControlPlaneError.
     """
     transactions = Transactions(control)
+    begun: dict[str, TransactionView] = {}
+    looks = {name: Finishing(control, clock) for name in ids}
 
     def attempt(left: Collection[str]) -> dict[str, Code]:
-        codes = transactions.fence(left)
+        waiting: dict[str, Code] = {}
+        for name, view in transactions.describe(left).items():
+            if view.code == ErrorCode.NONE and view.state is State.ONGOING:
+                begun.setdefault(name, view)
+            elif view.code == ErrorCode.NONE and not _may_be_fenced(
+                control, begun.get(name), view, topics, looks[name]
+            ):
+                waiting[name] = ErrorCode.CONCURRENT_TRANSACTIONS
+        codes = transactions.fence([name for name in left if name not in waiting])
         # Every refusal is retried: only NONE confirms that older epochs are fenced.
-        return {name: code for name, code in codes.items() if code != ErrorCode.NONE}
+        return waiting | {name: code for name, code in codes.items() if code != ErrorCode.NONE}
 
     _until_done(attempt, ids, clock, "fence")
+    for name, look in looks.items():
+        look.shown(name)
+
+
+def _may_be_fenced(
+    control: ControlPlane,
+    begun: TransactionView | None,
+    view: TransactionView,
+    topics: Collection[str] | None,
+    finishing: Finishing,
+) -> bool:
+    """Return whether nothing hangs of an id that is not open and whose producer id a fence would take. Takes a look if
+    something does. ``begun``: the view when it was open. Raises ControlPlaneError if it cannot be finished."""
+    producer_id = view.producer_id if begun is None else begun.producer_id
+    if view.epoch < LAST_EPOCH and view.producer_id == producer_id:
+        return True
+    if view.state not in OVER:
+        return False
+    wrote = () if begun is None else begun.partitions.keys() - {OFFSETS_TOPIC}
+    parts = open_parts(control, None if topics is None else {*topics, *wrote}).get(producer_id)
+    if not parts:
+        return True
+    places = {place: first for place, (_, first) in parts.items()}
+    one = Hanging(id=view.id, producer_id=producer_id, places=places, group=view.id)
+    if (why := finishing.look(one, view, commit=False)) is not None:
+        raise ControlPlaneError(hangs(control, f"{view.id} was to be fenced and has ended", one, why))
+    return False
 
 
 def abort_transactions(control: ControlPlane, handles: Sequence[KafkaCommittable], clock: Clock) -> None:

@@ -11,7 +11,7 @@ part that hangs is not.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.producer import (
@@ -24,11 +24,8 @@ from kafka.protocol.producer import (
 )
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.printable import logger
-from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer, Request
 from onceward.sinks.kafka.control.logs import PartitionId
-from onceward.sinks.kafka.control.parts import open_parts
 from onceward.sinks.kafka.control.transactions import (
     OVER,
     Code,
@@ -41,14 +38,9 @@ from onceward.sinks.kafka.control.transactions import (
 )
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["LOOK_INTERVAL_S", "Hanging", "finish", "finish_abandoned", "hangs", "is_over", "unfinishable"]
+__all__ = ["LAST_EPOCH", "Hanging", "finish", "hangs", "is_over", "unfinishable"]
 
-_log = logger("onceward.kafka")
-
-LOOK_INTERVAL_S = 2.1
-"""Time between two looks: a stale coordinator or leader gives wrong negative answers for some seconds (KAFKA-21181)."""
-
-_LAST_EPOCH = 32_766
+LAST_EPOCH = 32_766
 """InitProducerId gives an id whose epoch has reached this another producer id, whose markers end nothing. A transaction
 may begin at this epoch, too."""
 
@@ -59,8 +51,8 @@ class Hanging:
 
     id: str
     producer_id: int
-    places: Collection[PartitionId] = ()
-    """The output partitions to mark."""
+    places: Mapping[PartitionId, int] = field(default_factory=dict)
+    """The output partitions to mark, with the offset of the first record there."""
     group: str | None = None
     """The consumer group whose offsets it commits."""
     timeout_ms: int = 60_000
@@ -68,16 +60,19 @@ class Hanging:
     complete it before the brokers abort it."""
 
 
-def is_over(producer_id: int, epoch: int, view: TransactionView) -> bool:
+def is_over(producer_id: int, epoch: int, view: TransactionView, *, ended: bool = False) -> bool:
     """Return whether the coordinator reports that the transaction of this pair has ended, with all markers written.
 
     A transaction at a later epoch that is open counts, too: nothing but an interrupted :func:`finish` begins one.
+    ``ended``: it is known that this one has ended. If the pair is open, a late request has reopened it (KIP-890).
     """
     if view.code != ErrorCode.NONE:
         return view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if view.producer_id != producer_id:
         return True
-    return view.state in OVER if view.epoch == epoch else view.epoch > epoch and view.state in OVER | {State.ONGOING}
+    if view.epoch < epoch:
+        return False
+    return view.state in OVER or (view.state is State.ONGOING and (ended or view.epoch > epoch))
 
 
 def unfinishable(one: Hanging, view: TransactionView) -> str | None:
@@ -103,7 +98,9 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
         return control.send_located(kind, {one.id: request}, located=located)[one.id]
 
     epoch = view.epoch
-    if view.state is not State.ONGOING and epoch < _LAST_EPOCH:
+    if epoch >= LAST_EPOCH:
+        version = min(4, version)  # version 5 would take the producer id
+    if view.state is not State.ONGOING and epoch < LAST_EPOCH:
         started: InitProducerIdResponse | NoAnswer = send(
             InitProducerIdRequest(
                 transactional_id=one.id,
@@ -150,65 +147,13 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
     return Transactions(control).end([ended], commit=commit, located=located)[one.id]
 
 
-def finish_abandoned(
-    control: ControlPlane, job: str, topics: Collection[str], keep: Collection[str], newest: int, clock: Clock
-) -> list[str]:
-    """End what hangs in ``topics`` of ids that have no committable to settle: of transactions that were aborted, or
-    timed out. ``keep``: ids that are settled elsewhere; ``newest``: the generation of this process, which touches none
-    of a later one. Returns the ids that were ended. Raises ControlPlaneError.
-
-    One whose commit the coordinator still reports is committed. One of which it reports only a later epoch was fenced:
-    an id of a committed checkpoint is used again only when all its markers are there.
-    """
-    found = _abandoned(control, job, topics, keep, newest)
-    if not found:
-        return []
-    clock.wait(LOOK_INTERVAL_S)
-    ended: list[str] = []
-    for name, (one, _) in found.items():
-        now = _abandoned(control, job, topics, keep, newest).get(name)
-        if now is None or now[0] != one:
-            continue
-        commit = now[1].state is State.COMPLETE_COMMIT
-        if finish(control, one, now[1], commit=commit) == ErrorCode.NONE:
-            ended.append(name)
-            _log.warning(
-                "%s had been %s without a marker in %s, so no reader got past it: the brokers had skipped it, as they "
-                "do without a leader. It is written now.",
-                name,
-                "committed" if commit else "aborted",
-                ", ".join(f"{topic}-{number}" for topic, number in sorted(one.places)),
-            )
-    return ended
-
-
-def _abandoned(
-    control: ControlPlane, job: str, topics: Collection[str], keep: Collection[str], newest: int
-) -> dict[str, tuple[Hanging, TransactionView]]:
-    """Return what seems to hang, by id: the coordinator is asked first, because its markers precede its report."""
-    open_ = open_parts(control, topics)
-    if not open_:
-        return {}
-    transactions = Transactions(control)
-    ((ids, _),) = control.run(transactions.listing_open_ids(job, states=OVER, producers=open_.keys()))
-    names = [str(one) for one in ids if one.generation <= newest and str(one) not in keep]
-    views = transactions.describe(names)
-    open_ = open_parts(control, topics) if names else {}
-    found: dict[str, tuple[Hanging, TransactionView]] = {}
-    for name, view in views.items():
-        parts = open_.get(view.producer_id, {})
-        if view.code == ErrorCode.NONE and view.state in OVER and parts:
-            found[name] = Hanging(id=name, producer_id=view.producer_id, places=frozenset(parts), group=name), view
-    return found
-
-
-def hangs(control: ControlPlane, evidence: str, places: Mapping[PartitionId, int], why: str) -> str:
-    """Describe parts that stay open, and what a person can do. ``places``: with the first offset of each part."""
-    (topic, number), offset = min(places.items())
+def hangs(control: ControlPlane, evidence: str, one: Hanging, why: str) -> str:
+    """Describe parts that stay open, and what a person can do."""
+    (topic, number), offset = min(one.places.items())
     servers = control.cluster.bootstrap_servers
     return (
         f"{evidence}; but the brokers have skipped its markers, readers of committed records stop at "
-        + ", ".join(f"{name}-{part} offset {first}" for (name, part), first in sorted(places.items()))
+        + ", ".join(f"{name}-{part} offset {first}" for (name, part), first in sorted(one.places.items()))
         + f", and no marker can be written: {why}. The brokers' own tool discards these records: kafka-transactions.sh "
         f"--bootstrap-server {servers} abort --topic {topic} --partition {number} --start-offset {offset}"
     )

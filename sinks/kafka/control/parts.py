@@ -69,9 +69,9 @@ def reading_parts(
     return {handle.slot: _parts(handle, topics, held) for handle in handles}
 
 
-def open_parts(control: ControlPlane, topics: Collection[str]) -> dict[int, dict[PartitionId, tuple[int, int]]]:
+def open_parts(control: ControlPlane, topics: Collection[str] | None) -> dict[int, dict[PartitionId, tuple[int, int]]]:
     """Return every open part in ``topics``: producer id -> partition -> (epoch, first offset). Leaves out partitions
-    whose leader does not answer or may not be asked. Raises ControlPlaneError."""
+    whose leader does not answer or may not be asked. None: in all topics. Raises ControlPlaneError."""
     facts = topic_facts(control, topics)
     places = [(name, number) for name, topic in facts.items() for number in topic.leaders]
     found: dict[int, dict[PartitionId, tuple[int, int]]] = {}

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onceward.coordinator.killpoints import KillPoint, armed, kill_point
-from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
-from onceward.sinks.kafka.control.hanging import LOOK_INTERVAL_S, Hanging, finish, hangs, is_over, unfinishable
+from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
+from onceward.sinks.kafka.control.hanging import is_over
+from onceward.sinks.kafka.control.known import KnownOutcomes
 from onceward.sinks.kafka.control.markers import LogEnding, read_endings
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
@@ -40,16 +41,8 @@ from onceward.sinks.kafka.control.transactions import Code, Transactions
 
 __all__ = ["Settling", "judgements"]
 
-_MARKERS_S = 1.0
-"""Markers take milliseconds. If one takes longer, the coordinator is asked whether it still writes it."""
-
-_REFUSALS = 5
-"""Refused attempts to write skipped markers before the outcome counts as in doubt."""
-
 _MAY_BE_UNMARKED = frozenset({Proof.LOST, Proof.NOTHING, Proof.UNSTABLE, Proof.OPEN_ELSEWHERE})
 """What is seen of a transaction that timed out, or whose id an interrupted attempt to write markers has used."""
-
-_log = logger("onceward.kafka")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +56,6 @@ class _Asked:
     highest: Code
     topics: Mapping[str, TopicFacts] | None = None
     """Described a moment ago."""
-
-
-@dataclass(kw_only=True)
-class _Known:
-    """A known outcome that readers may not see yet."""
-
-    control: ControlPlane
-    handle: KafkaCommittable
-    outcome: Outcome
-    evidence: str
-    since: float
-    """On the monotonic clock."""
-    over_since: float | None = None
-    """Since when the coordinator has reported the end as complete at each look, although a part is open."""
-    written: int = 0
-    """Markers that the brokers had skipped."""
-    refused: int = 0
-    """Attempts to write them that the brokers refused."""
 
 
 class Settling:
@@ -104,7 +79,7 @@ class Settling:
         self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         self._torn_judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         """Apart from the others: both are concluded from consecutive ones."""
-        self._known: dict[int, _Known] = {}
+        self._known = KnownOutcomes(clock)
         self._settled: dict[int, Settlement] = {}
         self._first = True
 
@@ -122,8 +97,8 @@ class Settling:
                 self._look(asked, unproved)
                 doubtful |= torn | unproved.keys()
                 topics = asked.topics
-            if not self._see(topics):
-                topics = None
+            seen, topics = self._known.look(topics, self._give_up)
+            self._settled |= seen
             if not (self._pending or self._known) or self._give_up():
                 break
             self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
@@ -251,75 +226,11 @@ class Settling:
         """Note an outcome. It is settled once readers see it; one in doubt, at once."""
         if outcome is Outcome.IN_DOUBT:
             self._settle(slot, outcome, evidence)
-            return
-        handle, since = self._pending.pop(slot), self._clock.monotonic()
-        self._known[slot] = _Known(control=control, handle=handle, outcome=outcome, evidence=evidence, since=since)
-
-    def _see(self, topics: Mapping[str, TopicFacts] | None) -> bool:
-        """Settle what no partition holds open any more. ``topics``: described lately. Returns whether all leaders
-        answered."""
-        answered = True
-        by_control: dict[int, list[_Known]] = {}
-        for known in self._known.values():
-            by_control.setdefault(id(known.control), []).append(known)
-        for group in by_control.values():
-            control = group[0].control
-            (parts,) = control.run(reading_parts(control, [known.handle for known in group], topics))
-            late: list[tuple[_Known, Parts]] = []
-            for known in group:
-                found = parts[known.handle.slot]
-                answered = answered and not found.unknown
-                if not (found.open or found.unknown):
-                    self._settle(known.handle.slot, known.outcome, known.evidence)
-                    if known.written:
-                        _log.warning(
-                            "%s had ended as %s without %d of its markers, so no reader got past it: the brokers had "
-                            "skipped them, as they do without a leader. They are written now.",
-                            known.handle.transaction.id,
-                            known.outcome.value,
-                            known.written,
-                        )
-                elif found.open and self._clock.monotonic() - known.since >= _MARKERS_S:
-                    late.append((known, found))
-            if late and not self._give_up():
-                self._finish(control, late)
-        return answered
-
-    def _finish(self, control: ControlPlane, late: Sequence[tuple[_Known, Parts]]) -> None:
-        """Write the markers of ends that the coordinator has reported as complete for some time, although ``late``
-        shows parts that are open: a deposed leader or coordinator may be wrong for a moment, and no longer."""
-        now = self._clock.monotonic()
-        views = Transactions(control).describe([known.handle.transaction.id for known, _ in late])
-        for known, found in late:
-            transaction = known.handle.transaction
-            view = views[transaction.id]
-            if not is_over(transaction.producer_id, transaction.epoch, view):
-                known.over_since = None
-                continue
-            known.over_since = now if known.over_since is None else known.over_since
-            if now - known.over_since < LOOK_INTERVAL_S:
-                continue
-            hanging = Hanging(
-                id=transaction.id,
-                producer_id=transaction.producer_id,
-                places=found.open,
-                group=transaction.id,
-                timeout_ms=max(1, int(known.handle.timeout.total_seconds() * 1000)) if known.handle.timeout else 60_000,
-            )
-            why = unfinishable(hanging, view)
-            if why is None:
-                code = finish(control, hanging, view, commit=known.outcome is Outcome.COMMITTED)
-                if classify(code) is EndAnswer.DONE:
-                    known.over_since, known.written = None, known.written + len(found.open)
-                elif classify(code) is EndAnswer.DOUBT:
-                    known.refused += 1
-                    why = f"the brokers refuse it: {describe_code(code)}" if known.refused >= _REFUSALS else None
-            if why is not None:
-                self._settle(known.handle.slot, Outcome.IN_DOUBT, hangs(control, known.evidence, found.open, why))
+        else:
+            self._known.add(control, self._pending.pop(slot), outcome, evidence)
 
     def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
         self._pending.pop(slot, None)
-        self._known.pop(slot, None)
         self._settled[slot] = Settlement(slot=slot, outcome=outcome, evidence=evidence)
 
 

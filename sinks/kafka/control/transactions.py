@@ -40,6 +40,7 @@ from onceward.sinks.kafka.identifiers import TransactionalId, claim_name, job_pa
 
 __all__ = [
     "OVER",
+    "PREPARED",
     "Code",
     "Listed",
     "State",
@@ -81,6 +82,10 @@ class State(StrEnum):
 
 OVER = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY})
 """States in which the coordinator counts the id's last transaction as ended, with all its markers."""
+
+
+PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+"""States in which the coordinator writes the markers."""
 
 
 @dataclass(frozen=True, kw_only=True)

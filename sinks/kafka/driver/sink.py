@@ -19,6 +19,7 @@ from onceward.coordinator.pipeline.interfaces import (
     StayingWriter,
 )
 from onceward.coordinator.pipeline.tasks import Vote
+from onceward.coordinator.printable import logger
 from onceward.coordinator.protocol.settings import Duration, as_duration
 from onceward.coordinator.protocol.values import (
     CheckpointId,
@@ -37,6 +38,7 @@ from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
+from onceward.sinks.kafka.control.finishing import finish_abandoned
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.control.recent import KnownPlaces, Lately, RecentAnswers, RecentPreCommits
@@ -50,6 +52,7 @@ from onceward.sinks.kafka.driver.precommit import (
     require_same_topics,
 )
 from onceward.sinks.kafka.driver.reuse import ReusableIds
+from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.writer import COMMITTED_OPTION, KafkaSlotWriter
 from onceward.sinks.kafka.identifiers import TransactionalId
@@ -63,6 +66,11 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
 LISTING_INTERVAL_S = 1.0
 """Between two looks for open transactions of others, with tasks that stay. Two requests less for each checkpoint."""
+
+LATE_INTERVAL_S = 30.0
+"""Between two looks for what earlier generations have left without its markers."""
+
+_log = logger("onceward.kafka")
 
 
 class KafkaSink(Sink):
@@ -141,6 +149,8 @@ class KafkaSink(Sink):
         self._recent = RecentPreCommits()
         self._versions: Lately[Code] = Lately()
         self._places = KnownPlaces()
+        self._looked = -math.inf
+        """When transactions without their markers were looked for, on the clock's monotonic time."""
         self._listed = -math.inf
         """When the open transactions of the job were listed last, on the clock's monotonic time."""
         self._clock = Clock()
@@ -285,6 +295,19 @@ class KafkaSink(Sink):
             delete_older_receipts(control, context.job, below=generation)
         owner = f"{context.job}.{self.participant.name}.{generation}"
         delete_receipts(control, context.job, [f"{owner}.{suffix}" for suffix in unused])
+        self._end_late_ones()
+
+    def _end_late_ones(self) -> None:
+        """Now and then end what late tasks of earlier generations have left behind without its markers."""
+        control, context = self._opened()
+        now = self._clock.monotonic()
+        if now - self._looked < LATE_INTERVAL_S:
+            return
+        self._looked = now
+        try:
+            finish_abandoned(control, context.job, self.topics, (), self._granted().generation - 1, self._clock)
+        except ControlPlaneError as error:
+            _log.warning("%s", error)  # no record of this job is lost by it; the next look, or start, tries again
 
     def committer(self) -> KafkaCommitter:
         control, _ = self._opened()

@@ -91,6 +91,7 @@ class TopicFacts:
     error_code: int
     topic_id: UUID | None = None
     partitions: Sequence[PartitionFacts] = ()
+    is_internal: bool = False
     authorized_operations: frozenset[int] = frozenset()
 
 

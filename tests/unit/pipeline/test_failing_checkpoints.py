@@ -400,7 +400,7 @@ def test_an_idle_job_commits_nothing_and_sweeps_now_and_then() -> None:
     job = Idle(Coordinator(), clock, plans=100, costs=1.0)
     assert job.generation.run() is CloseReason.STOPPED
     assert (job.ran, job.committed, job.aborted) == ([], [], [])
-    assert len(job.swept_beside) == 1 + 3, "at the start, and after each 30 s"
+    assert len(job.swept_beside) == 1 + 3 + 1, "at the start, after each 30 s, and at the end"
     assert job.coordinator.state.durable.completed is not None
     assert job.coordinator.state.durable.completed.id == 1, "an unchanged checkpoint leaves nothing"
 

@@ -485,3 +485,87 @@ def test_a_live_holder_ends_its_hidden_claim_by_the_next_one(bench: Bench) -> No
     skipped.clear()
     assert ours.renew(through(3))
     assert claim_at(bench) == through(3)
+
+
+def test_no_claim_is_written_behind_a_hidden_one(bench: Bench) -> None:
+    """If it were, and its writer died, its abort would take back a claim under which records are committed."""
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    ours.prepare(through(3))
+    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+    holder(bench).take(successor, (through(2),))
+    assert claim_at(bench) == successor
+
+
+@pytest.mark.parametrize("request_type", [InitProducerIdRequest, AddOffsetsToTxnRequest, EndTxnRequest])
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "lost"])
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_a_process_that_dies_while_it_ends_a_hidden_claim_leaves_the_decision_to_the_next_one(
+    bench: Bench, request_type: type, arrives: bool, commit: bool
+) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    if commit:
+        assert ours.renew(through(2))
+    else:
+        ours.prepare(through(2))
+        bench.code_of_init("job.claim")
+    bench.wait(1)
+    skipped.clear()
+    last = through(2) if commit else OURS
+    dead: list[Call] = []
+    bench.transport.sent.clear()
+
+    class DeadError(Exception):
+        pass
+
+    def dies(call: Call) -> bool:
+        if dead:
+            raise DeadError
+        if isinstance(call.request, request_type):
+            dead.append(call)
+        return bool(dead) and not arrives
+
+    bench.transport.cut = dies
+    with pytest.raises(DeadError):
+        holder(bench).take(replace(last, generation=Generation(2), holder="b"), (last,))
+    bench.transport.cut = lambda _call: False
+    successor = replace(last, generation=Generation(3), holder="c")
+    holder(bench).take(successor, (last,))
+    assert claim_at(bench) == successor
+
+
+def test_a_hidden_claim_is_not_forgotten_while_its_marker_is_skipped_again(bench: Bench) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    ends: list[Call] = []
+
+    def until_the_second_time(call: Call) -> bool:
+        ends.extend([call] * isinstance(call.request, EndTxnRequest))
+        if len(ends) == 2:
+            skipped.clear()
+        return False
+
+    bench.transport.cut = until_the_second_time
+    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+    holder(bench).take(successor, (through(2),))
+    assert claim_at(bench) == successor
+
+
+def test_a_fence_waits_for_what_it_aborts_without_a_marker(bench: Bench) -> None:
+    """Its process dies once the abort is decided; the brokers must not have forgotten it."""
+    ours, skipped = held(bench), skipping(bench)
+    ours.prepare(through(2))
+    skipped.add("job.claim")
+    bench.transport.cut = lambda call: isinstance(call.request, AddOffsetsToTxnRequest | TxnOffsetCommitRequest)
+    with pytest.raises(ControlPlaneError):
+        holder(bench).take(replace(OURS, generation=Generation(2), holder="b"), (OURS,))
+    bench.transport.cut = lambda _call: False
+    skipped.clear()
+    successor = replace(OURS, generation=Generation(3), holder="c")
+    holder(bench).take(successor, (OURS,))
+    assert claim_at(bench) == successor

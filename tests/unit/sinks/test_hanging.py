@@ -2,6 +2,7 @@
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
@@ -13,6 +14,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRec
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.transactions import State, Transaction
+from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
 from tests.support.kafka_model import LAST_EPOCH, Settings
 from tests.support.kafka_model.bench import OUT, Bench, Ids
@@ -302,3 +304,92 @@ def test_a_commit_that_the_brokers_still_report_is_not_aborted_by_a_sweep(broker
     assert brokers.swept() == [NAME]
     brokers.wait(1)
     assert brokers.read == ALL
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("epoch", [LAST_EPOCH - 2, LAST_EPOCH - 1, LAST_EPOCH])
+def test_a_fence_that_takes_the_producer_id_finishes_first_what_the_brokers_skip(version: int, epoch: int) -> None:
+    """Nothing can end a part once its id has another producer id."""
+    brokers = Brokers(version, epoch=epoch - 1)
+    assert brokers.written()[2] == epoch
+    brokers.skipped = BOTH
+
+    def until_the_fence_is_done(call: Call) -> bool:
+        if isinstance(call.request, AddPartitionsToTxnRequest):
+            brokers.skipped = frozenset()
+        return False
+
+    brokers.transport.cut = until_the_fence_is_done
+    assert brokers.swept() == [NAME]
+    brokers.wait(1)
+    assert not brokers.held_back()
+    assert brokers.read == ([], [])
+
+
+def test_what_is_fenced_and_cannot_be_finished_is_named_with_the_brokers_tool(brokers: Brokers) -> None:
+    """As when another program takes the id over at the same moment, at the producer's last epoch."""
+    brokers.written()
+    brokers.skipped = BOTH
+
+    asked: Any = brokers.transport
+    original = asked._one
+
+    def one(call: Call) -> Any:
+        answer = original(call)
+        if isinstance(call.request, InitProducerIdRequest) and call.request.producer_id < 0 and not taken_over:
+            taken_over.append(True)
+            brokers.wait(1)
+            brokers.cluster._state.transaction_shard(NAME).table.clear()
+            brokers.init(NAME)
+        return answer
+
+    taken_over: list[bool] = []
+    asked._one = one
+    with pytest.raises(ControlPlaneError, match=r"another producer id .* kafka-transactions\.sh .* abort --topic out"):
+        brokers.swept()
+
+
+# -- a late request of the producer reopens what has ended (KIP-890, until transaction.version 2)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("place", [OUT, OTHER], ids=["marked", "hanging"])
+def test_a_commit_that_a_late_request_reopens_is_committed_before_it_can_time_out(
+    version: int, place: Partition
+) -> None:
+    brokers = Brokers(version)
+    ids = brokers.written()
+    brokers.end_without(ids, OTHER)
+    assert brokers.enlist(ids, place) == ErrorCode.NONE
+    assert brokers.view(NAME).state is State.ONGOING
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+    assert not brokers.held_back()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(
+    ("hanging", "outcome"), [((OTHER,), Outcome.IN_DOUBT), ((OUT, OTHER), Outcome.LOST)], ids=["a part", "all"]
+)
+def test_a_confirmed_commit_that_a_late_request_reopens_and_a_timeout_aborts_is_not_called_settled(
+    version: int, hanging: tuple[Partition, ...], outcome: Outcome
+) -> None:
+    """The process stands still for longer than the transaction's timeout, just after the brokers' confirmation."""
+    brokers = Brokers(version)
+    ids = brokers.written(timeout_ms=1_000)
+    brokers.skipped, brokers.skips_receipts = frozenset(hanging), True
+    stood_still = False
+
+    def wait(seconds: float) -> None:
+        nonlocal stood_still
+        brokers.wait(seconds)
+        if not stood_still and brokers.view(NAME).state is State.COMPLETE_COMMIT:
+            stood_still, brokers.skipped, brokers.skips_receipts = True, frozenset(), False
+            assert brokers.enlist(ids, *hanging) == ErrorCode.NONE
+            brokers.wait(10)
+
+    clock = Clock(monotonic=brokers.transport.now, wait=wait)
+    made = KafkaCommitter(controls=[brokers.control], clock=clock)
+    (settlement,) = made.commit(author(), [brokers.handle(ids).to_committable()])
+    assert settlement.outcome is outcome, settlement
+    assert "was aborted before its markers were written: out-" in settlement.evidence

@@ -1,0 +1,70 @@
+"""A claim whose marker the brokers have skipped cannot be read (docs/protocol.md#skipped-markers)."""
+
+from onceward.connections.codes import ErrorCode
+from onceward.coordinator.errors import HaltedError
+from onceward.sinks.kafka.control.claim_offsets import offset_of
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.finishing import Finishing
+from onceward.sinks.kafka.control.hanging import Hanging
+from onceward.sinks.kafka.control.transactions import OVER, PREPARED, Code, State, Transactions, TransactionView
+from onceward.sinks.kafka.identifiers import claim_name
+
+__all__ = ["TIMEOUT_MS", "HiddenClaim"]
+
+TIMEOUT_MS = 10_000
+"""Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
+_COMMITS_MS, _ABORTS_MS = TIMEOUT_MS + 1, TIMEOUT_MS + 2
+"""Timeouts of a transaction that ends a hidden claim. It makes the brokers forget what they had decided, and they
+report its timeout: if this process dies in the middle, the next one knows the decision."""
+
+
+class HiddenClaim:
+    """Ends the claim of one job as the brokers had decided, before a fence makes them forget that."""
+
+    def __init__(self, control: ControlPlane, job: str, clock: Clock) -> None:
+        self._control = control
+        self._job = job
+        self._name = claim_name(job)
+        self._finishing = Finishing(control, clock)
+
+    def end(self) -> Code:
+        """Return NONE once the id may be fenced. Raises HaltedError if the outcome is not known any more."""
+        view = Transactions(self._control).describe([self._name])[self._name]
+        if view.code != ErrorCode.NONE:
+            return ErrorCode.NONE
+        if view.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_open = view.state is State.ONGOING
+        if is_open and view.timeout_ms != _COMMITS_MS:
+            return ErrorCode.NONE  # aborted by the fence, and looked at then
+        code = offset_of(self._control, self._name, stable=True).code
+        if code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            self._finishing.shown(self._name)
+            return ErrorCode.NONE
+        commit = self._decided(view)
+        one = Hanging(
+            id=self._name,
+            producer_id=view.producer_id,
+            group=self._name,
+            timeout_ms=_COMMITS_MS if commit else _ABORTS_MS,
+        )
+        why = self._finishing.look(one, view, commit=commit)
+        if why is not None:
+            raise self._lost(why)
+        return ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+    def _decided(self, view: TransactionView) -> bool:
+        if view.state in OVER - {State.EMPTY}:
+            return view.state is State.COMPLETE_COMMIT
+        if view.timeout_ms in (_COMMITS_MS, _ABORTS_MS):
+            return view.timeout_ms == _COMMITS_MS
+        raise self._lost("the brokers do not know any more whether it was committed")
+
+    def _lost(self, why: str) -> HaltedError:
+        return HaltedError(
+            f"The claim on job {self._job} cannot be read: the brokers ended its last transaction without a marker, "
+            f"and none can be written: {why}. No record was read or written. If this store is the newest one of the "
+            "job, discard that claim: kafka-transactions.sh find-hanging names the partition of __consumer_offsets, "
+            "kafka-transactions.sh abort ends the transaction there. Then start the job again."
+        )
