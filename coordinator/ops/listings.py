@@ -6,7 +6,7 @@ from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.errors import ExitCode
 from onceward.coordinator.listings import CheckpointSummary, HistoryEntry, JobSummary, JobWait
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
-from onceward.coordinator.ops.losses import exit_code
+from onceward.coordinator.ops.losses import exit_code, exit_code_of
 from onceward.coordinator.ops.options import View
 from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, print_json, status
 from onceward.coordinator.ops.views import Answer, show
@@ -57,7 +57,7 @@ def _jobs(client: OperatorClient) -> Answer:
             )
         return [shown]
 
-    return Answer(values=found, listings=listings, code=exit_code(sum(job.unacknowledged_losses for job in found)))
+    return Answer(values=found, listings=listings, code=exit_code_of(found))
 
 
 _USUAL = timedelta(seconds=5)

@@ -1,17 +1,20 @@
 """``onceward losses``: list records that were given up, until a person has acknowledged the loss."""
 
+from collections.abc import Sequence
+
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
 from onceward.coordinator.errors import ConfigurationError, ExitCode, RefusedError
-from onceward.coordinator.listings import LossReport
+from onceward.coordinator.listings import JobSummary, LossReport
 from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name, operators
 from onceward.coordinator.ops.options import View
 from onceward.coordinator.ops.prompts import print_result
 from onceward.coordinator.ops.tables import Column, Listing, Times
 from onceward.coordinator.ops.views import Answer, show
 from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.values import JobName, ParticipantName
 
-__all__ = ["acknowledge_losses", "exit_code", "list_losses"]
+__all__ = ["acknowledge_losses", "exit_code", "exit_code_of", "list_losses"]
 
 _ALL = "all"
 
@@ -19,6 +22,13 @@ _ALL = "all"
 def exit_code(unacknowledged: int) -> ExitCode:
     """Return the exit code of a listing: a caller that checks only the code must notice an unacknowledged loss."""
     return ExitCode.LOSSES if unacknowledged else ExitCode.FINISHED
+
+
+def exit_code_of(jobs: Sequence[JobSummary]) -> ExitCode:
+    """Return the exit code of a listing of jobs: a caller that checks only the code must notice a halted one, too."""
+    if any(job.status is JobStatus.HALTED for job in jobs):
+        return ExitCode.HALTED
+    return exit_code(sum(job.unacknowledged_losses for job in jobs))
 
 
 def list_losses(job: str | None, limit: int, place: CoordinatorLocation, view: View, *, acknowledged: bool) -> ExitCode:

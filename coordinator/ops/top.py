@@ -13,7 +13,7 @@ from onceward.coordinator.errors import ConfigurationError, ExitCode
 from onceward.coordinator.listings import JobSummary
 from onceward.coordinator.ops.connecting import CoordinatorLocation, operators
 from onceward.coordinator.ops.listings import describe_wait, unusual
-from onceward.coordinator.ops.losses import exit_code
+from onceward.coordinator.ops.losses import exit_code_of
 from onceward.coordinator.ops.tables import Column, Listing, Times, as_duration, console, print_listings, status
 from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.readable import count
@@ -32,7 +32,7 @@ class Overview:
 
     @property
     def code(self) -> ExitCode:
-        return exit_code(sum(job.unacknowledged_losses for job in self.jobs))
+        return exit_code_of(self.jobs)
 
 
 def show_top(place: CoordinatorLocation, *, once: bool) -> ExitCode:

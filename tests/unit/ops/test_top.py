@@ -69,7 +69,8 @@ def test_an_overview_without_a_terminal_is_printed_on_request(tmp_path: Path) ->
         session.report_progress(lambda: ReadProgress(lag=12_300, measured_ago=timedelta(0), records_per_second=512.4))
         session.renew()
         shown = onceward("top", "--once", "--coordinator", coordinator.address)
-    assert shown.returncode == ExitCode.FINISHED
+        listed = onceward("jobs", "--coordinator", coordinator.address)
+    assert (shown.returncode, listed.returncode) == (ExitCode.HALTED, ExitCode.HALTED)
     lines = shown.stdout.splitlines()
     assert re.search(r" lag +records/s ", lines[0])
     assert re.match(r"orders +halted .* - +- +- ", lines[1]), "the one in trouble is first, its lag is unknown"
