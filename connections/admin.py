@@ -1,6 +1,7 @@
 """Create confluent-kafka's admin client for a :class:`KafkaCluster`, and make first contact with a cluster."""
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -106,6 +107,10 @@ _HOPELESS = frozenset(
 )
 
 
+_ADVERTISED = re.compile(r"(?:\w+://)?(?P<address>\S+:\d+)/(?P<id>\d+): ")
+"""How the client names a broker that other brokers have named. One that it was given has no number."""
+
+
 class _Lines(logging.Handler):
     """Captures a client's log. Keeps only one fact that the client reports nowhere else: a broker accepts the
     connection and then hangs up."""
@@ -132,6 +137,7 @@ def _refusal(
     said = _said(error) if error is not None else hang_up or "no broker answered at all"
     where = f"cluster {cluster.name!r} ({cluster.bootstrap_servers})"
     code = error.code() if error is not None else None
+    advertised = _ADVERTISED.match(said.partition(", ")[2])
     if code in _HOPELESS and code != KafkaError._SSL:
         what = f"{where} refused the credentials"
         fix = "Check sasl.mechanisms, sasl.username and what sasl.password refers to, and the user's rights."
@@ -141,6 +147,15 @@ def _refusal(
     elif "security.protocol" in said or (hang_up and error is None):
         what = f"{where} closes the connection, as brokers do when the client uses another security protocol"
         fix = "Set security.protocol to the listener's: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."
+    elif advertised is not None and code in (KafkaError._RESOLVE, KafkaError._TRANSPORT):
+        what = (
+            f"{where} answers, and names broker {advertised['id']} as {advertised['address']}, an address that this "
+            "machine cannot use"
+        )
+        fix = (
+            "It comes from advertised.listeners of that broker, for the listener of the bootstrap servers. Set there "
+            "what clients can reach, or name the bootstrap servers of another listener."
+        )
     elif code == KafkaError._RESOLVE:
         what = f"{where} cannot be found"
         fix = "Check the host names, and that this machine's name service knows them."

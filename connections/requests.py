@@ -7,6 +7,7 @@ Each :class:`BrokerRequests` has one thread that runs the sockets. Any thread ma
 """
 
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Sequence
@@ -55,6 +56,19 @@ SILENT_WAVES = 20
 """Start over from the bootstrap servers after this many silent waves in a row: all known brokers may be gone."""
 
 _T = TypeVar("_T")
+
+
+def _closed_is_no_error(record: logging.LogRecord) -> bool:
+    """Log at debug that a broker has closed a connection, as brokers do with idle ones (connections.max.idle.ms). The
+    library logs each as three errors; `Links` reports the requests that get no answer."""
+    if "socket disconnected" in record.getMessage():
+        record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+    return True
+
+
+for _name in ("kafka.net.connection", "kafka.net.transport"):
+    logging.getLogger(_name).addFilter(_closed_is_no_error)
 
 Request: TypeAlias = ApiMessage
 """A request of ``kafka.protocol``. The library pairs it with its answer, and its stubs do not: a caller declares the

@@ -4,12 +4,15 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from onceward.coordinator.errors import OncewardError
 from onceward.coordinator.printable import printable
+
+_SAME_REQUEST_S = 1.0
 
 
 class StopFlag:
@@ -39,22 +42,26 @@ class StopFlag:
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGINT and SIGTERM; a second signal raises KeyboardInterrupt. Restores the former handlers on
-    exit.
+    """Call ``stop`` on SIGINT and SIGTERM; a signal more than a second later raises KeyboardInterrupt. Restores the
+    former handlers on exit.
+
+    A second signal within that second is the same request: a terminal and a supervisor signal the whole group of
+    processes, and a program that started this one passes its own on.
 
     Does nothing outside the main thread, where Python delivers no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = False
+    asked: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked is None:
+            asked = time.monotonic()
+            stop()
+        elif time.monotonic() - asked > _SAME_REQUEST_S:
             raise KeyboardInterrupt
-        asked = True
-        stop()
 
     former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

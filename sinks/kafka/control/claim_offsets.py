@@ -14,8 +14,11 @@ from onceward.sinks.kafka.control.transactions import Code
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
-__all__ = ["failed", "offset_commit", "offset_of", "parse", "taken_over"]
+__all__ = ["METADATA_BYTES", "METADATA_LIMIT", "failed", "offset_commit", "offset_of", "parse", "taken_over"]
 
+METADATA_LIMIT = "offset.metadata.max.bytes"
+METADATA_BYTES = 512
+"""The brokers must accept as much with an offset: a claim has fewer bytes, and a receipt a few."""
 _VERSION = 2
 
 
@@ -65,6 +68,8 @@ def failed(verb: str, job: str, code: Code) -> ControlPlaneError:
     }
     right = None if isinstance(code, NoAnswer) else missing.get(code)
     advice = f"Check the brokers, and that topic {RECEIPT_TOPIC!r} exists." if right is None else f"Grant {right}."
+    if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+        advice = f"Raise the brokers' {METADATA_LIMIT} to at least {METADATA_BYTES}; its default is 4096."
     return ControlPlaneError(
         f"Could not {verb} the claim of job {job}: {describe_code(code)}. No data was changed. {advice}"
     )

@@ -21,6 +21,7 @@ from onceward.connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, R
 
 __all__ = [
     "IN_FLIGHT",
+    "TOO_FEW_BROKERS",
     "TRANSACTIONS_TOPIC",
     "ControlPlane",
     "CoordinatorKind",
@@ -38,8 +39,17 @@ T3 = TypeVar("T3")
 Waves: TypeAlias = Generator[Sequence[tuple[int | None, Request]], list[Any], T1]
 """An operation that yields requests with their nodes, gets their answers in order, and returns its result."""
 
+_NONE_THERE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
 TRANSACTIONS_TOPIC = "__transaction_state"
 """Topic in which transaction coordinators keep their state; the leader of a partition coordinates its ids."""
+
+
+TOO_FEW_BROKERS = (
+    "There are no coordinators while there are fewer brokers than transaction.state.log.replication.factor and "
+    "offsets.topic.replication.factor say, both 3 by default; a single broker needs 1"
+)
+"""The cause of COORDINATOR_NOT_AVAILABLE that no waiting removes."""
 
 
 class CoordinatorKind(IntEnum):
@@ -157,7 +167,17 @@ class ControlPlane(BrokerRequests):
             str(entry.key): Located(node=int(entry.node_id), code=int(entry.error_code))
             for entry in answer.coordinators
         }
+        self._show_missing(kind, [key for key, place in found.items() if place.code == _NONE_THERE])
         return {key: found.get(key, Located(code=ErrorCode.UNKNOWN_SERVER_ERROR)) for key in unique}
+
+    def _show_missing(self, kind: CoordinatorKind, keys: Sequence[str]) -> None:
+        """The brokers answer, so that no link is broken; without this a job would wait without a word."""
+        link = f"coordinators of {kind.name.lower()}s of cluster {self.cluster.name!r}"
+        if keys:
+            why = f"{_NONE_THERE} {_NONE_THERE.name}. {TOO_FEW_BROKERS}"
+            self._links.failed(link, why, waiting=f"{len(keys)} FindCoordinator", held=True)
+        else:
+            self._links.worked(link)
 
     def asking_located(self, place: Located, request: Request) -> Waves[Any]:
         """Ask one coordinator; :class:`NoAnswer` if it is unlocated."""

@@ -16,8 +16,9 @@ from onceward.sinks.kafka.control.brokers import (
     settings,
     topic_facts,
 )
+from onceward.sinks.kafka.control.claim_offsets import METADATA_BYTES, METADATA_LIMIT
 from onceward.sinks.kafka.control.clock import broker_backoff
-from onceward.sinks.kafka.control.control_plane import TRANSACTIONS_TOPIC, ControlPlane
+from onceward.sinks.kafka.control.control_plane import TOO_FEW_BROKERS, TRANSACTIONS_TOPIC, ControlPlane
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC, RECEIPT_TOPIC, read_offsets
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
@@ -36,6 +37,11 @@ _ANSWER_LIMIT_S = 10.0
 
 _CAP = "transaction.max.timeout.ms"
 _STATE_LOG = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
+_COORDINATORS: Mapping[str, str] = {
+    TRANSACTIONS_TOPIC: _STATE_LOG[0],
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+}
+"""Topic of coordinators -> the brokers' setting with which they create it."""
 
 _OURS: Mapping[str, tuple[str, ...]] = {
     "acks": ("all", "-1"),
@@ -81,7 +87,9 @@ def examine(control: ControlPlane, check: SinkCheck) -> list[Finding]:
         *_topics(control, check),
         *_receipts(control, check),
         *_internal_topics(control, check),
-        *(_rights(control, check, check.job) if check.job is not None else ()),
+        *_metadata_limit(control),
+        *(missing := list(_missing_coordinators(control))),
+        *(_rights(control, check, check.job) if check.job is not None and not missing else ()),
         *(_timeouts(control, check) if check.transactional else ()),
         *_state_log(control),
     ]
@@ -212,6 +220,33 @@ def _internal_topics(control: ControlPlane, check: SinkCheck) -> Iterator[Findin
         yield _warning(f"topic {TRANSACTIONS_TOPIC}", message, fix)
 
 
+def _metadata_limit(control: ControlPlane) -> Iterator[Finding]:
+    found = (broker_settings(control, [METADATA_LIMIT]) or {}).get(METADATA_LIMIT, "")
+    if found.isdigit() and int(found) < METADATA_BYTES:
+        yield _error(
+            "brokers",
+            f"{METADATA_LIMIT} is {found}, and the claim of a job, kept with an offset, needs up to {METADATA_BYTES}",
+            f"raise it to at least {METADATA_BYTES}; its default is 4096",
+        )
+
+
+def _missing_coordinators(control: ControlPlane) -> Iterator[Finding]:
+    """Brokers create the topics of their coordinators when they are first asked for one, but not while they are fewer
+    than the setting says. Until then they answer COORDINATOR_NOT_AVAILABLE."""
+    facts = topic_facts(control, _COORDINATORS)
+    found = broker_settings(control, tuple(_COORDINATORS.values())) or {}
+    nodes = len(control.nodes())
+    for topic, setting in _COORDINATORS.items():
+        wanted = found.get(setting, "")
+        if facts[topic].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and wanted.isdigit() and int(wanted) > nodes:
+            yield _error(
+                f"topic {topic}",
+                f"the brokers cannot create it, so no coordinator will ever answer: {setting} is {wanted}, and the "
+                f"number of brokers is {nodes}",
+                f"set {setting}={nodes} in the configuration of each broker and restart it, or start more brokers",
+            )
+
+
 def _rights(control: ControlPlane, check: SinkCheck, job: str) -> Iterator[Finding]:
     """Probe permissions without changing anything: the error code for the abort of an impossible id shows them."""
     probe = str(TransactionalId(job=job, sink=check.sink, generation=0, worker="0" * 12, n=0))
@@ -239,6 +274,7 @@ def _answered(ask: Callable[[], Code]) -> Code:
             raise ControlPlaneError(
                 f"A coordinator of the sink's cluster did not answer within {_ANSWER_LIMIT_S:.0f} s: "
                 f"{describe_code(code)}. Nothing was started and no data was touched. Check the brokers."
+                f"{f' {TOO_FEW_BROKERS}.' if code == ErrorCode.COORDINATOR_NOT_AVAILABLE else ''}"
             )
         time.sleep(backoff.next())
     return code

@@ -396,7 +396,7 @@ def _topic_problems(topic: object, topics: object) -> Iterator[str]:
         return
     for name in [topic] if topic is not None else list(topics if isinstance(topics, Sequence) else ()):
         if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-            yield f"topic {name!r}: use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
+            yield f"topic {name!r}: use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', not '.' or '..'"
         elif name == RECEIPT_TOPIC:
             yield f"topic {name!r}: keeps the receipts and stays empty; write to another topic"
 

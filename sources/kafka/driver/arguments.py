@@ -142,7 +142,7 @@ def _topic_problems(names: Sequence[object]) -> Iterator[str]:
         yield "topics: name at least one"
     for name in names:
         if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-            yield f"topics: {name!r} is not a topic name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-')"
+            yield f"topics: {name!r} is not a topic name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', not '.' or '..')"
 
 
 def _column_problems(columns: object, *, include_headers: bool) -> Iterator[str]:

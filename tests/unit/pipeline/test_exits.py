@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from onceward.coordinator.errors import FencedError, OncewardError
+from onceward.coordinator.pipeline import exits
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 
 PROGRAM = """
@@ -29,12 +30,18 @@ def test_an_uncaught_error_ends_the_process_with_its_exit_code(name: str, code: 
     assert "what happened" in done.stderr
 
 
-def test_the_first_signal_asks_to_stop_and_the_second_leaves_at_once() -> None:
+def test_the_first_signal_asks_to_stop_and_a_later_one_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stops: list[bool] = []
+    now = 50.0
+    monkeypatch.setattr(exits.time, "monotonic", lambda: now)
     former = signal.getsignal(signal.SIGTERM)
     with stopping_on_signals(lambda: stops.append(True)):
         os.kill(os.getpid(), signal.SIGTERM)
         assert stops == [True]
+        now += 1.0
+        os.kill(os.getpid(), signal.SIGTERM)  # of the same request, passed on by another process
+        assert stops == [True]
+        now += 0.1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is former
