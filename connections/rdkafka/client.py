@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from onceward.connections.rdkafka.library import DELIVERED, ERRED, LOGGED, lib
+from onceward.connections.rdkafka.library import DELIVERED, ERRED, LOGGED, THROTTLED, lib
 
 __all__ = [
     "CONSUMER",
@@ -45,11 +45,23 @@ class Callbacks(NamedTuple):
     log: Any
     error: Any
     delivered: Any = None
+    throttled: Any = None
 
     @classmethod
-    def of(cls, logger: logging.Logger, delivered: Callable[[int, int, int], None] | None = None) -> "Callbacks":
-        """``delivered``: for a producer, as dr_msg_cb."""
-        return cls(LOGGED(_logging(logger)), ERRED(_ignored), None if delivered is None else DELIVERED(delivered))
+    def of(
+        cls,
+        logger: logging.Logger,
+        delivered: Callable[[int, int, int], None] | None = None,
+        throttled: Callable[[float], None] | None = None,
+    ) -> "Callbacks":
+        """``delivered``: for a producer, as dr_msg_cb. ``throttled``: gets the seconds for which a broker holds back
+        the client's next request, because of a quota."""
+        return cls(
+            LOGGED(_logging(logger)),
+            ERRED(_ignored),
+            None if delivered is None else DELIVERED(delivered),
+            None if throttled is None else THROTTLED(lambda *said: throttled(said[3] / 1000)),
+        )
 
 
 def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> int:
@@ -65,6 +77,8 @@ def new_client(kind: int, config: Mapping[str, Any], callbacks: Callbacks) -> in
         lib.conf_set_error_cb(conf, callbacks.error)
         if callbacks.delivered is not None:
             lib.conf_set_dr_msg_cb(conf, callbacks.delivered)
+        if callbacks.throttled is not None:
+            lib.conf_set_throttle_cb(conf, callbacks.throttled)
         client = lib.new(kind, conf, text, TEXT_BYTES)
         if not client:
             raise KafkaException(KafkaError(lib.last_error(), text.value.decode(errors="replace")))

@@ -21,6 +21,7 @@ __all__ = [
     "LOGGED",
     "MESSAGE",
     "PURGE_ALL",
+    "THROTTLED",
     "VALUE_UNION",
     "Metadata",
     "TopicPosition",
@@ -139,6 +140,9 @@ ERRED = CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 LOGGED = CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 """log_cb: client, syslog level, facility, line."""
 
+THROTTLED = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, c_int, c_void_p)
+"""throttle_cb: client, broker's name and id, milliseconds, opaque."""
+
 _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_new": (c_void_p, ()),
     "conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
@@ -146,6 +150,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_set_dr_msg_cb": (None, (c_void_p, DELIVERED)),
     "conf_set_error_cb": (None, (c_void_p, ERRED)),
     "conf_set_log_cb": (None, (c_void_p, LOGGED)),
+    "conf_set_throttle_cb": (None, (c_void_p, THROTTLED)),
     "new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "destroy": (None, (c_void_p,)),
     "name": (c_char_p, (c_void_p,)),

@@ -15,7 +15,7 @@ from onceward.coordinator.pipeline.origins import origins_of
 from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.pipeline.staying.tasks import StayingTasks
 from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.pipeline.timings import of_checkpoint
+from onceward.coordinator.pipeline.timings import held_share, of_checkpoint
 from onceward.coordinator.pipeline.transaction_age import Ages, good_for
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.values import CheckpointId, Committable, Document, Generation, JsonObject, Snapshot
@@ -198,7 +198,8 @@ class CheckpointWriter:
             if m.traces is not None:
                 m.traces.not_written(checkpoint, plan_s=planning, run_s=failed)
             raise
-        m.source.observe_run(plan, m.runtime.monotonic() - began)
+        took = m.runtime.monotonic() - began
+        m.source.observe_run(plan, took, held=took * held_share((vote.held, vote.steps) for vote in votes))
         return answers
 
     def _cut(self, staying: StayingTasks, checkpoint: CheckpointId, base: CheckpointId, positions: Document) -> Answers:

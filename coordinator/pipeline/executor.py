@@ -108,12 +108,14 @@ def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
         task, slot, attempt = _current()
+        held_back = getattr(read, "held_back", lambda: 0.0)
+        held_back()  # of earlier tasks that failed
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         made = Timed(applied(transform, batches))
         vote = _written(write, task, slot, attempt, made)
         _warmed_up()
-        yield replace(vote, steps=clock.steps(task.submitted, made, batches)).to_json()
+        yield replace(vote, steps=clock.steps(task.submitted, made, batches), held=held_back()).to_json()
 
     return onceward_fused
 

@@ -252,9 +252,12 @@ class Source(ABC):
         """Return the positions after ``plan`` was read: last processed + 1."""
         return plan.positions
 
-    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:  # noqa: B027 - optional
+    def observe_run(  # noqa: B027 - optional
+        self, plan: Plan, seconds: float, *, failed: bool = False, held: float = 0.0
+    ) -> None:
         """Report that the Spark job over ``plan`` took ``seconds`` with its pre-commit, or until it failed. Sources may
-        size their next plans by it. Replays after a loss are not reported: their size is fixed."""
+        size their next plans by it. Replays after a loss are not reported: their size is fixed. ``held``: for how many
+        of these seconds a task's reader was held back, by its own report (``held_back()``, optional)."""
 
     def on_settled(self, positions: Document) -> None:  # noqa: B027 - optional
         """Called when everything before ``positions`` is proved committed, in the order of the checkpoints and perhaps

@@ -89,6 +89,8 @@ class Vote:
     before partitions were coalesced into slots. Without partitions that have no records; empty when not computed."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
+    held: float = 0.0
+    """Seconds for which the brokers held the task's reading back, as for a quota; 0 if it read in another process."""
 
     @property
     def digest(self) -> Digest:

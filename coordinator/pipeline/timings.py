@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-__all__ = ["Stopwatch", "Timed", "of_checkpoint"]
+__all__ = ["Stopwatch", "Timed", "held_share", "of_checkpoint"]
 
 T = TypeVar("T")
 
@@ -68,6 +68,18 @@ class Stopwatch:
         }
         # below 0: the executor's clock is behind the driver's, or the function reads ahead in its own thread
         return {step: round(max(0.0, seconds), _DIGITS) for step, seconds in steps.items()}
+
+
+def held_share(slots: Iterable[tuple[float, Mapping[str, float]]]) -> float:
+    """Return the share of the tasks' time, 0 to 1, for which something held their reading back.
+
+    ``slots``: the seconds of each that it did, and its steps.
+    """
+    held = busy = 0.0
+    for seconds, steps in slots:
+        held += seconds
+        busy += sum(took for step, took in steps.items() if step != "schedule")
+    return min(1.0, held / busy) if busy > 0 else 0.0
 
 
 def of_checkpoint(slots: Iterable[Mapping[str, float]], seconds: float) -> dict[str, float]:

@@ -449,7 +449,7 @@ class Input:
         split = {"start": start, "end": start + 10}
         return Plan(splits=(split,), positions=_at(start + 10), records=10, lag=0, finished=False)
 
-    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None: ...
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False, held: float = 0.0) -> None: ...
 
     def snapshot(self, plan: Plan) -> Document:
         return plan.positions

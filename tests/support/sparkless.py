@@ -53,7 +53,8 @@ class TasksInProcess:
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
             made = Timed(batch.select(columns) for batch in batches)
             vote = write(task, slot, self._attempts, made)
-            votes.append(replace(vote, steps=clock.steps(task.submitted, made, batches)).to_json())
+            steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
+            votes.append(replace(vote, steps=steps, held=held).to_json())
         return check_votes(votes, len(plan.splits))
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:

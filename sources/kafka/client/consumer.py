@@ -30,6 +30,21 @@ _LOGGER = logger("onceward.kafka")
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
+class Throttling:
+    """For how long brokers have held requests of a client back."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def taken(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
 class ArrowConsumer:
     """One client with its threads and connections. Not thread-safe; it never joins its group.
 
@@ -38,7 +53,9 @@ class ArrowConsumer:
 
     def __init__(self, config: Mapping[str, Any], *, logger: logging.Logger) -> None:
         """``config``: librdkafka's properties. Raises KafkaException if librdkafka rejects the configuration."""
-        callbacks = Callbacks.of(logger)
+        self.throttling = Throttling()
+        """What the brokers have said of quotas; updated in :meth:`fetched`."""
+        callbacks = Callbacks.of(logger, throttled=self.throttling.add)
         client = new_client(CONSUMER, config, callbacks)
         lib.poll_set_consumer(client)
         self._client, self._queue = client, lib.queue_get_consumer(client)

@@ -35,6 +35,8 @@ _TELLING = 1.5
 """Two sizes that differ by less than this factor do not reveal the fixed part."""
 _MOST = 3.0
 """A target is at most this many times ``longest_aim``, three quarters of the timeout: no size makes up for more."""
+_MOSTLY = 0.5
+"""A checkpoint that was held back for this share of its time measures the brokers' quota, nothing else."""
 _FADE = 0.98
 """Decay of ``fixed``: it makes sizes that depend on it move a little, which shows whether it is right."""
 
@@ -55,6 +57,8 @@ class Ran:
     """The checkpoint took the whole backlog: no limit determined its size."""
     failed: bool = False
     """It failed; a success would have taken longer."""
+    held: float = 0.0
+    """Seconds for which the brokers held its reading back, as for a quota."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +117,8 @@ class Sizing:
             # Whatever the cause, memory, time or one record: less input is less likely to fail, and narrows it down.
             factor = min(1 / 2, self.target / max(ran.seconds, 1e-9))
             return replace(self._lowered(ran, factor), least=self.least // 2)
+        if ran.held > ran.seconds * _MOSTLY:
+            return self._at_the_quota(ran)
         known = self._learned(ran) if self._warm else replace(self, _warm=True)
         # A checkpoint that ran long is always followed by a smaller one, which then shows whether that is quicker.
         target = min(self.target, known.target) if ran.seconds > self.target * _STEP else known.target
@@ -129,6 +135,17 @@ class Sizing:
             # wait. They fit into twice the size; more must not be tried.
             return known._lowered(ran, 2.0)
         return known._lowered(ran, min(factor, 1 / _STEP))
+
+    def _at_the_quota(self, ran: Ran) -> "Sizing":
+        """A quota sets the pace, so that no size is quicker. The larger, the less is fetched twice: brokers send whole
+        batches, also where a range begins or ends in the middle of one."""
+        factor = max(1 / GROWTH, min(GROWTH, self.longest_aim / ran.seconds))
+        return replace(
+            self,
+            offsets=max(1, math.ceil(ran.offsets * factor)),
+            longest=max(1, math.ceil(ran.longest * factor)),
+            _seen=None,
+        )
 
     def _learned(self, ran: Ran) -> "Sizing":
         least = self.least

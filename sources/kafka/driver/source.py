@@ -8,6 +8,7 @@ from datetime import timedelta
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.coordinator.errors import ConfigurationError, OncewardError
+from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import (
     Assignment,
     Finding,
@@ -48,6 +49,9 @@ from onceward.sources.kafka.positions import KafkaPositions, Partition
 __all__ = ["KafkaSource"]
 
 _log = logger("onceward.source.kafka")
+
+_SHOWN_S = 1.0
+"""Shorter throttling in a checkpoint is not shown."""
 
 
 class KafkaSource(Source):
@@ -125,6 +129,7 @@ class KafkaSource(Source):
         self.schema = ddl_of(self._columns)
         self.copied_columns = tuple(column for column in COPIED if column in self._columns)
         self._limits = Limits()
+        self._links = Links()
         self._interval: timedelta | None = None
         self._shares: following.Shares | None = None
         """What staying tasks may read in a checkpoint; None = no such limit, or none stays."""
@@ -145,6 +150,7 @@ class KafkaSource(Source):
         """Open the source. It may be opened again after it was closed, and keeps no state from before."""
         self._ends = None
         self._new_run = False
+        self._links = context.links
         self._shares, self._interval = None, context.checkpoint_interval
         self._limits = self._arguments.limits(
             interval=context.checkpoint_interval, checkpoint_timeout=context.checkpoint_timeout
@@ -208,8 +214,10 @@ class KafkaSource(Source):
     def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
         return join_ranges(splits, most)
 
-    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False) -> None:
+    def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False, held: float = 0.0) -> None:
         """See :meth:`Source.observe_run`. What it learns outlives a generation, but not the process."""
+        if not failed:
+            self._show_throttling(seconds, held)
         sizing = self._limits.sizing
         if sizing is None or plan.records == 0:
             return
@@ -223,8 +231,20 @@ class KafkaSource(Source):
             seconds=seconds,
             everything=plan.lag == 0,
             failed=failed,
+            held=held,
         )
         self._limits = replace(self._limits, sizing=sizing.observe(ran))
+
+    def _show_throttling(self, seconds: float, held: float) -> None:
+        link = f"a quota of cluster {self.cluster.name!r}"
+        if held < _SHOWN_S:
+            self._links.worked(link)
+            return
+        why = (
+            f"the brokers held reading back for {min(held, seconds):.0f} of the last checkpoint's {seconds:.0f} s, as "
+            "consumer_byte_rate or request_percentage of this user or client id says"
+        )
+        self._links.failed(link, why, waiting="reading", held=True)
 
     def snapshot(self, plan: Plan) -> Document:
         """Return the positions after ``plan`` was read. Raises HaltedError if a topic was recreated meanwhile: equal

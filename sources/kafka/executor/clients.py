@@ -8,16 +8,32 @@ waits with a partition takes 1 % of a core (measured).
 
 Instead, the fetch size bounds what is fetched and not needed: a client fetches 2 MiB at a time, and less if its range
 is expected to hold less than a few of those (benchmarks/RESULTS.md has the effect). The size of a topic's records is
-known from the last ones that this process has read; if it is unknown, the fetch is large.
+known from the last ones that this process has read; if it is unknown, nothing is fetched ahead of a short range.
 """
 
+import time
+from math import inf
 from typing import Final, NamedTuple
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.per_process import PerProcess
 from onceward.sources.kafka.client import ArrowConsumer, Records
 
-__all__ = ["FETCHES", "LARGE", "Client", "Fetch", "close_idle_clients", "fetch_for", "keep", "noticed", "take"]
+__all__ = [
+    "CAREFUL",
+    "FETCHES",
+    "FIRST_LOOK",
+    "LARGE",
+    "Client",
+    "Fetch",
+    "close_idle_clients",
+    "fetch_for",
+    "held_back",
+    "keep",
+    "noticed",
+    "take",
+    "take_held_back",
+]
 
 _KIB = 1024
 
@@ -35,6 +51,8 @@ class Fetch(NamedTuple):
     while the others are read."""
     most: float
     """Bytes of the largest range that it serves."""
+    patience_ms: int | None = None
+    """For an answer; None = as all clients."""
 
     def settings(self) -> dict[str, str]:
         """Return librdkafka's settings."""
@@ -57,6 +75,18 @@ FETCHES: Final = (
     LARGE,
 )
 """By increasing size of the ranges they serve."""
+CAREFUL: Final = Fetch(size=64 * _KIB, ahead=1, ranges=1, most=float("inf"), patience_ms=60_000)
+"""While brokers hold fetches back for a quota. They send whole batches, whatever the size: nothing is fetched ahead of
+the records that are taken. A held back request is answered only after the time that the quota asks for."""
+
+FIRST_LOOK: Final = Fetch(size=256 * _KIB, ahead=1, ranges=8, most=float("inf"))
+"""For a short range of records of unknown size: were it large ones, all that is fetched ahead would be dropped."""
+
+_FEW = 1_000
+"""Offsets of a short range."""
+
+_CAREFUL_S = 60.0
+"""For so long after a broker has held a fetch back."""
 
 _OVERHEAD_BYTES = 20
 """Bytes of a record besides its value; keys are small."""
@@ -77,11 +107,31 @@ _sizes: dict[str, int] = {}
 """Topic -> bytes of a record, as last measured."""
 
 
-def fetch_for(topic: str, offsets: int) -> Fetch:
+_held_s: dict[str, float] = {}
+"""Bootstrap servers -> for how long their brokers held fetches back in the current task."""
+_held_at: dict[str, float] = {}
+"""Bootstrap servers -> when they did so last (monotonic)."""
+
+
+def held_back(cluster: KafkaCluster, seconds: float) -> None:
+    """Note that a broker holds back a fetch."""
+    servers = cluster.bootstrap_servers
+    _held_s[servers] = _held_s.get(servers, 0.0) + seconds
+    _held_at[servers] = time.monotonic()
+
+
+def take_held_back(cluster: KafkaCluster) -> float:
+    """Return the seconds noted since the last call."""
+    return _held_s.pop(cluster.bootstrap_servers, 0.0)
+
+
+def fetch_for(topic: str, offsets: int, cluster: KafkaCluster | None = None) -> Fetch:
     """Return how to fetch a range of ``offsets`` offsets of a topic."""
+    if cluster is not None and time.monotonic() - _held_at.get(cluster.bootstrap_servers, -inf) < _CAREFUL_S:
+        return CAREFUL
     size = _sizes.get(topic)
     if size is None:
-        return LARGE
+        return FIRST_LOOK if offsets <= _FEW else LARGE
     return next(fetch for fetch in FETCHES if offsets * size <= fetch.most)
 
 

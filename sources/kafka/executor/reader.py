@@ -34,8 +34,10 @@ from onceward.sources.kafka.executor.clients import (
     Fetch,
     close_idle_clients,
     fetch_for,
+    held_back,
     keep,
     take,
+    take_held_back,
 )
 from onceward.sources.kafka.executor.columns import COLUMNS, bounded, schema_of
 from onceward.sources.kafka.executor.ranges import WATERMARK_SECONDS, Range, confused, noted, refuse_forbidden, stalled
@@ -77,10 +79,12 @@ class KafkaSplitReader:
 
     def settings(self, fetch: Fetch = LARGE, tuning: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
         """Return the consumer's configuration, with secrets resolved here; user settings override mere tuning."""
+        patience = {"socket.timeout.ms": str(fetch.patience_ms)} if fetch.patience_ms is not None else {}
         return {
             **fetch.settings(),
             **tuning,
             **self.cluster.client_config(),
+            **{key: value for key, value in patience.items() if key not in self.cluster.config},
             **OWNED_SETTINGS,
             "group.id": self.group_id,
         }
@@ -93,7 +97,7 @@ class KafkaSplitReader:
         alike = defaultdict[Fetch, list[Range]](list)
         for each in ranges:
             if each.position < each.end:
-                alike[fetch_for(each.topic, each.end - each.position)].append(each)
+                alike[fetch_for(each.topic, each.end - each.position, self.cluster)].append(each)
         for fetch, ranges in alike.items():
             for first in range(0, len(ranges), fetch.ranges):
                 yield from self._together(ranges[first : first + fetch.ranges], fetch)
@@ -102,6 +106,10 @@ class KafkaSplitReader:
         """Return how many records to take at a time, if all are as large as those of ``batch``."""
         fitting: int = self.batch_bytes * batch.num_rows // max(1, batch.nbytes)
         return max(1, min(self.max_rows, fitting))
+
+    def held_back(self) -> float:
+        """Return the seconds for which brokers have held the reading of this process back since the last call."""
+        return take_held_back(self.cluster)
 
     def readable(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition and the end of what a ``read_committed`` reader may see now. Raises
@@ -141,6 +149,9 @@ class KafkaSplitReader:
             with consumer.fetched(min(rows, unread.offsets()), _WAIT_SECONDS) as got:
                 made = [batch for of, part in unread.parted(got.records) if (batch := of.taken(part)) is not None]
                 events = got.events
+            if throttled := consumer.throttling.taken():
+                held_back(self.cluster, throttled)
+                progress = time.monotonic() + throttled  # the broker answers, and says how long it will not
             for batch in made:
                 # Adapts to the records' size without inspecting each.
                 rows = self.rows_like(batch)

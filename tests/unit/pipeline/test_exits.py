@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_an_uncaught_error_ends_the_process_with_its_exit_code(name: str, code: 
 def test_the_first_signal_asks_to_stop_and_a_later_one_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     stops: list[bool] = []
     now = 50.0
-    monkeypatch.setattr(exits.time, "monotonic", lambda: now)
+    monkeypatch.setattr(exits, "time", SimpleNamespace(monotonic=lambda: now))
     former = signal.getsignal(signal.SIGTERM)
     with stopping_on_signals(lambda: stops.append(True)):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -45,7 +45,7 @@ class Failing(Job):
         """The number of Spark jobs before and after their failures were not logged."""
         self.ran_into: list[bool] = []
         """Whether each plan failed, as reported to the source."""
-        self.source.observe_run = lambda plan, seconds, *, failed=False: self.ran_into.append(failed)
+        self.source.observe_run = lambda plan, seconds, *, failed=False, held=0.0: self.ran_into.append(failed)
 
     def run(self, *, plan: Plan, **more: Any) -> Any:
         self.plans.append(plan)

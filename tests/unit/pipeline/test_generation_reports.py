@@ -46,7 +46,9 @@ class Timed(Failing):
         """Changes to every plan."""
         self.planned = 0
         self.heard: list[tuple[bool, float]] = []
-        self.source.observe_run = lambda plan, seconds, *, failed=False: self.heard.append((failed, round(seconds, 6)))
+        self.source.observe_run = lambda plan, seconds, *, failed=False, held=0.0: self.heard.append(
+            (failed, round(seconds, 6))
+        )
         self._plan: Callable[[Document], Plan] = self.source.plan
         self.source.plan = self.plan
 

@@ -9,7 +9,7 @@ import pytest
 
 from onceward.coordinator.pipeline import timings
 from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.pipeline.timings import Stopwatch, Timed, of_checkpoint
+from onceward.coordinator.pipeline.timings import Stopwatch, Timed, held_share, of_checkpoint
 
 
 class Clock:
@@ -117,3 +117,19 @@ def test_a_vote_and_a_task_carry_times_through_spark_and_do_without() -> None:
     assert Vote.from_json(json.dumps(bare)).steps == {}
     task = CheckpointTask(job="j", generation=1, checkpoint=2, splits=(), columns=(), sink="s", submitted=time.time())
     assert CheckpointTask.from_json(task.to_json()).submitted == task.submitted
+
+
+@pytest.mark.parametrize(
+    ("slots", "share"),
+    [
+        ([], 0.0),
+        ([(5.0, {})], 0.0),
+        ([(0.0, {"schedule": 9.0, "read": 2.0, "produce": 2.0})], 0.0),
+        ([(3.0, {"schedule": 9.0, "read": 4.0}), (1.0, {"schedule": 13.0, "read": 4.0})], 0.5),
+        ([(99.0, {"read": 4.0})], 1.0),
+    ],
+)
+def test_the_share_of_time_that_is_held_back_does_not_depend_on_how_many_tasks_run_at_once(
+    slots: list[tuple[float, dict[str, float]]], share: float
+) -> None:
+    assert held_share(slots) == share

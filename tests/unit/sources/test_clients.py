@@ -1,11 +1,22 @@
 """A range gets a client whose fetches are not much larger than the range, as far as its size is known."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from onceward import KafkaCluster
 from onceward.sources.kafka.client import Records
 from onceward.sources.kafka.executor import clients
-from onceward.sources.kafka.executor.clients import FETCHES, LARGE, Fetch, fetch_for, noticed
+from onceward.sources.kafka.executor.clients import (
+    CAREFUL,
+    FETCHES,
+    FIRST_LOOK,
+    LARGE,
+    Fetch,
+    fetch_for,
+    held_back,
+    noticed,
+)
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.unit.sources.memory import Memory
 
@@ -14,7 +25,8 @@ SMALL, MEDIUM, _ = FETCHES
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_sizes", {})
+    for known in ("_sizes", "_held_s", "_held_at"):
+        monkeypatch.setattr(clients, known, {})
 
 
 def records(*sizes: int | None) -> Records:
@@ -25,7 +37,8 @@ def records(*sizes: int | None) -> Records:
 def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
     noticed(records(10))
     assert fetch_for("t", 1) == SMALL
-    assert fetch_for("other", 1) == LARGE
+    assert fetch_for("other", 1_000) == FIRST_LOOK
+    assert fetch_for("other", 1_001) == LARGE
 
 
 @pytest.mark.parametrize(
@@ -43,6 +56,20 @@ def test_nothing_is_expected_of_a_topic_that_was_never_read() -> None:
 def test_ranges_are_sized_by_bytes_and_not_by_offsets(size: int, offsets: int, fetch: Fetch) -> None:
     noticed(records(*[size] * 3))
     assert fetch_for("t", offsets) == fetch
+
+
+def test_nothing_is_fetched_ahead_for_a_while_after_brokers_held_a_fetch_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
+    slow, other = KafkaCluster("slow:9092"), KafkaCluster("other:9092")
+    held_back(slow, 2.0)
+    assert (fetch_for("t", 1, slow), fetch_for("t", 1, other)) == (CAREFUL, FIRST_LOOK)
+    reader = KafkaSplitReader(cluster=slow, group_id="g")
+    assert reader.settings(CAREFUL)["socket.timeout.ms"] == "60000", "held back for longer than others wait"
+    given = KafkaCluster("slow:9092", config={"socket.timeout.ms": "5000"})
+    assert KafkaSplitReader(cluster=given, group_id="g").settings(CAREFUL)["socket.timeout.ms"] == "5000"
+    now += 60
+    assert fetch_for("t", 1, slow) == FIRST_LOOK
 
 
 def test_tombstones_are_small_and_not_nothing() -> None:

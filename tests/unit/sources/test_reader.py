@@ -17,6 +17,7 @@ from onceward import KafkaCluster
 from onceward.connections.limits import LOST_S
 from onceward.coordinator.errors import CheckpointFailedError
 from onceward.sources.kafka.client import Event, Fetched, Records
+from onceward.sources.kafka.client.consumer import Throttling
 from onceward.sources.kafka.executor import reader
 from onceward.sources.kafka.executor.clients import Client, Fetch
 from onceward.sources.kafka.executor.columns import COLUMNS, schema_of
@@ -37,6 +38,7 @@ class Answers:
         self.asked: list[int] = []
         self.left: list[list[int]] = []
         self.rebootstraps = 0
+        self.throttling = Throttling()
         self.topic_errors: list[KafkaError | KafkaException] = []
         """One for each time that the reader asks."""
 
@@ -181,6 +183,7 @@ class Logs:
         self._ends = ends
         self._at: dict[int, int] = {}
         self.assigned: list[list[tuple[int, int]]] = []
+        self.throttling = Throttling()
         self.state = "used"
 
     def assign(self, places: list[TopicPartition]) -> None:
@@ -221,7 +224,7 @@ class Pool:
         self._consumer = consumer
         monkeypatch.setattr(reader, "take", self._take)
         monkeypatch.setattr(reader, "keep", self._keep)
-        monkeypatch.setattr(reader, "fetch_for", lambda _, offsets: fetches[offsets > 100])
+        monkeypatch.setattr(reader, "fetch_for", lambda _, offsets, cluster: fetches[offsets > 100])
 
     def _take(self, client: Client) -> Any:
         self._taken = client
@@ -259,6 +262,13 @@ def test_each_range_of_a_split_is_read_once_and_whole_a_few_at_a_time(
     assert max(map(len, consumer.assigned)) <= 3
     assert set(pool.kept) == ({SMALL, LARGE} if count > 1 else {LARGE})
     assert len(pool.kept) == len(consumer.assigned)
+
+
+def test_time_for_which_brokers_hold_fetches_back_is_no_stall_and_is_reported_once(clock: Clock) -> None:
+    consumer = Answers(*[[]] * 100, [record(0)])
+    consumer.throttling.add(90.0)
+    assert places(together(consumer, 1)) == [[(0, 0)]], "it was waited for longer than reading waits without a word"
+    assert (split_reader().held_back(), split_reader().held_back()) == (90.0, 0.0)
 
 
 def test_a_client_is_kept_after_a_limit_and_closed_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onceward.coordinator.errors import ConfigurationError
+from onceward.coordinator.links import Links
 from onceward.coordinator.pipeline.interfaces import JobContext, Plan
 from onceward.coordinator.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import LogEnd
@@ -235,6 +236,17 @@ def test_time_that_smaller_checkpoints_do_not_shorten_makes_them_no_smaller_in_t
     assert now.offsets >= 1_000, "it had shrunk to one record for each of these times"
 
 
+def test_what_a_quota_holds_back_grows_to_a_quarter_of_the_timeout() -> None:
+    """Each checkpoint fetches the batches again in which its ranges begin and end, a second in this machine."""
+    now, took = sizing(), []
+    for _ in range(12):
+        seconds = 1.0 + now.offsets / 200
+        now = now.observe(replace(ran([now.offsets], seconds), held=0.9 * seconds))
+        took.append(seconds)
+    assert took[-1] == pytest.approx(TIMEOUT * PART_OF_TIMEOUT, rel=0.1)
+    assert now.fixed == 0.0, "the time is no measure of a size"
+
+
 @enough
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 1e6), st.booleans(), st.booleans()), max_size=60))
 def test_something_is_always_read_whatever_was_seen(seen: list[tuple[int, float, bool, bool]]) -> None:
@@ -394,6 +406,19 @@ def test_measurements_size_the_next_plan_and_can_be_switched_off() -> None:
         _source(adaptive="no")
 
 
+def test_a_quota_is_shown_until_a_checkpoint_is_not_held_back() -> None:
+    links = Links()
+    source, _ = _source(links=links)
+    source.observe_run(_planned(source), 20.0, held=15.0)
+    (waits,) = links.troubles()
+    assert (waits.link, waits.held) == ("a quota of cluster 'main'", True)
+    assert "15 of the last checkpoint's 20 s" in waits.why
+    source.observe_run(_planned(source), 20.0, failed=True)
+    assert links.troubles(), "a failure says nothing of it"
+    source.observe_run(_planned(source), 1.0, held=0.2)
+    assert not links.troubles()
+
+
 class Backlogged(Subscription):
     """A subscription to four partitions whose brokers always have a million more records."""
 
@@ -409,12 +434,13 @@ def backlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onceward.sources.kafka.driver.source.Subscription", Backlogged)
 
 
-def _source(*, adaptive: Any = True) -> tuple[KafkaSource, Callable[[], None]]:
+def _source(*, adaptive: Any = True, links: Links | None = None) -> tuple[KafkaSource, Callable[[], None]]:
     source = KafkaSource("localhost:1", ["t"], adaptive=adaptive, mirror_offsets=False)
     context = JobContext(
         job=JobName("j"),
         checkpoint_timeout=timedelta(seconds=TIMEOUT),
         checkpoint_interval=timedelta(seconds=1),
+        links=links or Links(),
     )
     source.open(context)
     return source, lambda: source.open(context)
