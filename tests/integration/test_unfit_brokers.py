@@ -66,6 +66,19 @@ def test_brokers_that_cannot_serve_a_job_are_named_with_the_setting(
     assert {line["subject"] for line in found} == ERRORS.keys(), found
 
 
+def test_a_compacted_output_is_named_before_the_start(broker: LocalKafka, job: str) -> None:
+    topics = Topics(broker.bootstrap_servers, job)
+    given = [topics.create("plain"), topics.create("table", config={"cleanup.policy": "compact,delete"})]
+    sink = KafkaSink(broker.bootstrap_servers, topics=given)
+    sink.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1)))
+    try:
+        (found,) = (each for each in sink.preflight() if "compacted" in each.message)
+    finally:
+        sink.close()
+    assert (found.severity, found.subject) == (Severity.WARNING, f"sink topic {given[1]}")
+    assert "key of every row" in found.fix
+
+
 def test_what_waits_for_a_coordinator_says_why_there_is_none(broker: LocalKafka) -> None:
     links = Links()
     control = ControlPlane(KafkaCluster(broker.bootstrap_servers), links=links)
@@ -80,7 +93,7 @@ def test_what_waits_for_a_coordinator_says_why_there_is_none(broker: LocalKafka)
 
 
 @pytest.mark.parametrize("listener", ADVERTISED)
-def test_an_address_that_a_broker_advertises_and_nobody_can_use_is_named_as_such(
+def test_an_address_that_a_broker_advertises_and_clients_cannot_use_is_named_as_such(
     broker: LocalKafka, listener: str
 ) -> None:
     (servers,) = broker.listening(listener)

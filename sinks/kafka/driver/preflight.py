@@ -156,7 +156,7 @@ def _topic_settings(control: ControlPlane, check: SinkCheck, name: str, replicat
             "raise it, else one disk can lose data",
             Risk.REPLICATION,
         )
-    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT)
+    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT, "cleanup.policy")
     found = settings(control, Resource.TOPIC, name, keys)
     if found is None:
         yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
@@ -168,6 +168,12 @@ def _topic_settings(control: ControlPlane, check: SinkCheck, name: str, replicat
     if found.get(keys[1], "false") == "true":
         yield _warning(
             subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
+        )
+    if "compact" in found.get(keys[3], ""):
+        yield _warning(
+            subject,
+            f"is compacted ({keys[3]}={found[keys[3]]}), so the brokers reject records without a key",
+            "let the transform set the key of every row, or leave rows without one out",
         )
     limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(check.cluster))), batch_bytes(check.cluster)
     if limit < batch:
