@@ -40,14 +40,21 @@ _MARK = "onceward-unusable"
 _MARKED = re.compile(rf"<{_MARK} (\"[^<>]*\")>")
 
 
-def reading(read: Any) -> BatchesTransform:
-    """Return the reader task: it maps rows of split numbers to the batches that ``read`` yields for those splits."""
+def reading(read: Any, held: Callable[[float], object] | None = None) -> BatchesTransform:
+    """Return the reader task: it maps rows of split numbers to the batches that ``read`` yields for those splits.
+
+    ``held``: gets the seconds for which the reader was held back, as it reports them; the vote comes from another
+    process.
+    """
 
     def onceward_read(numbers: Batches) -> Batches:
         task, _, _ = _current()
         columns = frozenset(task.columns)
+        held_back = _held_back(read)
         for number in _drained(numbers):
             yield from read(task.splits[number], columns)
+        if held is not None and (seconds := held_back()):
+            held(seconds)
         _warmed_up()
 
     return onceward_read
@@ -108,8 +115,7 @@ def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
         task, slot, attempt = _current()
-        held_back = getattr(read, "held_back", lambda: 0.0)
-        held_back()  # of earlier tasks that failed
+        held_back = _held_back(read)
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         made = Timed(applied(transform, batches))
@@ -220,6 +226,13 @@ def _written(write: Any, task: CheckpointTask, slot: int, attempt: int, batches:
     except ConfigurationError as error:
         raise unusable(error) from error
     return vote
+
+
+def _held_back(read: Any) -> Callable[[], float]:
+    """Return what a reader reports from now on of the seconds for which it was held back; 0 if it reports none."""
+    held_back: Callable[[], float] = getattr(read, "held_back", lambda: 0.0)
+    held_back()  # of earlier tasks that failed
+    return held_back
 
 
 def _current() -> tuple[CheckpointTask, int, int]:

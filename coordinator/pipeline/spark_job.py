@@ -71,6 +71,8 @@ class _Built:
     """The DataFrame that ``facts`` describe; None without a transform for Spark."""
     worker: BatchesTransform | None = None
     """The transform, if it runs in the worker that reads and writes."""
+    held: Callable[[], float] = lambda: 0.0
+    """Seconds for which readers in processes of their own were held back, in all runs together."""
 
 
 class CheckpointJob:
@@ -168,6 +170,7 @@ class CheckpointJob:
         context = self._spark.context
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
         context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({built.path})", interruptOnCancel=True)
+        held = built.held()
         try:
             votes = built.votes()
         except Exception as error:
@@ -177,7 +180,7 @@ class CheckpointJob:
             raise wrong from error
         if built.facts.adaptive and not built.facts.moving:
             self._look_again(built, len(splits))
-        return check_votes(votes, built.expected)
+        return _held(check_votes(votes, built.expected), built.held() - held)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         """Return the splits that made each slot of the plan that ran last: one if no rows move, else all of them."""
@@ -282,7 +285,8 @@ class CheckpointJob:
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
-        source = self._leaf(splits).mapInArrow(reading(self._source.read()), self._source.schema)
+        held = self._spark.context.accumulator(0.0)  # also counts attempts that fail, which were held back, too
+        source = self._leaf(splits).mapInArrow(reading(self._source.read(), held.add), self._source.schema)
         prepared = self._sink.prepare(self._transform(source))
         df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         known = self._built
@@ -304,6 +308,7 @@ class CheckpointJob:
             facts=facts,
             expected=expected,
             examined=df,
+            held=lambda: held.value,
         )
 
     def _leaf(self, splits: int) -> "DataFrame":
@@ -314,6 +319,11 @@ class CheckpointJob:
                 self._leaves.clear()
             leaf = self._leaves[splits] = numbers(self._spark.session, splits)
         return leaf
+
+
+def _held(votes: tuple[Vote, ...], seconds: float) -> tuple[Vote, ...]:
+    """Add to the first vote what readers in other processes reported: only the sum over all votes counts."""
+    return (replace(votes[0], held=votes[0].held + seconds), *votes[1:]) if votes and seconds > 0 else votes
 
 
 def tasks_port(given: str) -> int:

@@ -138,8 +138,10 @@ class Sizing:
 
     def _at_the_quota(self, ran: Ran) -> "Sizing":
         """A quota sets the pace, so that no size is quicker. The larger, the less is fetched twice: brokers send whole
-        batches, also where a range begins or ends in the middle of one."""
-        factor = max(1 / GROWTH, min(GROWTH, self.longest_aim / ran.seconds))
+        batches, also where a range begins or ends in the middle of one. A short checkpoint may have read little of what
+        was fetched, so its time says hardly anything of a larger one, except that this is not above the proportion."""
+        aim = self.longest_aim * (_MOST if ran.seconds < self.longest_aim / 2 else 1)
+        factor = max(1 / GROWTH, min(GROWTH, aim / ran.seconds))
         return replace(
             self,
             offsets=max(1, math.ceil(ran.offsets * factor)),

@@ -244,7 +244,15 @@ def test_what_a_quota_holds_back_grows_to_a_quarter_of_the_timeout() -> None:
         now = now.observe(replace(ran([now.offsets], seconds), held=0.9 * seconds))
         took.append(seconds)
     assert took[-1] == pytest.approx(TIMEOUT * PART_OF_TIMEOUT, rel=0.1)
+    assert max(took) < TIMEOUT
     assert now.fixed == 0.0, "the time is no measure of a size"
+
+
+def test_a_quota_that_batches_use_up_whatever_is_read_of_them_is_left_behind_in_one_step() -> None:
+    """Each of two ranges fetches one or two batches of 1,000 records, 5 s each, however little it reads."""
+    small = ran([170, 170], 10.0)
+    now = sizing().observe(replace(small, held=9.9))
+    assert now.total(2) >= GROWTH * small.offsets
 
 
 @enough
