@@ -82,7 +82,8 @@ class Listing:
 
     def add(self, *cells: Cell) -> None:
         assert len(cells) == len(self._columns)
-        self._rows.append(tuple(printable(cell) if isinstance(cell, str) else cell for cell in cells))
+        shown = zip(self._columns, cells, strict=True)
+        self._rows.append(tuple(_cell(column, cell) if isinstance(cell, str) else cell for column, cell in shown))
 
     def fitted(self, width: int, *, rows: int | None = None) -> tuple[Table | str, Sequence[str]]:
         """Return the table for a terminal of this width, or a sentence if there are no rows; and the names of the
@@ -122,6 +123,11 @@ class Listing:
         return min(widest, _LEAST_TEXT) if self._columns[index].text else widest
 
 
+def _cell(column: Column, text: str) -> str:
+    """A sentence is one line: a row of a pipe is a line for the program that reads it."""
+    return printable(" ".join(text.split()) if column.text else text)
+
+
 def _total(widths: Iterable[int]) -> int:
     return sum(width + _GAP for width in widths) - _GAP
 
@@ -137,7 +143,12 @@ def print_listings(listings: Iterable[Listing]) -> None:
         if number:
             screen.print()
         table, left_out = listing.fitted(screen.width)
-        screen.print(table)
+        if screen.is_terminal:
+            screen.print(table)
+        else:
+            with screen.capture() as drawn:
+                screen.print(table)
+            screen.file.writelines(f"{line.rstrip()}\n" for line in drawn.get().splitlines())  # padded for a terminal
         if left_out:
             screen.print(f"Too narrow for: {', '.join(left_out)}.", style="dim")
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from onceward.coordinator.ops.tables import Column, Listing, Times, status
+from onceward.coordinator.ops.tables import Column, Listing, Times, print_listings, status
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -81,3 +81,13 @@ def test_a_status_has_a_color_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch
     assert "\x1b" not in printed(terminal=False)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "31m" not in printed(terminal=True)
+
+
+def test_a_pipe_gets_one_line_for_each_row_without_blanks_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    listing = checkpoints()
+    listing.add("18", "4", "9 B", "the first line\n SQLSTATE: 38000")
+    print_listings([listing])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[2].endswith("  the first line SQLSTATE: 38000")
+    assert [line for line in lines if line != line.rstrip()] == []
