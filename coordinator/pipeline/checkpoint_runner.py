@@ -52,9 +52,11 @@ class CheckpointRunner:
     def run(self, trigger: Trigger) -> None:
         """Run the checkpoint and acknowledge it, or decline and abort it. Raises the error that ends the generation."""
         checkpoint, base = trigger.checkpoint, trigger.base
-        if checkpoint <= self._last_run:  # triggered again: do not run it again, only resend its answers
-            if checkpoint in self._answers:
+        if checkpoint <= max(self._last_run, self._mailbox.last_aborted() or NO_CHECKPOINT):
+            if checkpoint in self._answers:  # triggered again: do not run it again, only resend its answers
                 self._send(checkpoint)
+            else:
+                self._refuse_decided(checkpoint)
             return
         if self._mailbox.stopping:
             return  # a stopping driver starts no checkpoint; it only resends answers to a coordinator that restarted
@@ -106,6 +108,18 @@ class CheckpointRunner:
         self._positions = {c: positions for c, positions in self._positions.items() if c == base}
         if base in self._answers and self._answers[base].source.records:
             self._settler.passed(base)
+
+    def _refuse_decided(self, checkpoint: CheckpointId) -> None:
+        """Decline a checkpoint that came to nothing. The trigger may be late, and then this changes nothing. Raises
+        GenerationFailedError if the store holds it as undecided: what this driver knows of the id is of another run."""
+        reason = (
+            f"Checkpoint {checkpoint} is triggered, and came to nothing before: the store was replaced by an older "
+            "copy, which lacks that. No completed checkpoint is missing there, and no record is lost; the next "
+            "generation continues from it."
+        )
+        answer = self._session.decline(checkpoint, self._m.sink.participant.name, shorten(reason))
+        if answer.verdict is Verdict.ACCEPTED:
+            raise GenerationFailedError(reason)
 
     def _send(self, checkpoint: CheckpointId) -> None:
         """Acknowledge for source and sink. From the first call on, only a decision may end the transactions."""

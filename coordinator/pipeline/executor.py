@@ -22,7 +22,7 @@ BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
 """Maps the source's batches of one split to the batches to write.
 
 Called once per task, with an empty iterator for a split without records; may yield any number of batches. A split may
-hold ranges of several partitions: each batch holds records of one partition, and the partitions may interleave.
+hold ranges of several partitions: the partitions may interleave, and a batch of a task that stays may hold several.
 """
 
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]

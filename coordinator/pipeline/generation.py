@@ -156,6 +156,7 @@ class GenerationRun:
         replayer = Replayer(self._m, self._session, self._settler, self._mailbox)
         while True:
             self._look_at_ages()
+            self._settler.keep_claim()
             if not self._settler.unsettled():
                 if runner.finished:
                     return CloseReason.FINISHED

@@ -7,7 +7,6 @@ from onceward.coordinator.pipeline.mailbox import Mailbox
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.settler import Settler
 from onceward.coordinator.protocol.values import (
-    NO_CHECKPOINT,
     CheckpointId,
     Claim,
     Committable,
@@ -46,14 +45,7 @@ class Recovery:
         if completed is not None:
             self._mailbox.advance(completed.id)
             self.positions[completed.id] = self._positions_of(completed)
-        claim = Claim(
-            store_id=self._session.grant.store_id,
-            generation=self._session.generation,
-            completed=completed.id if completed is not None else NO_CHECKPOINT,
-            holder=self._session.driver,
-            amendment=completed.amendment if completed is not None else 0,
-        )
-        m.sink.take_claim(claim, self._seen)
+        self._settler.take_claim(self._seen)
 
     def end_transactions(self) -> None:
         """Abort undecided transactions, then commit the completed checkpoint: readers wait for both."""

@@ -29,6 +29,9 @@ __all__ = ["Settler", "Work"]
 
 _log = logger("onceward.pipeline")
 
+_KEEP_CLAIM = 3600.0
+"""Seconds after which a claim is written again: brokers forget it a week after its last write, unless set otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -88,6 +91,9 @@ class Settler:
         """When the decision on each was first known, on the runtime's monotonic clock."""
         self._settlements: dict[tuple[CheckpointId, int], tuple[Settlement, ...]] = {}
         self._forgotten: set[CheckpointId] = set()
+        self._claimed: Claim | None = None
+        self._claimed_at = 0.0
+        """When the claim was written last, or is to be written again, on the runtime's monotonic clock."""
         self._closing = False
         self.settled = NO_CHECKPOINT
         """The newest checkpoint that is settled, or had nothing to settle."""
@@ -120,10 +126,31 @@ class Settler:
             )
             # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
             # the brokers may take minutes to answer for the last checkpoint that wrote something.
-            done = [c for c, w in self._work.items() if c < checkpoint and (c <= self.settled or not w.committables)]
+            # The newest one that is settled stays, too: an older copy of the store that lacks only that asks for it.
+            done = [c for c, w in self._work.items() if c < checkpoint and (c < self.settled or not w.committables)]
             for old in done:
                 del self._work[old]
             self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
+
+    def take_claim(self, seen: Claim | None) -> None:
+        """Claim the job, in place of ``seen``. See :meth:`Sink.take_claim`."""
+        completed = self._session.grant.completed
+        claim = self._claim(NO_CHECKPOINT, 0) if completed is None else self._claim(completed.id, completed.amendment)
+        self._sink.take_claim(claim, seen)
+        self._claim_is(claim)
+
+    def keep_claim(self) -> None:
+        """Write the claim of an idle job again now and then, so that it does not expire. Waits for nothing."""
+        with self._lock:
+            due = self._claimed is not None and self._runtime.monotonic() - self._claimed_at >= _KEEP_CLAIM
+            if due and not self._closing:
+                self._claimed_at = self._runtime.monotonic()
+                self._worker.submit(lambda: self._safely(self.settled, self._write_claim_again))
+
+    def _write_claim_again(self) -> None:
+        claim = self._claimed
+        assert claim is not None, "taken before"
+        self._sink.renew_claim(claim, give_up=self._leaving)
 
     def prepare(self, checkpoint: CheckpointId) -> None:
         """Prepare the claim of ``checkpoint`` while its Spark job runs: it counts only if the checkpoint completes."""
@@ -229,7 +256,7 @@ class Settler:
     def settle(self, checkpoint: CheckpointId, amendment: int) -> None:
         """Renew the claim, commit, prove, report; then show the positions to lag tools."""
         work = self.work(checkpoint)
-        if work is None:  # a repeated instruction that waited until the next checkpoint was written: it is settled
+        if work is None:  # a repeated instruction that waited until later checkpoints were written: it is settled
             return
         if work.amendment != amendment:
             # A repeated instruction that waited until lost slots were written again. It concerns the slots that were
@@ -237,6 +264,8 @@ class Settler:
             return
         turn = (checkpoint, amendment)
         if turn not in self._settlements:
+            if checkpoint <= self.settled:  # such an instruction waited until the next checkpoint was committed
+                return
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
             # Renew before the commits: from now on, a copy of the store that does not know this checkpoint, or what
             # replaced its lost slots, is rejected.
@@ -297,7 +326,15 @@ class Settler:
         )
 
     def _renew_claim(self, checkpoint: CheckpointId, amendment: int) -> bool:
-        return self._sink.renew_claim(self._claim(checkpoint, amendment), give_up=self._leaving)
+        claim = self._claim(checkpoint, amendment)
+        renewed = self._sink.renew_claim(claim, give_up=self._leaving)
+        if renewed:
+            self._claim_is(claim)
+        return renewed
+
+    def _claim_is(self, claim: Claim) -> None:
+        with self._lock:
+            self._claimed, self._claimed_at = claim, self._runtime.monotonic()
 
     def _leaving(self) -> bool:
         self._on_wait()

@@ -1,17 +1,25 @@
-"""Outcomes when the brokers have forgotten first the transactional id, then the receipt too. Takes over a minute."""
+"""What brokers forget: ids, receipts, the claim of an idle job; and a longer time limit than they have now. Takes
+minutes."""
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.protocol.values import Committable, Outcome
+from onceward.coordinator.pipeline import settler
+from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
+from onceward.sinks.kafka.control.claims import read_claim
+from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import DeliveryError
 from tests.support.sink_job import SinkJob
+from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -57,6 +65,56 @@ def test_outcomes_are_true_when_the_id_is_forgotten_and_the_receipt_has_expired(
         (again,) = sink.prepared(3, [b"c"])
         assert outcomes(sink, again) == [Outcome.COMMITTED]
         assert topics.values(out) == [b"a", b"c"]
+
+
+def test_the_claim_of_an_idle_job_does_not_expire(
+    forgetful: LocalKafka, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second or wiped store would be accepted while the job runs."""
+    monkeypatch.setattr(settler, "_KEEP_CLAIM", 5.0)
+    topics = Topics(forgetful.bootstrap_servers, job)
+    source, out = topics.create("in"), topics.create("out")
+    topics.fill(source, [b"a"])
+    pipeline = SparklessPipeline(
+        job=job,
+        source=KafkaSource(forgetful.bootstrap_servers, topics=[source], start="earliest"),
+        sink=KafkaSink(forgetful.bootstrap_servers, topic=out),
+        settings=CheckpointSettings(interval="1s"),
+        state_dir=tmp_path / "state",
+    )
+    running = threading.Thread(target=pipeline.run)
+    running.start()
+    try:
+        wait_until(lambda: topics.values(out) == [b"a"], "it is copied")
+        with SinkJob(forgetful.bootstrap_servers, f"{job}-other", topic=out) as other:
+            other.sink.take_claim(
+                Claim(store_id="store", generation=Generation(1), completed=CheckpointId(0), holder="other"), None
+            )
+            claimed = read_claim(other.control, job, Clock())
+            assert claimed is not None
+            assert claimed.completed > 1
+            wait_until(lambda: other.sink.read_claim() is None, "a claim that is not kept expires", 240)
+            assert read_claim(other.control, job, Clock()) == claimed
+    finally:
+        pipeline.stop()
+        running.join()
+
+
+def test_a_new_generation_writes_when_the_brokers_limit_of_a_transactions_time_was_lowered(
+    forgetful: LocalKafka, job: str
+) -> None:
+    topics = Topics(forgetful.bootstrap_servers, job)
+    out = topics.create("out")
+    with SinkJob(forgetful.bootstrap_servers, job, topic=out) as sink:
+        (before,) = sink.prepared(1, [b"a"])
+        assert outcomes(sink, before) == [Outcome.COMMITTED]
+        forgetful._properties["transaction.max.timeout.ms"] = "600000"
+        forgetful.restart()
+        sink.generation = 2
+        sink.sink.begin_generation(Generation(2))
+        (after,) = sink.prepared(2, [b"b"])
+        assert outcomes(sink, after) == [Outcome.COMMITTED]
+        assert topics.values(out) == [b"a", b"b"]
 
 
 def outcomes(sink: SinkJob, *committables: Committable) -> list[Outcome]:

@@ -25,9 +25,12 @@ from onceward.coordinator.ops.cli import app
 from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.status import JobStatus
+from onceward.coordinator.protocol.values import Outcome
+from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from tests.support.guarded import ROLES, Guarded, Right, guarded_kafka, least_rights
 from tests.support.processes import QUICK, JobProcesses, Process, bounded, descendants, free_address
+from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 from tests.support.waiting import wait_until
@@ -235,6 +238,30 @@ def test_the_password_is_in_no_log_nor_message_when_a_login_is_refused(
     shown = "".join(traceback.format_exception(refused.value))
     assert f"job={job}" in caplog.text
     assert_nowhere(tmp_path, [caplog.text, printed.out, printed.err, shown])
+
+
+@mostly_sasl
+def test_rights_that_are_missing_for_a_moment_amid_the_commits_halt_no_job(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    with guarded_job(guarded, job, tmp_path) as here:
+        rights = [right for role in ("driver", "executors") for right in here.rights[role]]
+        guarded.allow("driver", rights)
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 5:
+                guarded.allow("driver", rights)
+
+        cluster = KafkaCluster(guarded.kafka.bootstrap_servers, config=guarded.config("driver"))
+        with SinkJob(guarded.kafka.bootstrap_servers, job, cluster=cluster, topic=here.sink) as sink:
+            committables = sink.prepared(1, [b"a"])
+            guarded.allow("driver", [right for right in rights if right.resource not in ("TransactionalId", "Group")])
+            (settled,) = sink.committer(Clock(wait=wait)).commit(sink.author, committables)
+        assert settled.outcome is Outcome.COMMITTED
+        assert len(waits) >= 5
+        assert here.topics.values(here.sink) == [b"a"]
 
 
 def pipeline(here: GuardedJob, directory: Path, **changes: str) -> SparklessPipeline:

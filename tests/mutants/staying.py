@@ -39,7 +39,7 @@ def _goes_on(
 
 UNCONFIRMED = SeedHunt(
     name="brokers stop and staying tasks die",
-    seeds=80,
+    seeds=150,
     faults=clear(
         staying=True,
         totals=(40, 40),

@@ -132,6 +132,24 @@ def test_a_claim_that_was_prepared_a_minute_ago_is_written(bench: Bench, renewed
     assert claim_at(bench) == through(renewed)
 
 
+def test_a_claim_that_is_renewed_as_it_is_is_written_although_its_producer_was_refused(bench: Bench) -> None:
+    """An idle job renews its claim so that it does not expire: finding it is not enough."""
+    ours = holder(bench)
+    ours.take(OURS, ())
+    bench.wait(0.1)
+    assert holder(bench)._fence() == 0
+    ends: list[Call] = []
+
+    def cut(call: Call) -> bool:
+        ends.extend([call] if isinstance(call.request, EndTxnRequest) else [])
+        return False
+
+    bench.transport.cut = cut
+    assert ours.renew(OURS)
+    assert len(ends) == 1
+    assert claim_at(bench) == OURS
+
+
 @pytest.mark.parametrize("late", [EndTxnRequest, TxnOffsetCommitRequest])
 def test_a_request_that_arrives_late_writes_no_claim_before_its_time(bench: Bench, late: type) -> None:
     """Otherwise the late request commits the claim prepared for a checkpoint that is then aborted, and the job's own

@@ -184,7 +184,7 @@ class ClaimHolder:
             if offset.code != ErrorCode.NONE:
                 return offset.code
             found = parse(self._job, offset)
-            if fenced and found == claim:
+            if fenced and found == claim != self._held:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
             if found is not None and found != claim and found not in seen:
                 raise taken_over(self._job, claim, found)

@@ -14,6 +14,7 @@ owner of the id, although it is mostly the result of the broker's timeout.
                                                             log show that it was committed before
     open at another pair                                 -> fence it, look again
     open at ours though EndTxn refuses, receipt hidden   -> ask again, for a while
+    a right to ask the coordinator is missing            -> ask again, for a while
     being ended, unreachable                             -> ask again
     anything else                                        -> nothing is proved
 
@@ -77,6 +78,8 @@ class Proof(StrEnum):
     """Ours has ended, and another transaction is open under the id."""
     UNSTABLE = "unstable"
     """Ours has ended, but another open transaction still hides the receipt."""
+    REFUSED = "refused"
+    """A right is missing, so the coordinator does not describe the transaction."""
     AGAIN = "again"
     """Not answered, or the transaction is being ended."""
     NOTHING = "nothing"
@@ -212,7 +215,7 @@ def needs_log(transaction: Transaction, look: Look) -> bool:
     only by the next epoch, which is ours unless the cluster went back to a transaction.version that does not raise
     epochs."""
     match _shown(transaction, look):
-        case Proof.COMMITTED | Proof.NOTHING | Proof.UNSTABLE:
+        case Proof.COMMITTED | Proof.NOTHING | Proof.UNSTABLE | Proof.REFUSED:
             return True
         case Proof.LOST:
             return look.view.epoch != transaction.epoch
@@ -249,6 +252,8 @@ def _shown_by_coordinator(transaction: Transaction, look: Look) -> Proof:
     if view.code != ErrorCode.NONE:
         if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return _moved_on(look)
+        if view.code in _MISSING_RIGHTS:
+            return Proof.REFUSED
         return Proof.AGAIN if classify(view.code) is EndAnswer.AGAIN else Proof.NOTHING
     same_producer = view.producer_id == transaction.producer_id
     at_ours = same_producer and view.epoch == transaction.epoch
@@ -294,7 +299,7 @@ def conclude(judgements: Sequence[Judgement]) -> tuple[Outcome, str] | None:
             return Outcome.IN_DOUBT, f"{last.evidence}; seen twice"
         case Proof.LOST | Proof.NOTHING | Proof.PARTLY:
             return None
-        case Proof.OPEN | Proof.UNSTABLE:
+        case Proof.OPEN | Proof.UNSTABLE | Proof.REFUSED:
             row = judgements[-LOOKS_WITHOUT_PROOF:]
             if len(row) == LOOKS_WITHOUT_PROOF and all(judgement.proof is last.proof for judgement in row):
                 return Outcome.IN_DOUBT, f"{last.evidence}; seen {LOOKS_WITHOUT_PROOF} times"

@@ -198,6 +198,7 @@ class KafkaSink(Sink):
         )
         for topic in topics.values():
             self._topic_ids.setdefault(topic.name, topic.id)
+        self._timeout = None
         self._ids = ReusableIds()
         self._staying = None
         self._listed = -math.inf

@@ -108,6 +108,8 @@ class Driver:
         self.settler.complete(checkpoint, amendment)
         self.queue.work()
 
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None: ...
+
     def prepare_claim(self, claim: Claim) -> None:
         self.said.append(f"claim {claim.completed} prepared")
 

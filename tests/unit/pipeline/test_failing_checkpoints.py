@@ -20,6 +20,7 @@ from onceward.coordinator.pipeline.mailbox import GenerationFailedError
 from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseReason, Decline, Event, Settle
+from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     Committable,
@@ -29,7 +30,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
 )
 from tests.support.documents import document
-from tests.support.running_job import SINK, Coordinator, Job
+from tests.support.running_job import SETTINGS, SINK, Coordinator, Job
 from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_causes import IN_A_UDF
 
@@ -508,6 +509,42 @@ def test_a_copy_of_the_store_that_has_aborted_a_completed_checkpoint_is_not_foll
     with pytest.raises(HaltedError, match=r"aborted checkpoint 3, .* older copy"):
         job.generation.run()
     assert job.aborted == []
+
+
+@pytest.mark.parametrize("copied_at", [2, 5])
+def test_an_id_that_an_older_copy_of_the_store_issues_again_ends_the_generation_at_once(copied_at: int) -> None:
+    """The copy lacks no completed checkpoint, but ids that came to nothing: those that the driver has run, or only the
+    next one, which is aborted before it is run."""
+    coordinator, copies = Reasons(), list[JobState]()
+
+    def note(event: Event, _answer: Answer) -> None:
+        if not isinstance(event, Acknowledge) or event.participant != SINK.name:
+            return
+        if event.checkpoint == copied_at:
+            copies.append(coordinator.state)
+        if event.checkpoint == 5 and copies:
+            coordinator.pass_time(SETTINGS.seconds("timeout") + 1)
+            coordinator.send()
+            coordinator.state = copies.pop()
+            coordinator.restart()
+
+    coordinator.answered = note
+    job = Idle(coordinator, Clock(), plans=99, costs=1.0)
+    looks: list[bool] = []
+
+    def alive() -> bool:
+        """Asked before each checkpoint, and whenever the driver has nothing to do."""
+        looks.append(True)
+        if len(looks) == 20:
+            job.generation.stop()
+        return True
+
+    tasks: Any = job
+    tasks.alive = alive
+    with pytest.raises(GenerationFailedError, match=r"Checkpoint \d is triggered, .* replaced by an older copy"):
+        job.generation.run()
+    assert len(coordinator.reasons) == 1
+    assert Idle(coordinator, Clock(), plans=3, costs=1.0).generation.run() is CloseReason.STOPPED
 
 
 def test_a_base_that_the_driver_never_heard_of_ends_the_generation() -> None:

@@ -13,6 +13,7 @@ from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.answers import Abort, Answer, Fail, Replay, Verdict
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Committable,
     Document,
@@ -181,7 +182,8 @@ def test_an_instruction_that_was_carried_out_already_changes_nothing() -> None:
 
 def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() -> None:
     driver = Lossy(OnLost.SKIP)
-    driver.settler.expect(FIVE, slots(*ALL), POSITIONS, amendment=1)  # as the next generation does
+    driver.settler.settled = NO_CHECKPOINT  # as in the next generation
+    driver.settler.expect(FIVE, slots(*ALL), POSITIONS, amendment=1)
     driver.replay(amendment=1)
     driver.queue.work()
     assert driver.actions == []

@@ -101,6 +101,41 @@ def test_a_repeated_instruction_that_waited_while_lost_slots_were_written_again_
     assert kept.unsettled() == written
 
 
+def test_the_outcome_of_the_last_settled_checkpoint_is_reported_again_while_the_next_one_is_written() -> None:
+    """An older copy of the store was promoted that lacks only the outcome: it would complete nothing more."""
+    driver = Driver()
+    driver.proofs = {0: COMMITTED}
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.complete(FIVE)
+    driver.settler.expect(SIX, slots(0), None)
+    driver.complete(FIVE)
+    assert driver.reported == [{0: COMMITTED}] * 2
+    assert (driver.asked, driver.said) == ([[0]], ["settled 5"]), "nothing is done twice"
+    assert driver.settler.unsettled() == slots(0)
+
+
+def test_an_idle_job_writes_its_claim_again_before_it_expires() -> None:
+    driver = Driver()
+    driver.settler.keep_claim()
+    driver.queue.work()
+    assert driver.claimed == [], "there is none yet"
+    driver.settler.take_claim(None)
+    for _ in range(48):
+        driver.queue.now += 1800
+        driver.settler.keep_claim()
+        driver.queue.work()
+    assert [claim.completed for claim in driver.claimed] == [0] * 24
+    driver.proofs = {0: COMMITTED}
+    driver.settler.expect(FIVE, slots(0), None)
+    driver.complete(FIVE)
+    driver.settler.keep_claim()
+    assert driver.queue.calls == [], "a checkpoint has just written it"
+    driver.queue.now += 3600
+    driver.settler.keep_claim()
+    driver.queue.work()
+    assert [claim.completed for claim in driver.claimed[24:]] == [5, 5]
+
+
 class Unclaimed:
     """A sink and a session that do not write the claim before the driver leaves."""
 

@@ -40,3 +40,18 @@ def test_a_base_settled_after_the_timeout_does_not_complete_its_successor_even_w
     said = waiting.play("settle 1 sink 0=committed")
     assert "  fact settled 1" in said
     assert "  fact aborted 2: TOO_OLD" in said
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_the_reason_names_an_unsettled_base_only_if_it_is_that(waiting: Player, settled: bool) -> None:
+    if settled:
+        for command in ("settle 1 sink 0=committed", "after 10", "ack 3 source on 2 at 30"):
+            waiting.play(command)
+        waiting.play("settle 2 sink 0=committed")
+        waiting.play("ack 3 sink on 2 slots 0 good 0")
+    else:
+        waiting.play("after 60")
+    aborted = waiting.state.durable.aborted
+    assert aborted is not None
+    assert ("its base was not settled" in aborted.detail) is not settled
+    assert ("too old when it was acknowledged" in aborted.detail) is settled

@@ -194,8 +194,17 @@ def test_an_unanswered_description_proves_nothing_and_is_retried(code: int | NoA
     assert proof(V5, look(State.COMPLETE_ABORT, code=code)) is Proof.AGAIN
 
 
-def test_a_refused_description_proves_nothing() -> None:
-    assert proof(V5, look(State.COMPLETE_ABORT, code=53)) is Proof.NOTHING
+def test_a_description_that_is_refused_for_a_right_proves_nothing_unless_the_log_does() -> None:
+    """Rights that a person replaces are missing for a moment."""
+    for receipt in NO_TOKEN:
+        assert proof(V5, look(State.COMPLETE_ABORT, code=53, receipt=receipt)) is Proof.REFUSED
+    for ending, aborted in itertools.product(LogEnding, (False, True)):
+        log = LogProof(ending=ending, detail="out-0", aborted=aborted)
+        expected = BY_LOG.get(ending, Proof.REFUSED)
+        expected = Proof.PARTLY if expected is Proof.COMMITTED and aborted else expected
+        assert proof(V5, look(code=53, log=log)) is expected
+    assert outcomes(*[Proof.REFUSED] * 14) is None
+    assert outcomes(*[Proof.REFUSED] * 15) is Outcome.IN_DOUBT
 
 
 def test_with_version_4_a_state_at_the_next_epoch_may_belong_to_a_later_owner() -> None:
