@@ -17,6 +17,7 @@ from rich.table import Table
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
+from benchmarks.coordinator.memory import measure_memory
 from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import measure_decisions, measure_size
 from benchmarks.machine import describe_machine
@@ -62,6 +63,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs that only hold their stream and their lease; the coordinator is killed and started again",
         lambda place: measure_held(place, (1, 100, 1_000), 20.0),
         lambda place: measure_held(place, (5,), 1.0),
+    ),
+    "memory": (
+        "the coordinator's memory: 20 jobs with checkpoints of 10,000 committables",
+        lambda place: measure_memory(place, 20, 10_000, 2),
+        lambda place: measure_memory(place, 3, 100, 2),
     ),
     "page": (
         "the page, open in a browser, while 100 jobs take checkpoints of 4 committables; shares of one core",

@@ -82,6 +82,13 @@ class ServedCoordinator:
         return found.rss if found else 0
 
     @property
+    def peak_memory(self) -> int:
+        """The most resident bytes since its start."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+    @property
     def cpu_seconds(self) -> float:
         """Used since its start."""
         assert self._process is not None

@@ -104,7 +104,7 @@ class Role(StrEnum):
     SINK = "sink"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """A position or a committable as JSON. The coordinator stores it and never reads the body."""
 
@@ -143,7 +143,7 @@ class Author:
         return f"{self.participant} of job {self.job}, {which}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Committable:
     """The handle of one pre-committed slot: any process can commit or abort the slot with it."""
 

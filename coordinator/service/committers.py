@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.protocol.committing import Age, Committer
+from onceward.coordinator.protocol.encoded import decoded_all
 from onceward.coordinator.protocol.values import NO_GENERATION, Committable, Generation
 
 __all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
@@ -49,7 +50,7 @@ class Committers:
         """The ages of those transactions whose age is known; contacts no broker."""
         try:
             with closing(self.make(kind, NO_GENERATION)) as committer:
-                return [age for age in map(committer.age, committables) if age is not None]
+                return [age for age in map(committer.age, decoded_all(committables)) if age is not None]
         except OncewardError:
             return []  # an unknown document or plug-in: the error is reported when it is settled
 

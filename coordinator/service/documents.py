@@ -13,6 +13,7 @@ from typing import Self, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import printable
+from onceward.coordinator.protocol.encoded import decoded, decoded_all
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import Author, Committable, Document
@@ -68,13 +69,16 @@ class Checkers:
         author = _author(state, event)
         if event.snapshot.positions is not None:
             before = durable.completed.snapshots.get(event.participant) if durable.completed is not None else None
-            problem = self._check(event.snapshot.positions, before.positions if before is not None else None, author)
+            base = before.positions if before is not None else None
+            problem = self._check(
+                decoded(event.snapshot.positions), decoded(base) if base is not None else None, author
+            )
             if problem is not None:
                 return f"positions of {event.participant}: {problem}"
         return self._committables(event.snapshot.committables, author)
 
     def _committables(self, committables: Iterable[Committable], author: Author) -> str | None:
-        for committable in committables:
+        for committable in decoded_all(one for one in committables if one.document.kind in self._checkers):
             problem = self._check(committable.document, None, author)
             if problem is not None:
                 return f"slot {committable.slot} of {author.participant}: {problem}"

@@ -13,6 +13,7 @@ from onceward.coordinator.links import Links
 from onceward.coordinator.printable import log_fields, logger
 from onceward.coordinator.protocol.committing import Committer
 from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.encoded import decoded_all
 from onceward.coordinator.protocol.values import (
     Author,
     Claim,
@@ -58,7 +59,7 @@ class OrphanClusters:
         Raises HaltedError."""
         for name, committables in self._decided():
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                committer.check(self._author(name), committables)
+                committer.check(self._author(name), decoded_all(committables))
 
     async def claims(self) -> dict[str, tuple[Claim, ...]]:
         """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
@@ -116,7 +117,9 @@ class OrphanClusters:
         keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
         for name, committables in self._decided():
             keep[self._kinds[name]] += committables
-        answers = await self._everywhere(lambda committer, kind, _: committer.sweep(self._job, keep=keep[kind]))
+        answers = await self._everywhere(
+            lambda committer, kind, _: committer.sweep(self._job, keep=decoded_all(keep[kind]))
+        )
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
                 said = {"job": self._job, "generation": self._generation, "event": "swept"}
@@ -131,12 +134,13 @@ class OrphanClusters:
 
         def commit() -> tuple[Settlement, ...]:
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                by_slot = {committable.slot: committable for committable in committables}
+                readable = decoded_all(committables)
+                by_slot = {committable.slot: committable for committable in readable}
                 return tuple(
                     one
                     if one.outcome is Outcome.COMMITTED
                     else replace(one, evidence=f"{committer.describe(by_slot[one.slot])}. {one.evidence}")
-                    for one in committer.commit(self._author(name), committables, give_up=give_up)
+                    for one in committer.commit(self._author(name), readable, give_up=give_up)
                 )
 
         return await self._thread_lanes.run("commits", commit)
@@ -146,7 +150,7 @@ class OrphanClusters:
 
         def ending() -> Sequence[str]:
             with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                return committer.ending(self._job, beside=committables)
+                return committer.ending(self._job, beside=decoded_all(committables))
 
         return await self._thread_lanes.run("ends", ending)
 

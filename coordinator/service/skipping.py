@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
+from onceward.coordinator.protocol.encoded import decoded
 from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
 
 __all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
@@ -61,7 +62,7 @@ def skip_of(completed: CompletedCheckpoint, where: Where) -> Skip | str:
 
 def _positions(completed: CompletedCheckpoint) -> dict[ParticipantName, Document]:
     return {
-        name: snapshot.positions
+        name: decoded(snapshot.positions)
         for name, snapshot in sorted(completed.snapshots.items())
         if snapshot.positions is not None
     }

@@ -1,13 +1,14 @@
 """Protocol values as JSON text in the store. Reading raises the errors of ``json`` and of the values' constructors."""
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any
 
-from onceward.coordinator.protocol import sharing
+from onceward.coordinator.protocol import encoded, sharing
 from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
+from onceward.coordinator.protocol.encoded import EncodedBody
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
@@ -171,11 +172,12 @@ def _loss(checkpoint: int, participant: str, slots: list[int]) -> Loss:
 
 
 def document_to_text(document: Document) -> str:
-    return _text(_document(document))
+    return _text({"kind": document.kind, "version": document.version, "body": encoded.decoded(document).body})
 
 
 def document_from_text(text: str) -> Document:
-    return _read_document(json.loads(text))
+    raw = json.loads(text)
+    return Document(kind=raw["kind"], version=raw["version"], body=raw["body"])
 
 
 def snapshots_to_text(snapshots: Mapping[ParticipantName, Snapshot]) -> str:
@@ -187,12 +189,14 @@ def snapshots_from_text(text: str) -> dict[ParticipantName, Snapshot]:
 
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    shared, bodies = sharing.split([committable.document.body for committable in snapshot.committables])
+    """Bodies are texts inside of the text, so that neither writing nor reading looks into them."""
+    positions = snapshot.positions
+    shared, bodies = encoded.split([committable.document.body for committable in snapshot.committables])
     return {
-        "positions": _document(snapshot.positions) if snapshot.positions is not None else None,
+        "positions": [positions.kind, positions.version, encoded.body_to_text(positions.body)] if positions else None,
         "shared": shared,
         "committables": [
-            [c.slot, {"kind": c.document.kind, "version": c.document.version, "body": body}]
+            [c.slot, c.document.kind, c.document.version, body]
             for c, body in zip(snapshot.committables, bodies, strict=True)
         ],
         "records": snapshot.records,
@@ -202,11 +206,14 @@ def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
+    if not isinstance(raw["shared"], str):
+        raw = _with_texts(raw)
+    shared, positions = raw["shared"], raw["positions"]
     return Snapshot(
-        positions=_read_document(raw["positions"]) if raw["positions"] is not None else None,
+        positions=_kept(*positions) if positions is not None else None,
         committables=tuple(
-            Committable(slot=slot, document=_read_document(document, raw["shared"]))
-            for slot, document in raw["committables"]
+            Committable(slot=slot, document=_kept(kind, version, body, shared))
+            for slot, kind, version, body in raw["committables"]
         ),
         records=raw["records"],
         bytes=raw["bytes"],
@@ -214,12 +221,23 @@ def _read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _document(document: Document) -> dict[str, Any]:
-    return {"kind": document.kind, "version": document.version, "body": document.body}
+def _with_texts(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The snapshot in today's form, from that of schema version 7: its bodies were not texts. Checks what is shared."""
+
+    def texts(document: Mapping[str, Any], shared: Mapping[str, Any]) -> list[Any]:
+        sharing.merged(shared, document["body"])
+        return [document["kind"], document["version"], _text(document["body"])]
+
+    return {
+        **raw,
+        "positions": texts(raw["positions"], {}) if raw["positions"] is not None else None,
+        "shared": _text(raw["shared"]) if raw["shared"] else "",
+        "committables": [[slot, *texts(document, raw["shared"])] for slot, document in raw["committables"]],
+    }
 
 
-def _read_document(raw: Mapping[str, Any], shared: Mapping[str, Any] = MappingProxyType({})) -> Document:
-    return Document(kind=raw["kind"], version=raw["version"], body=sharing.merged(shared, raw["body"]))
+def _kept(kind: str, version: int, body: str, shared: str = "") -> Document:
+    return Document(kind=sys.intern(kind), version=version, body=EncodedBody(body, shared))
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,11 @@ def _keep_phases(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE checkpoints ADD COLUMN phases TEXT")
 
 
-MIGRATIONS: Mapping[int, Migration] = MappingProxyType({6: _keep_phases})
+def _keep_bodies_as_text(connection: Connection) -> None:
+    """Nothing: snapshots of both forms are read. An older program reads only the older form."""
+
+
+MIGRATIONS: Mapping[int, Migration] = MappingProxyType({6: _keep_phases, 7: _keep_bodies_as_text})
 """By the version that each one begins with. Version 6 is the oldest that a store may have."""
 
 

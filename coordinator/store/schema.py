@@ -34,7 +34,7 @@ __all__ = [
     "unsealed",
 ]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 metadata = MetaData()
 

@@ -5,12 +5,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
+from onceward.coordinator.protocol.encoded import EncodedBody, body_to_text
 from onceward.coordinator.protocol.values import Document, JsonObject
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, MAX_VERSION
 from onceward.coordinator.wire.malformed import MalformedError, as_kind
 
-__all__ = ["body_from_text", "body_to_text", "document_from_wire", "document_to_wire", "require_few_values"]
+__all__ = ["body_from_text", "document_from_wire", "document_to_wire", "encoded", "require_few_values"]
 
 
 def document_to_wire(document: Document) -> pb.Document:
@@ -32,17 +33,21 @@ def require_few_values(bodies: Iterable[str]) -> None:
         )
 
 
-def document_from_wire(message: pb.Document) -> Document:
-    """Decode a document. Raises MalformedError."""
+def document_from_wire(message: pb.Document, *, keep_text: bool = False) -> Document:
+    """Decode a document. Raises MalformedError.
+
+    :param keep_text: check the body, and keep its text.
+    """
     kind = as_kind(message.kind)
     if not 1 <= message.version <= MAX_VERSION:
         raise MalformedError(f"version: {message.version} of a {kind} document; versions begin at 1")
-    return Document(kind=kind, version=message.version, body=body_from_text(message.body))
+    body = body_from_text(message.body)
+    return Document(kind=kind, version=message.version, body=encoded(message.body, body) if keep_text else body)
 
 
-def body_to_text(body: JsonObject) -> str:
-    """Encode a body. Raises ValueError or TypeError for values that JSON cannot represent."""
-    return _ENCODER.encode(body)
+def encoded(text: str, body: JsonObject, shared: str = "") -> EncodedBody:
+    """What is kept of ``text``, which is decoded as ``body``: the store takes ASCII only."""
+    return EncodedBody(text if text.isascii() else body_to_text(body), shared)
 
 
 def body_from_text(text: str) -> JsonObject:
@@ -99,5 +104,4 @@ def _too_deep() -> MalformedError:
 
 
 # Created once: a sink of ten thousand slots has ten thousand documents.
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_unambiguous)

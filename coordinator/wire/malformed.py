@@ -1,6 +1,7 @@
 """The error for a malformed message, and the checks of single values."""
 
 import re
+import sys
 from datetime import timedelta
 from functools import lru_cache
 
@@ -48,7 +49,7 @@ def as_participant(text: str) -> ParticipantName:
 @lru_cache(maxsize=256)  # the same few values recur
 def as_kind(text: str) -> str:
     try:
-        return str(Name(text))
+        return sys.intern(str(Name(text)))  # one text for ten thousand slots
     except ValueError as error:
         raise MalformedError(f"kind: {_short(error)}") from None
 

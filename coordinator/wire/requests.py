@@ -25,7 +25,7 @@ from onceward.coordinator.wire.malformed import (
 from onceward.coordinator.wire.secret import fingerprint
 from onceward.coordinator.wire.values import (
     claim_from_wire,
-    committable_from_wire,
+    committables_from_wire,
     participant_from_wire,
     phases_from_wire,
     settings_from_wire,
@@ -104,7 +104,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
             checkpoint=as_checkpoint(request.checkpoint),
             participant=as_participant(one.participant),
             base=as_base(request.base),
-            snapshot=snapshot_from_wire(one.snapshot),
+            snapshot=snapshot_from_wire(one.snapshot, keep_text=True),
             good_for_s=good_for_s,
             driver=driver,
             phases=phases,
@@ -152,7 +152,7 @@ def amend(request: pb.AmendRequest, now: float) -> events.Amend:
         participant=as_participant(request.participant),
         amendment=as_count(request.amendment, "amendment"),
         slots=slots_from_wire(request.slots),
-        committables=tuple(committable_from_wire(committable) for committable in request.committables),
+        committables=committables_from_wire(request.committables, keep_text=True),
         driver=_driver(request.driver),
     )
 

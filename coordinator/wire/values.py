@@ -2,10 +2,9 @@
 
 from collections.abc import Collection
 from datetime import timedelta
-from types import MappingProxyType
 
 from onceward.coordinator.links import Trouble
-from onceward.coordinator.protocol import sharing
+from onceward.coordinator.protocol import encoded, sharing
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
@@ -25,7 +24,8 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.v1 import operators_pb2 as operators
 from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.documents import body_from_text, body_to_text, document_from_wire, document_to_wire
+from onceward.coordinator.wire import documents
+from onceward.coordinator.wire.documents import body_from_text, document_from_wire, document_to_wire
 from onceward.coordinator.wire.enums import CHECKPOINT_KIND, ON_LOST, OUTCOME, REQUEST_STATE, ROLE
 from onceward.coordinator.wire.limits import MAX_SHOWN_PARTITIONS, MAX_SLOTS
 from onceward.coordinator.wire.malformed import (
@@ -48,8 +48,8 @@ __all__ = [
     "age_to_wire",
     "claim_from_wire",
     "claim_to_wire",
-    "committable_from_wire",
     "committable_to_wire",
+    "committables_from_wire",
     "completed_from_wire",
     "completed_to_wire",
     "participant_from_wire",
@@ -188,10 +188,10 @@ def participant_from_wire(message: pb.Participant) -> Participant:
 
 
 def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
-    shared, bodies = sharing.split([committable.document.body for committable in value.committables])
+    shared, bodies = encoded.split([committable.document.body for committable in value.committables])
     return pb.Snapshot(
         positions=document_to_wire(value.positions) if value.positions is not None else None,
-        shared_body=body_to_text(shared) if shared else "",
+        shared_body=shared,
         committables=[_committable(one, body) for one, body in zip(value.committables, bodies, strict=True)],
         records=value.records,
         bytes=value.bytes,
@@ -200,11 +200,15 @@ def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
     )
 
 
-def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
-    shared = body_from_text(message.shared_body) if message.shared_body else {}
+def snapshot_from_wire(message: pb.Snapshot, *, keep_text: bool = False) -> Snapshot:
+    """Raises MalformedError.
+
+    :param keep_text: check the bodies, and keep their text.
+    """
+    positions = document_from_wire(message.positions, keep_text=keep_text) if message.HasField("positions") else None
     return Snapshot(
-        positions=document_from_wire(message.positions) if message.HasField("positions") else None,
-        committables=tuple(committable_from_wire(committable, shared) for committable in message.committables),
+        positions=positions,
+        committables=committables_from_wire(message.committables, message.shared_body, keep_text=keep_text),
         records=as_count(message.records, "records"),
         bytes=as_count(message.bytes, "bytes"),
         unchanged=message.unchanged,
@@ -213,24 +217,42 @@ def snapshot_from_wire(message: pb.Snapshot) -> Snapshot:
 
 
 def committable_to_wire(value: Committable) -> pb.Committable:
-    return _committable(value, value.document.body)
+    return _committable(value, encoded.body_to_text(value.document.body))
 
 
-def _committable(value: Committable, body: JsonObject) -> pb.Committable:
-    document = pb.Document(kind=value.document.kind, version=value.document.version, body=body_to_text(body))
+def _committable(value: Committable, body: str) -> pb.Committable:
+    document = pb.Document(kind=value.document.kind, version=value.document.version, body=body)
     return pb.Committable(slot=value.slot, document=document)
 
 
-def committable_from_wire(message: pb.Committable, shared: JsonObject = MappingProxyType({})) -> Committable:
-    """``shared``: members of its body that are not in the message."""
+def committables_from_wire(
+    messages: Collection[pb.Committable], shared_body: str = "", *, keep_text: bool = False
+) -> tuple[Committable, ...]:
+    """Raises MalformedError.
+
+    :param shared_body: members of all bodies that are not in ``messages``.
+    :param keep_text: check the bodies, and keep their text.
+    """
+    if len(messages) > MAX_SLOTS:
+        raise MalformedError(f"committables: {len(messages)}, must be at most {MAX_SLOTS}")
+    shared = body_from_text(shared_body) if shared_body else {}
+    shared_text = documents.encoded(shared_body, shared).own if shared else ""
+    return tuple(_committable_from_wire(one, shared, shared_text if keep_text else None) for one in messages)
+
+
+def _committable_from_wire(message: pb.Committable, shared: JsonObject, shared_text: str | None) -> Committable:
     if not message.HasField("document"):
         raise MalformedError("committable: has no document")
     own = document_from_wire(message.document)
     try:
-        document = Document(kind=own.kind, version=own.version, body=sharing.merged(shared, own.body))
+        body = sharing.merged(shared, own.body)
     except ValueError as error:
         raise MalformedError(f"shared_body: {error}") from None
-    return Committable(slot=as_count(message.slot, "slot"), document=document)
+    if shared_text is not None:
+        body = documents.encoded(message.document.body, own.body, shared_text)
+    return Committable(
+        slot=as_count(message.slot, "slot"), document=Document(kind=own.kind, version=own.version, body=body)
+    )
 
 
 def slots_from_wire(slots: Collection[int]) -> frozenset[int]:

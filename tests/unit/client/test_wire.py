@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.coordinator.protocol import answers
+from onceward.coordinator.protocol.encoded import body_to_text
 from onceward.coordinator.protocol.facts import AbortReason
 from onceward.coordinator.protocol.phases import Phase, Phases
 from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
@@ -45,7 +46,7 @@ from onceward.coordinator.wire.answers import (
     instruction_to_wire,
 )
 from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.documents import body_from_text, body_to_text
+from onceward.coordinator.wire.documents import body_from_text
 from onceward.coordinator.wire.enums import ClosedEnum
 from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_SHOWN_PARTITIONS, MAX_TEXT, MAX_TOKEN
 from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token

@@ -49,8 +49,8 @@ from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
 
 LOST = Settlement(slot=1, outcome=Outcome.LOST, evidence="CompleteAbort")
 _OTHER = JobName("payments")
-_DAMAGE = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"of\"', '\"at\"') WHERE job = 'orders'"
-_REPAIR = "UPDATE checkpoints SET snapshots = replace(snapshots, '\"at\"', '\"of\"') WHERE job = 'orders'"
+_DAMAGE = r"""UPDATE checkpoints SET snapshots = replace(snapshots, '\"of\"', '\"at\"') WHERE job = 'orders'"""
+_REPAIR = r"""UPDATE checkpoints SET snapshots = replace(snapshots, '\"at\"', '\"of\"') WHERE job = 'orders'"""
 
 
 def three_checkpoints(store: Store, name: JobName = JOB) -> StoredJob:

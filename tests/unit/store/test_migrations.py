@@ -1,17 +1,21 @@
 """An older store is migrated in one transaction, or refused and left as it was."""
 
+import json
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
+from onceward.coordinator.protocol import sharing
+from onceward.coordinator.protocol.encoded import decoded_all
 from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.values import CheckpointState
+from onceward.coordinator.protocol.values import CheckpointState, Snapshot
 from onceward.coordinator.store import postgres as module
+from onceward.coordinator.store.codec import snapshots_from_text
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
-from onceward.coordinator.store.schema import SCHEMA_VERSION, checksum, meta
+from onceward.coordinator.store.schema import SCHEMA_VERSION, checkpoints, checksum, meta, replacing, text_checksum
 from tests.support.newer_programs import newer
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob
@@ -63,9 +67,40 @@ def test_an_older_store_is_migrated_step_by_step_and_keeps_everything(
     assert caplog.text.count(f"event=store_migrated from={NOW} to={NOW + 2}") == 1
 
 
+def former_text(text: str) -> str:
+    """Snapshots as up to schema version 7: bodies as values."""
+
+    def former(snapshot: Snapshot) -> dict[str, Any]:
+        shared, bodies = sharing.split([one.document.body for one in decoded_all(snapshot.committables)])
+        positions = snapshot.positions
+        return {
+            "positions": {"kind": positions.kind, "version": positions.version, "body": dict(positions.body)}
+            if positions is not None
+            else None,
+            "shared": shared,
+            "committables": [
+                [one.slot, {"kind": one.document.kind, "version": one.document.version, "body": body}]
+                for one, body in zip(snapshot.committables, bodies, strict=True)
+            ],
+            "records": snapshot.records,
+            "bytes": snapshot.bytes,
+            "unchanged": snapshot.unchanged,
+        }
+
+    return json.dumps({name: former(one) for name, one in snapshots_from_text(text).items()}, separators=(",", ":"))
+
+
 def make_older(place: Place) -> None:
     """Bring the store back to schema version 6."""
     row = {"key": "schema_version", "value": "6"}
+    with place.raw() as raw:
+        for found in raw.execute(select(checkpoints)).mappings().all():
+            if found["snapshots"] is None:
+                continue
+            text = former_text(found["snapshots"])
+            changed = {**found, "snapshots": text, "snapshots_checksum": text_checksum(text)}
+            changed["checksum"] = checksum(checkpoints, changed)
+            raw.execute(replacing(checkpoints).values(**changed))
     place.run(
         "ALTER TABLE checkpoints DROP COLUMN phases",
         f"UPDATE onceward_meta SET value = '6', checksum = '{checksum(meta, row)}' WHERE key = 'schema_version'",
