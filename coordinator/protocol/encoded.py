@@ -11,7 +11,7 @@ from typing import Any
 from onceward.coordinator.protocol import sharing
 from onceward.coordinator.protocol.values import Committable, Document, JsonObject
 
-__all__ = ["EncodedBody", "body_to_text", "decoded", "decoded_all", "split"]
+__all__ = ["EncodedBody", "body_to_text", "decoded", "decoded_all", "decoding", "split", "text_size"]
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # once: a sink of ten thousand slots has as many
 
@@ -54,12 +54,16 @@ def decoded(document: Document) -> Document:
     return replace(document, body=_plain(document.body, {}))
 
 
-def decoded_all(committables: Iterable[Committable]) -> tuple[Committable, ...]:
-    """Like :func:`decoded`. What the bodies share is decoded once."""
+def decoding(committables: Iterable[Committable]) -> Iterator[Committable]:
+    """Like :func:`decoded`, one after the other. What the bodies share is decoded once."""
     known: dict[str, JsonObject] = {}
-    return tuple(
-        replace(one, document=replace(one.document, body=_plain(one.document.body, known))) for one in committables
-    )
+    for one in committables:
+        yield replace(one, document=replace(one.document, body=_plain(one.document.body, known)))
+
+
+def decoded_all(committables: Iterable[Committable]) -> tuple[Committable, ...]:
+    """Like :func:`decoding`, all together."""
+    return tuple(decoding(committables))
 
 
 def body_to_text(body: JsonObject) -> str:
@@ -77,6 +81,14 @@ def split(bodies: Sequence[JsonObject]) -> tuple[str, list[str]]:
     known: dict[str, JsonObject] = {}
     shared, own = sharing.split([_plain(body, known) for body in bodies])
     return body_to_text(shared) if shared else "", [body_to_text(body) for body in own]
+
+
+def text_size(bodies: Sequence[JsonObject]) -> int:
+    """The most bytes that :func:`split` makes of them, with 100 for the frame of each. Decodes none."""
+    texts = [body if isinstance(body, EncodedBody) else EncodedBody(body_to_text(body)) for body in bodies]
+    shared = {body.shared for body in texts}
+    alike = len(next(iter(shared))) if len(shared) == 1 else sum(len(body.shared) for body in texts)
+    return alike + sum(len(body.own) + 100 for body in texts)
 
 
 def _plain(body: JsonObject, known: dict[str, JsonObject]) -> JsonObject:

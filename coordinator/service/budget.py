@@ -1,13 +1,21 @@
 """Bounds the total size of one checkpoint before it is decided, because the contributions of all participants go into
 one grant, and of all that the store keeps of its job."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from onceward.coordinator.protocol.encoded import text_size
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, ParticipantName
+from onceward.coordinator.protocol.values import (
+    CheckpointId,
+    Generation,
+    JobName,
+    JsonObject,
+    ParticipantName,
+    Snapshot,
+)
 from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_KEPT_BYTES, MAX_RESPONSE_BYTES
-from onceward.coordinator.wire.values import completed_to_wire
 
 __all__ = ["Budget"]
 
@@ -67,7 +75,15 @@ def _amend(state: JobState, event: Amend, size: int) -> str | None:
     completed = state.durable.completed
     if completed is None or completed.id != event.checkpoint:
         return None
-    total = completed_to_wire(completed).ByteSize() + size
+    parts = [one for snapshot in completed.snapshots.values() for one in _bodies(snapshot)]
+    total = sum(map(text_size, parts)) + size
     if total <= MAX_RESPONSE_BYTES - _FRAME:
         return None
     return f"with the committables written again checkpoint {completed.id} would take {total} bytes: no grant holds it"
+
+
+def _bodies(snapshot: Snapshot) -> Iterator[Sequence[JsonObject]]:
+    """The bodies that are sent together."""
+    if snapshot.positions is not None:
+        yield [snapshot.positions.body]
+    yield [committable.document.body for committable in snapshot.committables]

@@ -8,21 +8,32 @@ of other kinds are stored unchecked.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Self, TypeAlias
 
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.printable import printable
-from onceward.coordinator.protocol.encoded import decoded, decoded_all
+from onceward.coordinator.protocol.durable import Durable
+from onceward.coordinator.protocol.encoded import decoded, decoding
 from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
 from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import Author, Committable, Document
+from onceward.coordinator.protocol.values import Author, CheckpointId, Committable, Document, ParticipantName
 
-__all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker"]
+__all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker", "Vetted"]
 
 DOCUMENT_CHECKERS = "onceward.documents"
 
 DocumentChecker: TypeAlias = Callable[[Document, Document | None, Author], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vetted:
+    """What the checkers said of an event's documents."""
+
+    problem: str | None
+    base: CheckpointId
+    """The completed checkpoint with whose positions they were compared."""
 
 
 class Checkers:
@@ -45,40 +56,44 @@ class Checkers:
                 ) from error
         return cls(checkers)
 
-    def problem(self, state: JobState, event: Event) -> str | None:
-        """Why the event's documents must be rejected; None if they are valid, or if the protocol rejects them
-        anyway."""
+    def vet(self, durable: Durable, event: Event) -> Vetted:
+        """Check the event's documents, whether the protocol takes them or not. Takes long for many; safe in any
+        thread."""
+        problem = None
         match event:
-            case Acknowledge():
-                return self._acknowledged(state, event)
-            case Amend():
-                return self._committables(event.committables, _author(state, event))
-            case _:
-                return None
+            case Acknowledge(snapshot=snapshot):
+                author = _author(durable, event)
+                if snapshot.positions is not None:
+                    problem = self._positions(durable, event.participant, snapshot.positions, author)
+                problem = problem or self._committables(snapshot.committables, author)
+            case Amend(committables=committables):
+                problem = self._committables(committables, _author(durable, event))
+        return Vetted(problem=problem, base=durable.base)
 
-    def _acknowledged(self, state: JobState, event: Acknowledge) -> str | None:
+    def problem(self, state: JobState, event: Event, vetted: Vetted | None = None) -> str | None:
+        """Why the event's documents must be rejected; None if they are valid, or if the protocol rejects them
+        anyway.
+
+        :param vetted: what :meth:`vet` found.
+        """
         durable = state.durable
-        if (
-            durable.driver is None
-            or durable.generation != event.generation
-            or durable.pending is None
-            or durable.pending.id != event.checkpoint
-            or durable.pending.base != event.base
-        ):
+        if isinstance(event, Acknowledge) and not _awaited(durable, event):
             return None
-        author = _author(state, event)
-        if event.snapshot.positions is not None:
-            before = durable.completed.snapshots.get(event.participant) if durable.completed is not None else None
-            base = before.positions if before is not None else None
-            problem = self._check(
-                decoded(event.snapshot.positions), decoded(base) if base is not None else None, author
-            )
-            if problem is not None:
-                return f"positions of {event.participant}: {problem}"
-        return self._committables(event.snapshot.committables, author)
+        if vetted is None or vetted.base != durable.base:
+            vetted = self.vet(durable, event)
+        return vetted.problem
+
+    def _positions(
+        self, durable: Durable, participant: ParticipantName, positions: Document, author: Author
+    ) -> str | None:
+        completed = durable.completed
+        before = completed.snapshots.get(participant) if completed is not None else None
+        base = before.positions if before is not None else None
+        problem = self._check(decoded(positions), decoded(base) if base is not None else None, author)
+        return f"positions of {participant}: {problem}" if problem is not None else None
 
     def _committables(self, committables: Iterable[Committable], author: Author) -> str | None:
-        for committable in decoded_all(one for one in committables if one.document.kind in self._checkers):
+        for committable in decoding(one for one in committables if one.document.kind in self._checkers):
             problem = self._check(committable.document, None, author)
             if problem is not None:
                 return f"slot {committable.slot} of {author.participant}: {problem}"
@@ -97,7 +112,17 @@ class Checkers:
         return None
 
 
-def _author(state: JobState, event: Acknowledge | Amend) -> Author:
+def _awaited(durable: Durable, event: Acknowledge) -> bool:
+    pending = durable.pending
+    return (
+        durable.driver is not None
+        and durable.generation == event.generation
+        and pending is not None
+        and (pending.id, pending.base) == (event.checkpoint, event.base)
+    )
+
+
+def _author(durable: Durable, event: Acknowledge | Amend) -> Author:
     """Only the driver's own generation: its workers write for no other."""
     only = range(event.generation, event.generation + 1)
-    return Author(job=state.durable.job, participant=event.participant, generations=only)
+    return Author(job=durable.job, participant=event.participant, generations=only)

@@ -31,7 +31,7 @@ from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
 from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.commit_times import RecentCommits
 from onceward.coordinator.service.deadlines import Deadlines
-from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.housekeeping import Chores, Housekeeping
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.quotas import jobs_refusal, quota_refusal
@@ -140,13 +140,22 @@ class Engine:
         """In how many seconds the store is to be asked again whether this coordinator leads."""
         return self._store.confirm_in
 
-    def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
+    def vet(self, job: JobName, event: Event) -> Vetted:
+        """Check the documents of a long event, for :meth:`work_out`. May be called in any thread."""
+        state = self._latest.get(job) or self._states.get(job)
+        durable = state.durable if state is not None else Durable(job=job, store_id=self.store_id)
+        return self._checkers.vet(durable, event)
+
+    def work_out(
+        self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0, vetted: Vetted | None = None
+    ) -> Answer:
         """Add the event's changes to ``batch``. Send the answer only after ``batch`` is stored and published.
 
         Builds on everything worked out before, stored or not. Raises UnknownJobError, and StoreError once the store has
         failed.
 
         :param size: size of the event on the wire, in bytes.
+        :param vetted: what :meth:`vet` found; the documents are checked now if there is none.
         """
         self._require_store()
         state = self._latest.get(job) or self._states.get(job)
@@ -157,7 +166,7 @@ class Engine:
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
         if (refusal := quota_refusal(event)) is not None:
             return refusal
-        problem = self._checkers.problem(state, event) or self._budget.problem(state, event, size)
+        problem = self._checkers.problem(state, event, vetted) or self._budget.problem(state, event, size)
         if problem is not None:
             answer = Answer(verdict=Verdict.INVALID, detail=problem)
             if (note := note_of(event, answer)) is not None:

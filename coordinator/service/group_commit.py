@@ -10,12 +10,13 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.protocol.values import JobName
+from onceward.coordinator.service.documents import Vetted
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.service.turns import Turns
 from onceward.coordinator.store.listing import Listings
@@ -26,9 +27,15 @@ __all__ = ["GroupCommit", "Handle"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-Handle: TypeAlias = Callable[[JobName, Event, int], Awaitable[Answer]]
-"""Pass an event of the given size in bytes to the engine. It takes effect with the call, awaited or not. Raises
-UnknownJobError, StoreError."""
+
+class Handle(Protocol):
+    """Pass an event of the given size in bytes to the engine. It takes effect with the call, awaited or not. Raises
+    UnknownJobError, StoreError."""
+
+    def __call__(
+        self, job: JobName, event: Event, size: int = 0, vetted: Vetted | None = None, /
+    ) -> Awaitable[Answer]: ...
+
 
 _STOPPED = "The coordinator has stopped. Nothing of the call was carried out."
 _SOONEST_S = 0.001
@@ -114,12 +121,12 @@ class GroupCommit:
             self._lists.shutdown(wait=False)  # a slow listing must not delay the next leader
             self._stopped = True
 
-    def handle(self, job: JobName, event: Event, size: int = 0) -> Awaitable[Answer]:
+    def handle(self, job: JobName, event: Event, size: int = 0, vetted: Vetted | None = None) -> Awaitable[Answer]:
         """See ``Handle``."""
         if self._stopped:
             raise StoreError(_STOPPED)
         rested, batch = self._engine.at_rest(job), CommitBatch()
-        answer = self._engine.work_out(batch, job, event, size=size)
+        answer = self._engine.work_out(batch, job, event, size=size, vetted=vetted)
         if rested and not batch.steps:
             self._engine.publish(batch)
             return _Given(answer)

@@ -129,7 +129,7 @@ class Orphan:
                 raise OncewardError(answer.detail)
             case _:
                 raise HaltedError(answer.detail)
-        self._clusters.check()
+        await self._clusters.check()
         self.doing = "claims it on its cluster"
         await self._clusters.take_claim(claims)
         self.doing = "aborts undecided transactions"

@@ -53,13 +53,17 @@ class OrphanClusters:
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Check that what is decided names only transactions of this job, before anything is touched for it.
 
         Raises HaltedError."""
-        for name, committables in self._decided():
-            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                committer.check(self._author(name), decoded_all(committables))
+
+        def check() -> None:
+            for name, committables in self._decided():
+                with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
+                    committer.check(self._author(name), decoded_all(committables))
+
+        await self._thread_lanes.run("checks", check)
 
     async def claims(self) -> dict[str, tuple[Claim, ...]]:
         """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is

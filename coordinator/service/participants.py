@@ -2,15 +2,16 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
-from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.answers import Answer, Grant, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, Amend, CloseReason, Event, Settle
+from onceward.coordinator.service.documents import Vetted
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import Function, service_handler
@@ -26,9 +27,11 @@ from onceward.coordinator.wire.malformed import as_job
 __all__ = ["participant_service"]
 
 
+_FEW_SLOTS = 200
+
 Long: TypeAlias = pb.AcknowledgeRequest | pb.SettleRequest | pb.AmendRequest
 T = TypeVar("T")
-E = TypeVar("E", Settle, Amend)
+E = TypeVar("E", Acknowledge, Settle, Amend)
 R = TypeVar("R", pb.AcknowledgeRequest, pb.SettleRequest, pb.AmendRequest)
 
 
@@ -43,22 +46,27 @@ def participant_service(
     """
     coordinator = secrets.token_hex(8)  # the name of this one
 
-    reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-requests")
+    working = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onceward-requests")
 
-    async def read(request: R, to_event: Callable[[R, float], T], late: Callable[[T, float, float], T]) -> T:
-        """Decode a request; a long one in a thread, because its calls and those of all other jobs share the loop.
-
-        :param late: makes what was decoded begin later than the request: at what time, and by how much.
-        """
-        begun = engine.clock()
+    async def read(request: R, to_events: Callable[[R, float], Sequence[E]]) -> list[tuple[E, Vetted | None]]:
+        """Decode a request to its events; a long one in a thread, and have its documents checked there, because its
+        calls and those of all other jobs share the loop."""
+        job, begun = as_job(request.job), engine.clock()
         if request.ByteSize() <= MAX_MESSAGE_BYTES:
-            return to_event(request, begun)
-        found = await asyncio.get_running_loop().run_in_executor(reading, to_event, request, begun)
-        now = engine.clock()  # other events have passed meanwhile
-        return late(found, now, now - begun)
+            return [(event, None) for event in to_events(request, begun)]
 
-    async def said(job: str, event: Event, size: int = 0) -> pb.Answer:
-        return answer_to_wire(await handle(as_job(job), event, size))
+        def decoded() -> list[tuple[E, Vetted | None]]:
+            return [(event, engine.vet(job, event)) for event in to_events(request, begun)]
+
+        found = await in_thread(decoded)
+        now = engine.clock()  # other events have passed meanwhile
+        return [(_late(event, now), vetted) for event, vetted in found]
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(working, work)
+
+    async def said(job: str, event: Event, size: int = 0, vetted: Vetted | None = None) -> pb.Answer:
+        return answer_to_wire(await handle(as_job(job), event, size, vetted))
 
     async def refused(request: Long) -> pb.Answer | None:
         """The answer to a long request that is not from the job's driver; None for all others. Decoding it would take
@@ -71,16 +79,25 @@ def participant_service(
 
     async def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
         answer = await handle(as_job(request.job), requests.open_job(request, engine.clock()), 0)
-        grant = grant_to_wire(answer.grant) if answer.grant is not None else None
-        return pb.OpenJobResponse(answer=answer_to_wire(answer), grant=grant, coordinator=coordinator)
+        grant = answer.grant
+        if grant is not None and _is_long(grant):
+            return await in_thread(lambda: granted(answer, grant))
+        return granted(answer, grant)
+
+    def granted(answer: Answer, grant: Grant | None) -> pb.OpenJobResponse:
+        return pb.OpenJobResponse(
+            answer=answer_to_wire(answer),
+            grant=grant_to_wire(grant) if grant is not None else None,
+            coordinator=coordinator,
+        )
 
     async def acknowledge(request: pb.AcknowledgeRequest) -> pb.AcknowledgeResponse:
         if (refusal := await refused(request)) is not None:
             return pb.AcknowledgeResponse(answers=[refusal] * len(request.acknowledgements))
-        job, events = as_job(request.job), await read(request, requests.acknowledge, _acknowledged_late)
+        job, events = as_job(request.job), await read(request, requests.acknowledge)
         sizes = [one.ByteSize() for one in request.acknowledgements]
         # All are passed on before any is awaited, so that one write stores their changes.
-        given = [handle(job, event, size) for event, size in zip(events, sizes, strict=True)]
+        given = [handle(job, event, size, vetted) for (event, vetted), size in zip(events, sizes, strict=True)]
         return pb.AcknowledgeResponse(answers=[answer_to_wire(await answer) for answer in given])
 
     async def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
@@ -89,14 +106,14 @@ def participant_service(
     async def settle(request: pb.SettleRequest) -> pb.SettleResponse:
         if (refusal := await refused(request)) is not None:
             return pb.SettleResponse(answer=refusal)
-        event = await read(request, requests.settle, _late)
+        ((event, _),) = await read(request, lambda request, now: [requests.settle(request, now)])
         return pb.SettleResponse(answer=await said(request.job, event))
 
     async def amend(request: pb.AmendRequest) -> pb.AmendResponse:
         if (refusal := await refused(request)) is not None:
             return pb.AmendResponse(answer=refusal)
-        event = await read(request, requests.amend, _late)
-        return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize()))
+        ((event, vetted),) = await read(request, lambda request, now: [requests.amend(request, now)])
+        return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize(), vetted))
 
     async def renew(request: pb.RenewRequest) -> pb.RenewResponse:
         job, event = as_job(request.job), requests.renew(request, engine.clock())
@@ -129,13 +146,15 @@ def participant_service(
     return service_handler(service, functions, {"watch": watch}, guard)
 
 
-def _late(event: E, now: float, _by: float) -> E:
-    return replace(event, now=now)
+def _late(event: E, now: float) -> E:
+    """The event at a later time. The time for which its transactions can be committed ran on."""
+    changes: dict[str, Any] = {"now": now}
+    if isinstance(event, Acknowledge) and event.good_for_s is not None:
+        changes["good_for_s"] = max(0.0, event.good_for_s - (now - event.now))
+    return replace(event, **changes)
 
 
-def _acknowledged_late(events: list[Acknowledge], now: float, by: float) -> list[Acknowledge]:
-    """The time for which the transactions can be committed ran on."""
-    return [
-        replace(one, now=now, good_for_s=None if one.good_for_s is None else max(0.0, one.good_for_s - by))
-        for one in events
-    ]
+def _is_long(grant: Grant) -> bool:
+    """True when encoding it would take time from all jobs' calls."""
+    parts = grant.completed.snapshots.values() if grant.completed is not None else ()
+    return sum(len(part.committables) for part in parts) > _FEW_SLOTS

@@ -18,7 +18,7 @@ from onceward.coordinator.protocol.events import Event
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
-from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.leading import Gate
@@ -146,10 +146,12 @@ class _HeardEngine(Engine):
         super().__init__(store, **arguments)
         self._heard = answered
 
-    def work_out(self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0) -> Answer:
+    def work_out(
+        self, batch: CommitBatch, job: JobName, event: Event, *, size: int = 0, vetted: Vetted | None = None
+    ) -> Answer:
         state = self._latest.get(job) or self._states.get(job)
         generation = state.durable.generation if state is not None else 0
-        answer = super().work_out(batch, job, event, size=size)
+        answer = super().work_out(batch, job, event, size=size, vetted=vetted)
         self._heard(generation, event, answer)
         return answer
 

@@ -11,10 +11,12 @@ import pytest
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import StoreError
 from onceward.coordinator.protocol import events
-from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.answers import Grant, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
-from onceward.coordinator.service import group_commit
+from onceward.coordinator.service import group_commit, participants
+from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import CoordinatorServer
 from onceward.coordinator.store.opening import open_candidate
@@ -22,8 +24,9 @@ from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.wire import requests
+from onceward.coordinator.wire.answers import grant_to_wire
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
-from tests.support.documents import document
+from tests.support.documents import committable, document
 from tests.support.places import postgres_place
 from tests.support.scripted import SINK, SOURCE
 from tests.support.waiting import wait_until
@@ -94,8 +97,40 @@ def test_a_long_request_is_decoded_while_other_calls_are_answered(
         assert answers
 
 
+def test_long_documents_are_checked_and_given_in_a_thread(
+    coordinator: EmbeddedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, set[str]] = {"checked": set(), "given": set()}
+    check, give = Checkers.vet, grant_to_wire
+
+    def checking(self: Checkers, durable: Durable, event: events.Event) -> Vetted:
+        if isinstance(event, events.Acknowledge):
+            threads["checked"].add(threading.current_thread().name)
+        return check(self, durable, event)
+
+    def giving(grant: Grant) -> pb.Grant:
+        if grant.completed is not None:
+            threads["given"].add(threading.current_thread().name)
+        return give(grant)
+
+    monkeypatch.setattr(Checkers, "vet", checking)
+    monkeypatch.setattr(participants, "grant_to_wire", giving)
+    settings = CheckpointSettings(interval="1h")
+    many = Snapshot(committables=tuple(committable(slot, padding=f"{slot:0100}") for slot in range(1_000)))
+    with connect(coordinator.address, patience="30s") as client:
+        session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
+        wanted: list[Instruction] = []
+        session.start_watch(wanted.append)
+        wait_until(lambda: Trigger(checkpoint=FIRST, base=NONE) in wanted, "the first checkpoint is triggered")
+        session.acknowledge(FIRST, NONE, {SOURCE.name: Snapshot(positions=document(offset=1)), SINK.name: many})
+        again = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d2", takeover=True)
+        assert again.grant.completed is not None
+        assert again.grant.completed.snapshots[SINK.name] == many
+    assert {name.rstrip("_0123456789") for found in threads.values() for name in found} == {"onceward-requests"}
+
+
 def test_the_time_for_which_transactions_can_be_committed_runs_on_while_a_request_is_decoded() -> None:
-    from onceward.coordinator.service.participants import _acknowledged_late
+    from onceward.coordinator.service.participants import _late
 
     one = events.Acknowledge(
         now=10.0,
@@ -108,7 +143,6 @@ def test_the_time_for_which_transactions_can_be_committed_runs_on_while_a_reques
         driver="d",
         phases={},
     )
-    (late,) = _acknowledged_late([one], 12.0, 2.0)
+    late = _late(one, 12.0)
     assert (late.now, late.good_for_s) == (12.0, 3.0)
-    (over,) = _acknowledged_late([one], 20.0, 10.0)
-    assert over.good_for_s == 0.0
+    assert _late(one, 20.0).good_for_s == 0.0

@@ -206,3 +206,26 @@ def test_checkers_get_the_document_its_base_and_its_author() -> None:
     assert Checkers({"checked": note}).problem(state(), amending(5)) is None
     source, sink = (author(DURABLE.job, one.name, first=2, last=2) for one in (SOURCE, SINK))
     assert asked == [(checked(12), checked(10), source), (checked(3), None, source), (checked(5), None, sink)]
+
+
+def test_what_was_vetted_before_its_checkpoint_was_triggered_is_rejected_then() -> None:
+    vetted = CHECKERS.vet(replace(DURABLE, pending=None), BACKWARDS)
+    assert vetted.problem is not None
+    assert CHECKERS.problem(state(replace(DURABLE, pending=None)), BACKWARDS, vetted) is None, "not awaited yet"
+    assert CHECKERS.problem(state(), BACKWARDS, vetted) == vetted.problem
+
+
+def test_what_was_vetted_with_other_positions_is_checked_again() -> None:
+    completed = DURABLE.completed
+    assert completed is not None
+    earlier = replace(completed, id=CheckpointId(5), snapshots={SOURCE.name: Snapshot(positions=checked(8))})
+    vetted = CHECKERS.vet(replace(DURABLE, completed=earlier), BACKWARDS)
+    assert vetted.problem is None
+    assert CHECKERS.problem(state(), BACKWARDS, vetted) is not None
+
+
+def test_what_was_vetted_is_not_checked_again() -> None:
+    checked_once: list[Document] = []
+    checkers = Checkers({"checked": lambda found, *_: checked_once.append(found)})
+    assert checkers.problem(state(), BACKWARDS, checkers.vet(DURABLE, BACKWARDS)) is None
+    assert len(checked_once) == 1
