@@ -230,8 +230,8 @@ class Life:
             case facts.CheckpointAborted(counted=True):
                 self._failing = True
             case facts.GenerationEnded(failed=failed):
-                close = (events.CloseReason.RESTARTING, events.CloseReason.FAILED)
-                self._failing |= event.reason in close if isinstance(event, events.CloseJob) else failed
+                reasons = (events.CloseReason.RESTARTING, events.CloseReason.FAILED)
+                self._failing |= failed or (isinstance(event, events.CloseJob) and event.reason in reasons)
             case facts.CheckpointCompleted() | facts.CheckpointUnchanged() | facts.JobForgotten():
                 self._failing = False
             case facts.StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED):
