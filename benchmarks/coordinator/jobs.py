@@ -17,7 +17,14 @@ from benchmarks.percentiles import percentile
 from onceward.coordinator.dev.postgres.server import LocalPostgres
 from onceward.coordinator.protocol.values import JobName
 
-__all__ = ["measure_jobs", "measure_participants", "measure_slow_disk", "measure_stores"]
+__all__ = [
+    "measure_jobs",
+    "measure_participants",
+    "measure_slow_disk",
+    "measure_stores",
+    "milliseconds",
+    "watched_lags",
+]
 
 INTERVAL_S = 1.0
 SLOTS = 4
@@ -128,7 +135,7 @@ async def _measure(
         await asyncio.sleep(warm_up)
         measured.clear()
         cpu, begun = coordinator.cpu_seconds, time.perf_counter()
-        lags = await _lags(seconds)
+        lags = await watched_lags(seconds)
         took = time.perf_counter() - begun
         cpu = coordinator.cpu_seconds - cpu
     finally:
@@ -142,10 +149,10 @@ async def _measure(
         "jobs": jobs,
         "seconds": round(took, 1),
         "decisions_per_s": round(len(measured.decisions) / took, 1),
-        **_milliseconds("decision", measured.decisions),
-        **_milliseconds("acknowledge", measured.acknowledgements),
-        **_milliseconds("settle", measured.settlements),
-        **_milliseconds("load_process_lag", lags),
+        **milliseconds("decision", measured.decisions),
+        **milliseconds("acknowledge", measured.acknowledgements),
+        **milliseconds("settle", measured.settlements),
+        **milliseconds("load_process_lag", lags),
         "server_cpu_share": round(cpu / took, 3),
         "server_memory_mb": round(coordinator.memory / 1e6),
         "broken": measured.failures,
@@ -158,7 +165,7 @@ async def _later(driver: SimulatedDriver, seconds: float) -> None:
     await driver.run()
 
 
-async def _lags(seconds: float) -> list[float]:
+async def watched_lags(seconds: float) -> list[float]:
     """How late this process itself is woken, sampled for so long: it is part of everything that it measures."""
     lags, end = [], time.perf_counter() + seconds
     while (now := time.perf_counter()) < end:
@@ -167,7 +174,7 @@ async def _lags(seconds: float) -> list[float]:
     return lags
 
 
-def _milliseconds(name: str, values: Sequence[float]) -> dict[str, float]:
+def milliseconds(name: str, values: Sequence[float]) -> dict[str, float]:
     return {
         f"{name}_p50_ms": round(statistics.median(values) * 1000, 2) if values else float("nan"),
         f"{name}_p99_ms": round(percentile(values, 0.99) * 1000, 2),

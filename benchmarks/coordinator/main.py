@@ -17,6 +17,7 @@ from rich.table import Table
 from benchmarks.coordinator.committables import measure_committables
 from benchmarks.coordinator.held import measure_held
 from benchmarks.coordinator.jobs import measure_jobs, measure_participants, measure_slow_disk, measure_stores
+from benchmarks.coordinator.listings import measure_listings
 from benchmarks.coordinator.memory import measure_memory
 from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import measure_decisions, measure_size
@@ -48,6 +49,11 @@ PARTS: dict[str, tuple[str, Callable[[Path], Rows], Callable[[Path], Rows]]] = {
         "jobs with a checkpoint of 4 committables every second, by the kind of store",
         lambda place: measure_stores(place, (1, 50, 200), 30.0),
         lambda place: measure_stores(place, (2,), 3.0),
+    ),
+    "listings": (
+        "40 jobs on PostgreSQL, with a checkpoint as often as they can, beside open listings; by turns",
+        lambda place: measure_listings(place, 40, 400, 10.0, 3),
+        lambda place: measure_listings(place, 2, 5, 2.0, 1),
     ),
     "decisions": (
         "the write of a decision, by the kind of store",

@@ -16,6 +16,8 @@ __all__ = ["ServedCoordinator", "served"]
 
 _LISTENS = b"onceward coordinator listens"
 _STOP_LIMIT_S = 30.0
+_CORES = sorted(os.sched_getaffinity(0))
+"""Read once: what measures keeps itself to some of them later."""
 
 
 class ServedCoordinator:
@@ -33,8 +35,7 @@ class ServedCoordinator:
         self._delay_ms = delay_ms
         self.address = f"127.0.0.1:{_free_port()}"
         self.page = f"127.0.0.1:{_free_port()}" if web else ""
-        cores = sorted(os.sched_getaffinity(0))
-        self._core, self._others = cores[0], set(cores[1:]) or set(cores)
+        self._core, self._others = _CORES[0], set(_CORES[1:]) or set(_CORES)
         self._process: Guarded | None = None
         self.start()
 

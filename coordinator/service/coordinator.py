@@ -61,7 +61,7 @@ class Coordinator:
             store, clock=clock, wall=wall, checkers=checkers, changed=self._changed, failed=self._failed.set
         )
         store.limit_silence()
-        self._group_commit = GroupCommit(self.engine)
+        self._group_commit = GroupCommit(self.engine, drivers=lambda: self._watchers.count)
         self._orphans: Orphans | None = None
         if committers is not None:
             self._orphans = Orphans(self.engine, self._group_commit, committers, wall=wall)

@@ -45,6 +45,9 @@ _LOOP_HANGS_S = 10.0
 """How long the event loop may be busy before another coordinator is to lead."""
 _DUE_PER_BATCH = 32
 """Jobs on which time acts in one batch, so that a thousand due jobs do not delay the calls."""
+_APART_OF_DRIVER_S, _APART_S = 5e-5, 0.01
+"""How far apart writes begin: for each connected driver, and at most. A write costs more CPU than a step of it, and
+hundreds of drivers would have one for every step or two. A few drivers wait for nothing."""
 _CHORES_PER_WRITE = 16
 """Jobs whose chores share one write."""
 _CHORES_LATE_S = 1.0
@@ -64,10 +67,15 @@ class _Given:
 
 
 class GroupCommit:
-    """Runs all events of an engine on one event loop. A separate thread waits for the disk."""
+    """Runs all events of an engine on one event loop. A separate thread waits for the disk.
 
-    def __init__(self, engine: Engine) -> None:
+    :param drivers: how many are connected.
+    """
+
+    def __init__(self, engine: Engine, drivers: Callable[[], int] = lambda: 0) -> None:
         self._engine = engine
+        self._drivers = drivers
+        self._began_write = -math.inf
         self._next = CommitBatch()
         self._waiting: list[tuple[asyncio.Future[Answer], Answer]] = []
         self._turns = Turns()
@@ -201,6 +209,7 @@ class GroupCommit:
             engine.due(self._next, _DUE_PER_BATCH)
             busy = bool(self._next.states or self._waiting)
             if busy:
+                await self._keep_apart()
                 await self._commit_batch()
             if engine.confirm_in <= 0:
                 await self._on_disk(lambda: engine.ask(lambda store: store.confirm()))
@@ -212,6 +221,14 @@ class GroupCommit:
                 return
             else:
                 await self._sleep()
+
+    async def _keep_apart(self) -> None:
+        """Let more steps join the batch, if the last write began just now."""
+        now = asyncio.get_running_loop().time()
+        wait = self._began_write + min(self._drivers() * _APART_OF_DRIVER_S, _APART_S) - now
+        if wait > 0:
+            await asyncio.sleep(wait)
+        self._began_write = max(now, now + wait)
 
     async def _commit_batch(self) -> None:
         batch, waiting = self._next, self._waiting

@@ -1,11 +1,14 @@
 """Retention: which rows are deleted, and which never are. Separate from the decision: a failed prune loses nothing."""
 
-from sqlalchemy import Connection, Delete, bindparam, delete, func, select
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Delete, bindparam, delete, func, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
+from onceward.coordinator.store.statements import Statement
 
 __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "PRUNED_AT_ONCE", "prune"]
 
@@ -20,7 +23,13 @@ KEPT_HISTORY = 1_000
 """Entries about decisions and settlements, and the same number about everything else."""
 
 _J: ColumnElement[str] = bindparam("j")
-_COMPLETED = checkpoints.c.state.in_((CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value))
+
+
+def _one_of(column: ColumnElement[str], *values: str) -> ColumnElement[bool]:
+    return or_(*(column == value for value in values))
+
+
+_COMPLETED = _one_of(checkpoints.c.state, CheckpointState.COMPLETED.value, CheckpointState.SETTLED.value)
 _ABORTED = checkpoints.c.state == CheckpointState.ABORTED.value
 _ORDINARY = checkpoints.c.kind != CheckpointKind.SAVEPOINT.value
 
@@ -47,7 +56,7 @@ _LAST_MOVE = (
     .where(
         checkpoints.c.job == _J,
         _COMPLETED,
-        checkpoints.c.kind.in_((CheckpointKind.RESTORE.value, CheckpointKind.SKIP.value)),
+        _one_of(checkpoints.c.kind, CheckpointKind.RESTORE.value, CheckpointKind.SKIP.value),
     )
     .scalar_subquery()
 )
@@ -60,27 +69,29 @@ _BEFORE_LAST_MOVE = (
 # Never deleted: the newest completed checkpoint, from which the job continues, and the source of an ordered restore.
 # Kept for `onceward verify`: the job's first positions, and where the newest restore or skip led from and to.
 # The oldest go first, and some only: they may be thousands of large rows once a job keeps fewer than it did.
-_PRUNE_COMPLETED = delete(checkpoints).where(
-    checkpoints.c.job == _J,
-    checkpoints.c.checkpoint.in_(
-        select(checkpoints.c.checkpoint)
-        .where(
-            checkpoints.c.job == _J,
-            _COMPLETED,
-            _ORDINARY,
-            checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
-            checkpoints.c.checkpoint != _needed("completed"),
-            checkpoints.c.checkpoint != _needed("restore_from"),
-            checkpoints.c.base != NO_CHECKPOINT,
-            checkpoints.c.checkpoint != func.coalesce(_LAST_MOVE, 0),
-            checkpoints.c.checkpoint != func.coalesce(_BEFORE_LAST_MOVE, 0),
-        )
-        .order_by(checkpoints.c.checkpoint)
-        .limit(bindparam("most"))
-    ),
+_COMPLETED_BEYOND = Statement(
+    delete(checkpoints).where(
+        checkpoints.c.job == _J,
+        checkpoints.c.checkpoint.in_(
+            select(checkpoints.c.checkpoint)
+            .where(
+                checkpoints.c.job == _J,
+                _COMPLETED,
+                _ORDINARY,
+                checkpoints.c.checkpoint < _newest(_COMPLETED, _ORDINARY),
+                checkpoints.c.checkpoint != _needed("completed"),
+                checkpoints.c.checkpoint != _needed("restore_from"),
+                checkpoints.c.base != NO_CHECKPOINT,
+                checkpoints.c.checkpoint != func.coalesce(_LAST_MOVE, 0),
+                checkpoints.c.checkpoint != func.coalesce(_BEFORE_LAST_MOVE, 0),
+            )
+            .order_by(checkpoints.c.checkpoint)
+            .limit(bindparam("most"))
+        ),
+    )
 )
-_PRUNE_ABORTED = delete(checkpoints).where(
-    checkpoints.c.job == _J, _ABORTED, checkpoints.c.checkpoint < _newest(_ABORTED)
+_ABORTED_BEYOND = Statement(
+    delete(checkpoints).where(checkpoints.c.job == _J, _ABORTED, checkpoints.c.checkpoint < _newest(_ABORTED))
 )
 _PRUNE_SETTLEMENTS = delete(settlements).where(
     settlements.c.job == _J,
@@ -109,7 +120,7 @@ _PRUNE_GENERATIONS = delete(generations).where(
     .offset(KEPT_GENERATIONS - 1)
     .scalar_subquery(),
 )
-_ROUTINE = history.c.event.in_((CheckpointCompleted.__name__, CheckpointSettled.__name__))
+_ROUTINE = _one_of(history.c.event, CheckpointCompleted.__name__, CheckpointSettled.__name__)
 
 
 def _history_beyond(those: ColumnElement[bool]) -> Delete:
@@ -122,16 +133,16 @@ def _history_beyond(those: ColumnElement[bool]) -> Delete:
 _PRUNE_HISTORY = (_history_beyond(_ROUTINE), _history_beyond(~_ROUTINE))
 
 
-def prune(connection: Connection, job: JobName, keep: int) -> None:
-    """Delete what retention does not keep, inside the caller's transaction. Of many checkpoints only the oldest are
-    deleted; the next call deletes more.
+_BY_JOB = [Statement(each) for each in (_PRUNE_SETTLEMENTS, _PRUNE_LOSSES, _PRUNE_GENERATIONS, *_PRUNE_HISTORY)]
 
-    :param keep: completed checkpoints to keep besides savepoints.
+
+def prune(connection: Connection, jobs: Sequence[tuple[JobName, int]]) -> None:
+    """Delete what retention does not keep of some jobs, inside the caller's transaction. Of many checkpoints only the
+    oldest are deleted; the next call deletes more.
+
+    :param jobs: each with the completed checkpoints to keep besides savepoints.
     """
-    connection.execute(_PRUNE_COMPLETED, {"j": job, "newer": keep - 1, "most": PRUNED_AT_ONCE})
-    connection.execute(_PRUNE_ABORTED, {"j": job, "newer": KEPT_ABORTED - 1})
-    connection.execute(_PRUNE_SETTLEMENTS, {"j": job})
-    connection.execute(_PRUNE_LOSSES, {"j": job})
-    connection.execute(_PRUNE_GENERATIONS, {"j": job})
-    for old in _PRUNE_HISTORY:
-        connection.execute(old, {"j": job})
+    _COMPLETED_BEYOND.run(connection, [{"j": job, "newer": keep - 1, "most": PRUNED_AT_ONCE} for job, keep in jobs])
+    _ABORTED_BEYOND.run(connection, [{"j": job, "newer": KEPT_ABORTED - 1} for job, _ in jobs])
+    for statement in _BY_JOB:
+        statement.run(connection, [{"j": job} for job, _ in jobs])

@@ -13,16 +13,19 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 class Statement:
-    """Runs on the caller's connection, in its transaction, with parameters by name."""
+    """Runs on the caller's connection, in its transaction, with parameters by name. Without ``in_`` of values,
+    which SQLAlchemy writes into each execution."""
 
     def __init__(self, clause: ClauseElement) -> None:
         self._clause = clause
-        self._texts: dict[tuple[str, ...], str] = {}
+        self._texts: dict[tuple[str, ...], tuple[str, Row]] = {}
+        """With the values that are part of the statement."""
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
         """Run it once for each row; all have the same columns in the same order."""
         if rows:
-            connection.connection.cursor().executemany(self._text(connection, rows[0]), rows)
+            text, own = self._text(connection, rows[0])
+            connection.connection.cursor().executemany(text, [{**own, **row} for row in rows] if own else rows)
 
     def rows(self, connection: Connection, parameters: Row) -> list[dict[str, Any]]:
         """Return what it selects, by the names of the columns."""
@@ -40,13 +43,16 @@ class Statement:
 
     def _fetch(self, connection: Connection, parameters: Row) -> tuple[Any, list[tuple[Any, ...]]]:
         cursor = connection.connection.cursor()
-        cursor.execute(self._text(connection, parameters), parameters)
+        text, own = self._text(connection, parameters)
+        cursor.execute(text, {**own, **parameters})
         return cursor, list(cursor.fetchall())
 
-    def _text(self, connection: Connection, parameters: Row) -> str:
+    def _text(self, connection: Connection, parameters: Row) -> tuple[str, Row]:
         key = (connection.dialect.name, *parameters)
-        text = self._texts.get(key)
-        if text is None:
+        found = self._texts.get(key)
+        if found is None:
             compiled = self._clause.compile(dialect=connection.dialect, column_keys=list(parameters))
-            text = self._texts[key] = str(compiled)
-        return text
+            values = compiled.construct_params(dict(parameters)) or {}
+            own = {name: value for name, value in values.items() if name not in parameters}
+            found = self._texts[key] = str(compiled), own
+        return found

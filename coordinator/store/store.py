@@ -202,8 +202,7 @@ class Store(Listings):
         names = ",".join(job for job, _ in jobs)
         try:
             with self._write_transaction() as connection, self._database.together():
-                for job, keep in jobs:
-                    prune(connection, job, keep)
+                prune(connection, jobs)
         except self._database.errors as error:
             if self._database.is_lost(error):
                 self._failure = self._database.explain(error, f"removing what retention does not keep of {names}")

@@ -1,6 +1,6 @@
 """Bugs of the store in what it removes and what it forgets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, delete
 from sqlalchemy.sql import ColumnElement
@@ -22,16 +22,20 @@ _OLD = (retention._COMPLETED, checkpoints.c.checkpoint < _KEPT)
 _NOT_NEWEST = checkpoints.c.checkpoint != retention._needed("completed")
 _NOT_ORDERED = checkpoints.c.checkpoint != retention._needed("restore_from")
 
-_Prune = Callable[[Connection, JobName, int], None]
+_Jobs = Sequence[tuple[JobName, int]]
+_Prune = Callable[[Connection, _Jobs], None]
 
 
-def _also_prunes(*conditions: ColumnElement[bool]) -> Callable[[_Prune, Connection, JobName, int], None]:
+def _also_prunes(
+    *conditions: ColumnElement[bool],
+) -> Callable[[_Prune, Connection, _Jobs], None]:
     """Prunes, and deletes the checkpoints that meet ``conditions``."""
     also = delete(checkpoints).where(checkpoints.c.job == retention._J, *conditions)
 
-    def prune_more(prune: _Prune, connection: Connection, job: JobName, keep: int) -> None:
-        prune(connection, job, keep)
-        connection.execute(also, {"j": job, "newer": keep - 1})
+    def prune_more(prune: _Prune, connection: Connection, jobs: _Jobs) -> None:
+        prune(connection, jobs)
+        for job, keep in jobs:
+            connection.execute(also, {"j": job, "newer": keep - 1})
 
     return prune_more
 

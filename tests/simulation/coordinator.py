@@ -185,7 +185,7 @@ class _Life:
             changed=self._changed,
             failed=self._fail,
         )
-        self.group_commit = self.loop.inside(lambda: GroupCommit(self.engine))
+        self.group_commit = self.loop.inside(lambda: GroupCommit(self.engine, drivers=lambda: self.watchers.count))
         self.services = (participant_service(self.engine, self.watchers, self.group_commit.handle, Reports()),)
         self.confirm = self.group_commit.confirm
         self._gate = Gate(_METHODS)

@@ -211,11 +211,12 @@ def test_one_process_decides_or_the_database_says_which(name: str) -> None:
 def test_a_service_may_not_take_the_whole_machine(service: Service) -> None:
     limits = service.entry["deploy"]["resources"]["limits"]
     if "serve" in service.command:  # a leader that is held up would lose the lead
-        assert limits.keys() == {"memory"}
+        assert limits.keys() == {"memory", "pids"}
     else:
-        assert limits.keys() == {"cpus", "memory"}
+        assert limits.keys() == {"cpus", "memory", "pids"}
         assert float(limits["cpus"]) > 0
     assert re.fullmatch(r"\d+[gm]", limits["memory"])
+    assert 0 < limits["pids"] <= 4_000  # a kernel has 32,768
 
 
 @EACH

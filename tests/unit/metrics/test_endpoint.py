@@ -17,7 +17,6 @@ from onceward import KafkaSink, KafkaSource, MetricsEndpoint, Pipeline
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.metrics.endpoint import Endpoint, as_endpoint
 from onceward.coordinator.metrics.registry import Registry
-from onceward.coordinator.ops.measuring import Measured
 from onceward.coordinator.service.tls import ServerTls
 from tests.support.scraped import scrape
 from tests.support.waiting import wait_until
@@ -184,9 +183,3 @@ def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: Path, c
     files.renew()
     files.ca.cert_pem.write_to_path(str(files.tls.client_ca))
     assert scrape(endpoint.url, files.client()).value("onceward_answer") == 42
-
-
-def test_the_start_says_that_metrics_know_no_rights() -> None:
-    measured = Measured(url="http://127.0.0.1:9464/metrics")
-    assert measured.announcement(rights=False) == "metrics are at http://127.0.0.1:9464/metrics"
-    assert measured.announcement(rights=True).endswith("/metrics and show all jobs, whatever --rights says")

@@ -19,6 +19,7 @@ from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import JobName
 from tests.support.commands import onceward_process
+from tests.support.peers import PeerFiles
 from tests.support.scraped import scrape
 from tests.support.scripted import SETTINGS, SINK, CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
@@ -62,6 +63,16 @@ def test_a_coordinator_shows_its_jobs_and_a_forgotten_one_leaves(tmp_path: Path)
         assert before.labels("onceward_job_status") == {"orders", "bills"}
         assert people.forget(JobName("orders"), "test").verdict is Verdict.ACCEPTED
         assert scrape(url_of(process)).labels("onceward_job_status") == {"bills"}
+
+
+def test_a_coordinator_with_rights_says_that_its_metrics_know_none(tmp_path: Path) -> None:
+    files = PeerFiles(tmp_path / "peers")
+    tls = files.server_tls(client_ca=False)
+    files.grant(f'[peers.some]\ntokens = ["sha256:{"0" * 64}"]\nview = ["orders"]\n')
+    own = ("--tls-cert", str(tls.certificate), "--tls-key", str(tls.key), "--metrics", "127.0.0.1:0")
+    for name, more, said in (("all", (), False), ("some", ("--rights", str(files.rights)), True)):
+        with serving(tmp_path / name, *own, *more) as process:
+            assert ("show all jobs, whatever --rights says" in process.log.read_text()) is said
 
 
 def test_with_tls_the_metrics_have_the_same_certificates_and_their_expiry(tmp_path: Path) -> None:

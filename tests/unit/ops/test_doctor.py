@@ -135,12 +135,13 @@ def test_a_clock_is_wrong_beyond_what_asking_takes(ahead_s: float, level: str, s
 
 
 def test_what_keeps_old_rows_of_a_store_is_named(postgres: "LocalPostgres", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONG_S", 0.0)
     place = postgres_place(postgres)
     place.open().close()
     with place.raw() as reader:
         reader.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         pid = reader.exec_driver_sql("SELECT pg_backend_pid() FROM jobs RIGHT JOIN onceward_meta ON true").scalar()
+        assert not [held for held in module.examine(place.url).holding if f"process {pid} " in held], "it is young"
+        monkeypatch.setattr(module, "_LONG_S", 0.0)
         named = [line for line in store.judged(module.examine(place.url)) if line.subject == "old rows of the store"]
         assert [f"process {pid} " in line.found for line in named].count(True) == 1
     assert not [held for held in module.examine(place.url).holding if f"process {pid} " in held]

@@ -1,6 +1,7 @@
 """Turns: requests that arrive during a write form the next write, and no answer is sent before it is on disk."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -81,7 +82,7 @@ def opening(driver: str = "driver", *, instead_of: int = 0, settings: Checkpoint
 Body = Callable[[GatedStore, Engine, GroupCommit], Coroutine[Any, Any, None]]
 
 
-def play(place: Place, body: Body, *, clock: Callable[[], float] = time.monotonic) -> None:
+def play(place: Place, body: Body, *, clock: Callable[[], float] = time.monotonic, drivers: int = 0) -> None:
     """Run ``body`` with a new store whose gate is closed; open it at the end."""
 
     async def run() -> None:
@@ -94,7 +95,7 @@ def play(place: Place, body: Body, *, clock: Callable[[], float] = time.monotoni
             checkers=Checkers({}),
             changed=lambda _job: group_commit.hurry(),
         )
-        group_commit = GroupCommit(engine)
+        group_commit = GroupCommit(engine, drivers=lambda: drivers)
         group_commit.start()
         try:
             await body(store, engine, group_commit)
@@ -159,6 +160,35 @@ def test_a_call_that_changes_nothing_durable_does_not_wait_for_the_writes_of_oth
         assert unfinished(other)
 
     play(place, body)
+
+
+@pytest.mark.parametrize("drivers", [0, 1_000])
+def test_the_steps_of_many_drivers_share_writes_and_those_of_a_few_wait_for_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, drivers: int
+) -> None:
+    apart, took = 0.5, math.inf
+    writes: list[list[JobName]] = []
+
+    async def body(store: GatedStore, _engine: Engine, group_commit: GroupCommit) -> None:
+        nonlocal took
+        store.gate.release(10)
+        began = time.monotonic()
+        await group_commit.handle(A, opening())
+        second = group_commit.handle(B, opening())
+        for _ in range(10):  # the loop sees that there is something to write
+            await asyncio.sleep(0)
+        third = group_commit.handle(C, opening())
+        took = time.monotonic() - began
+        for answer in (second, third):
+            assert (await answer).verdict is Verdict.ACCEPTED
+        writes[:] = store.writes
+
+    while took > apart:  # a slow machine gets longer
+        apart *= 2
+        monkeypatch.setattr("onceward.coordinator.service.group_commit._APART_S", apart)
+        monkeypatch.setattr("onceward.coordinator.service.group_commit._APART_OF_DRIVER_S", apart)
+        play(place.fresh(), body, drivers=drivers)
+    assert writes == ([[A], [B, C]] if drivers else [[A], [B], [C]])
 
 
 @pytest.mark.parametrize("problem", [StoreError("the disk said no"), ValueError("a bug")])
