@@ -16,7 +16,6 @@ from kafka.protocol.producer import (
     AddOffsetsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -32,7 +31,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Coordinator
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
-from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version
+from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version, next_epoch_request
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
@@ -211,13 +210,7 @@ class ClaimHolder:
 
     def _initialise(self, expected: tuple[int, int]) -> Code:
         """Get a new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
-        request = InitProducerIdRequest(
-            transactional_id=self._name,
-            transaction_timeout_ms=TIMEOUT_MS,
-            producer_id=expected[0],
-            producer_epoch=expected[1],
-            max_version=5,
-        )
+        request = next_epoch_request(self._name, timeout_ms=TIMEOUT_MS, after=expected)
         answer: InitProducerIdResponse | NoAnswer = self._run(self._asking(CoordinatorKind.TRANSACTION, request))
         code = _code(answer)
         if code == ErrorCode.NONE and not isinstance(answer, NoAnswer):

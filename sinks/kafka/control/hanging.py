@@ -19,7 +19,6 @@ from kafka.protocol.producer import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    InitProducerIdRequest,
     InitProducerIdResponse,
 )
 
@@ -35,6 +34,7 @@ from onceward.sinks.kafka.control.transactions import (
     TransactionView,
     code_of,
     end_txn_version,
+    next_epoch_request,
 )
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -102,13 +102,7 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
         version = min(4, version)  # version 5 would take the producer id
     if view.state is not State.ONGOING and epoch < LAST_EPOCH:
         started: InitProducerIdResponse | NoAnswer = send(
-            InitProducerIdRequest(
-                transactional_id=one.id,
-                transaction_timeout_ms=one.timeout_ms,
-                producer_id=view.producer_id,  # refused if the id has moved on since it was described
-                producer_epoch=view.epoch,
-                max_version=5,
-            )
+            next_epoch_request(one.id, timeout_ms=one.timeout_ms, after=(view.producer_id, view.epoch))
         )
         if (code := code_of(started)) != ErrorCode.NONE:
             return code

@@ -49,6 +49,7 @@ __all__ = [
     "Transactions",
     "code_of",
     "end_txn_version",
+    "next_epoch_request",
 ]
 
 Code = int | NoAnswer
@@ -124,6 +125,21 @@ def end_txn_version(control: ControlPlane) -> int:
     return highest if control.transaction_version() >= 2 else min(4, highest)
 
 
+def next_epoch_request(name: str, *, timeout_ms: int, after: tuple[int, int] = (-1, -1)) -> InitProducerIdRequest:
+    """Return the request that aborts the open transaction of an id and gives it its next epoch.
+
+    :param after: the pair (producer id, epoch) that it must have; it is refused if the id has moved on. Default: any.
+    """
+    producer_id, epoch = after
+    return InitProducerIdRequest(
+        transactional_id=name,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        max_version=5,
+    )
+
+
 class Transactions:
     """Requests about transactions. Thread-safe, like the control plane."""
 
@@ -170,17 +186,7 @@ class Transactions:
     def fence(self, ids: Collection[str]) -> dict[str, Code]:
         """Abort the open transaction of each id and fence every older epoch, once. CONCURRENT_TRANSACTIONS (51) means
         that the abort is running: retry until NONE."""
-        requests = {
-            name: InitProducerIdRequest(
-                transactional_id=name,
-                transaction_timeout_ms=_FENCE_TIMEOUT_MS,
-                producer_id=-1,
-                producer_epoch=-1,
-                max_version=5,
-            )
-            for name in ids
-        }
-        return self._codes(requests, None)
+        return self._codes({name: next_epoch_request(name, timeout_ms=_FENCE_TIMEOUT_MS) for name in ids}, None)
 
     def describe(
         self, ids: Collection[str], *, located: Mapping[str, Located] | None = None

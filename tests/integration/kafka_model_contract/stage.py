@@ -160,6 +160,28 @@ class Stage:
             lambda answer: int(answer.results[0].error_code),
         )
 
+    def commit_offset(self, ids: Ids, offset: int, metadata: str, *, group: str = "t", implicit: bool = False) -> None:
+        version, topic = 5 if implicit else 3, TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        request = TxnOffsetCommitRequest(
+            transactional_id=ids[0],
+            group_id=self.name(group),
+            producer_id=ids[1],
+            producer_epoch=ids[2],
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=_offset(topic, topic.TxnOffsetCommitRequestPartition, offset, metadata),
+            min_version=version,
+            max_version=version,
+        )
+        self._sent(
+            f"commit offset{self._at(ids)}{' implicitly' if implicit else ''}",
+            CoordinatorKind.GROUP,
+            self.name(group),
+            request,
+            lambda answer: int(answer.topics[0].partitions[0].error_code),
+        )
+
     def plain_offset(self, offset: int, metadata: str, *, group: str = "t") -> None:
         """Commit an offset outside of transactions, as the claim is."""
         name, topic = self.name(group), OffsetCommitRequest.OffsetCommitRequestTopic
@@ -168,19 +190,7 @@ class Stage:
             generation_id_or_member_epoch=-1,
             member_id="",
             group_instance_id=None,
-            topics=[
-                topic(
-                    name=RECEIPT_TOPIC,
-                    partitions=[
-                        topic.OffsetCommitRequestPartition(
-                            partition_index=0,
-                            committed_offset=offset,
-                            committed_leader_epoch=-1,
-                            committed_metadata=metadata,
-                        )
-                    ],
-                )
-            ],
+            topics=_offset(topic, topic.OffsetCommitRequestPartition, offset, metadata),
             min_version=7,
             max_version=8,
         )
@@ -300,40 +310,6 @@ class Stage:
             name,
             request,
             lambda answer: int(answer.error_code),
-        )
-
-    def commit_offset(self, ids: Ids, offset: int, metadata: str, *, group: str = "t", implicit: bool = False) -> None:
-        version, topic = 5 if implicit else 3, TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        request = TxnOffsetCommitRequest(
-            transactional_id=ids[0],
-            group_id=self.name(group),
-            producer_id=ids[1],
-            producer_epoch=ids[2],
-            generation_id=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[
-                topic(
-                    name=RECEIPT_TOPIC,
-                    partitions=[
-                        topic.TxnOffsetCommitRequestPartition(
-                            partition_index=0,
-                            committed_offset=offset,
-                            committed_leader_epoch=-1,
-                            committed_metadata=metadata,
-                        )
-                    ],
-                )
-            ],
-            min_version=version,
-            max_version=version,
-        )
-        self._sent(
-            f"commit offset{self._at(ids)}{' implicitly' if implicit else ''}",
-            CoordinatorKind.GROUP,
-            self.name(group),
-            request,
-            lambda answer: int(answer.topics[0].partitions[0].error_code),
         )
 
     def produce(
@@ -460,3 +436,9 @@ class Writer:
         except KafkaException as error:
             return "refused permanently" if error.args[0].fatal() else "refused"
         return "well"
+
+
+def _offset(topic: Any, partition: Any, offset: int, metadata: str) -> list[Any]:
+    """The topics of a request that commits an offset with metadata."""
+    one = partition(partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata)
+    return [topic(name=RECEIPT_TOPIC, partitions=[one])]
