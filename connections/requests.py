@@ -92,7 +92,7 @@ class BrokerRequests:
     def __init__(self, cluster: KafkaCluster, *, links: Links | None = None) -> None:
         """``links`` records which broker does not answer, and when it answers again."""
         self.cluster = cluster
-        self._links = links or Links()
+        self.links = links or Links()
         self._lock = threading.Lock()
         self._net: Any = None
         self._manager: Any = None
@@ -184,12 +184,12 @@ class BrokerRequests:
             link = name if node is None else f"broker {node} of {name}"
             unanswered = [(request, answer) for request, answer in sent if isinstance(answer, NoAnswer)]
             if len(unanswered) < len(sent):
-                self._links.worked(link)
-                self._links.worked(name)
+                self.links.worked(link)
+                self.links.worked(name)
             else:
                 kinds = Counter(type(request).__name__.removesuffix("Request") for request, _ in unanswered)
                 waiting = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-                self._links.failed(link, unanswered[0][1].why, waiting=waiting)
+                self.links.failed(link, unanswered[0][1].why, waiting=waiting)
 
     def _connected(self) -> Any:
         with self._lock:

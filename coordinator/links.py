@@ -68,6 +68,9 @@ class Links:
         self._logged_at: dict[str, float] = {}
         """When the last line about each link was written."""
         self._follow: Callable[[], None] = lambda: None
+        self._hanging: set[str] = set()
+        self.finished = 0
+        """Transactions that hung and that this process has finished."""
 
     def follow(self, look: Callable[[], None]) -> None:
         """Call ``look`` after each failed attempt and when a link works again, in the thread of the attempt. ``look``
@@ -113,6 +116,27 @@ class Links:
             self._report(logging.INFO, event, link, entry, now, lasted_s=round(now - entry.since, 1))
         self._follow()
 
+    @property
+    def hanging(self) -> tuple[str, ...]:
+        """Transactions that were found hanging and that this process could not finish yet. None is ever forgotten
+        without a look: readers wait behind it until it is ended."""
+        return tuple(sorted(self._hanging))
+
+    def hangs(self, transaction: str, where: str, why: object) -> None:
+        """Record a transaction that its brokers do not end, and that this process cannot finish now. ``where``: what
+        waits behind it."""
+        with self._lock:
+            if len(self._hanging) < MAX_LINKS:
+                self._hanging.add(transaction)
+        self.failed(_hanging(transaction), why, waiting=where, held=True)
+
+    def hangs_no_more(self, transaction: str, *, by_us: bool) -> None:
+        """Record that a transaction was ended after all. ``by_us``: this process has finished it."""
+        with self._lock:
+            self._hanging.discard(transaction)
+            self.finished += by_us
+        self.worked(_hanging(transaction))
+
     def troubles(self) -> tuple[Trouble, ...]:
         """Return the links that do not work now, the oldest trouble first."""
         self._forget()
@@ -135,7 +159,9 @@ class Links:
     def _forget(self) -> None:
         now = self._clock()
         with self._lock:
-            old = {link: entry for link, entry in self._broken.items() if now - entry.last > FORGET_AFTER_S}
+            kept = {_hanging(transaction) for transaction in self._hanging}
+            unused = {link: entry for link, entry in self._broken.items() if now - entry.last > FORGET_AFTER_S}
+            old = {link: entry for link, entry in unused.items() if link not in kept}
             for link in old:
                 del self._broken[link]
         for link, entry in old.items():
@@ -145,3 +171,7 @@ class Links:
     def _report(self, level: int, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
         since = (self._wall() - timedelta(seconds=now - entry.since)).astimezone().isoformat("T", "seconds")
         _log.log(level, "%s", log_fields({"event": event, "link": link, "since": since, **facts}))
+
+
+def _hanging(transaction: str) -> str:
+    return f"transaction {transaction}, which the brokers do not end"

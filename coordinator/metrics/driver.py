@@ -1,14 +1,14 @@
 """Metrics of a driver: its journal reports each transition of its job. Labels are the job's name and words of ours."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from onceward.coordinator.links import Trouble
+from onceward.coordinator.links import Links
 from onceward.coordinator.metrics.registry import Described
 from onceward.coordinator.service.certificates import expiry_of
 
@@ -91,13 +91,26 @@ HELD = Described(
     "For how long something that answers, such as an open transaction in the input, has held the driver back; 0 = "
     "nothing does.",
 )
+HANGING = Described(
+    "onceward_driver_hanging_transactions",
+    "gauge",
+    ("job_name",),
+    "Transactions of the job that the brokers have ended without all markers and that the driver could not finish yet: "
+    "readers of committed records wait behind them.",
+)
+FINISHED = Described(
+    "onceward_driver_hanging_transactions_finished_total",
+    "counter",
+    ("job_name",),
+    "Transactions of which the driver has written the markers that the brokers had skipped.",
+)
 LINKS = Described(
     "onceward_driver_broken_links", "gauge", ("job_name",), "Brokers, clusters and coordinators that do not answer now."
 )
 
 DRIVER_METRICS = (
     *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LAG, LOST, REPLAYED),
-    *(SECONDS, STEPS, SETTLED_AT, LINKS, HELD, CERTIFICATE),
+    *(SECONDS, STEPS, SETTLED_AT, LINKS, HELD, HANGING, FINISHED, CERTIFICATE),
 )
 """All of them, as the reference page lists them."""
 
@@ -109,13 +122,13 @@ class DriverMetrics:
         self,
         job: str,
         registry: CollectorRegistry,
-        troubles: Callable[[], Collection[Trouble]],
+        links: Links,
         *,
         certificate: Path | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``troubles``: what does not work now; called in the thread of a scrape. ``certificate``: the
-        file of the one that the driver shows to its coordinator."""
+        """``links``: what does not work now; read in the thread of a scrape. ``certificate``: the file of the one
+        that the driver shows to its coordinator."""
         self._wall = wall
 
         def counter(metric: Described) -> Counter:
@@ -142,8 +155,10 @@ class DriverMetrics:
         ).labels(job)
         self._steps = Histogram(STEPS.name, STEPS.text, STEPS.labels, registry=registry, buckets=_SECONDS)
         self._settled_at = gauge(SETTLED_AT)
-        gauge(LINKS).set_function(lambda: sum(not one.held for one in troubles()))
-        gauge(HELD).set_function(lambda: max((one.for_s for one in troubles() if one.held), default=0.0))
+        gauge(LINKS).set_function(lambda: sum(not one.held for one in links.troubles()))
+        gauge(HELD).set_function(lambda: max((one.for_s for one in links.troubles() if one.held), default=0.0))
+        gauge(HANGING).set_function(lambda: len(links.hanging))
+        registry.register(_Finished(job, links))
         registry.register(_Certificate(job, certificate))
 
     def event(self, event: str, facts: Mapping[str, Any]) -> None:
@@ -173,6 +188,18 @@ class DriverMetrics:
                 self._generations.labels(self._job, event).inc()
             case _:
                 pass
+
+
+class _Finished:
+    """Counted by the links, which everything that ends transactions reports to."""
+
+    def __init__(self, job: str, links: Links) -> None:
+        self._job, self._links = job, links
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(FINISHED.name, FINISHED.text, labels=FINISHED.labels)
+        family.add_metric((self._job,), self._links.finished)
+        yield family
 
 
 class _Certificate:

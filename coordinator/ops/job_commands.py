@@ -237,11 +237,31 @@ def adopt(
 def transactions(
     job: MaybeJobArgument = None,
     clusters: ClustersOption = None,
+    hanging: Annotated[
+        bool, typer.Option("--hanging", help="List transactions of any program that are over and hold readers back.")
+    ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLUSTER:TOPIC", help="With --hanging: look only into this topic; repeat for several."),
+    ] = None,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List transactions that are open, unsettled or in doubt: owner, age, time left, and what is known about each."""
+    if hanging:
+        from onceward.coordinator.ops.doctor.clusters import named_clusters
+        from onceward.coordinator.ops.hanging import list_hanging
+
+        if job is not None or clusters is None:
+            raise ConfigurationError(
+                "--hanging asks brokers about all programs: it needs --clusters FILE, and takes no JOB. Nothing was "
+                "listed."
+            )
+        list_hanging(named_clusters("transactions", None, clusters, topic or []), as_json=as_json)
+        return
+    if topic:
+        raise ConfigurationError("--topic goes with --hanging. Nothing was listed.")
     from onceward.coordinator.ops.transactions import list_transactions
 
     list_transactions(job, place_of(coordinator, state_dir), clusters, as_json=as_json)

@@ -44,7 +44,7 @@ def measure(
     registry = Registry()
     tls = None if access.embedded else access.completed().tls
     certificate = None if tls is None or tls.certificate is None else Path(tls.certificate)
-    driver = DriverMetrics(job, registry, links.troubles, certificate=certificate)
+    driver = DriverMetrics(job, registry, links, certificate=certificate)
     coordinator = None
     if access.embedded:
         coordinator = CoordinatorMetrics()

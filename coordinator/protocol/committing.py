@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Settlement
 
-__all__ = ["Age", "Committer", "OpenTransaction", "TransactionHandle"]
+__all__ = ["Age", "Committer", "FoundHanging", "HangingTransaction", "OpenTransaction", "TransactionHandle"]
 
 
 class TransactionHandle(NamedTuple):
@@ -44,6 +44,48 @@ class OpenTransaction:
     """Time until the system aborts it, never below zero; None if it does not, or does not report it."""
     details: Mapping[str, str] = field(default_factory=dict)
     """What else is known, for people: name -> value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangingTransaction:
+    """A transaction of any program that is over for its system and still open in a partition: readers of committed
+    records stop there until a marker ends it."""
+
+    cluster: str
+    """Name of the cluster."""
+    topic: str
+    partition: int
+    offset: int
+    """Of its first record there."""
+    producer_id: int
+    epoch: int
+    age: timedelta | None
+    """Time since its last record, by the record's own timestamp; None if that has none."""
+    id: str
+    """Its id; empty if no id is known that has this producer id."""
+    job: str | None
+    """The job that it belongs to, by the form of its id; None if it is not ours."""
+    state: str
+    """What its coordinator reports of the id now."""
+    certain: bool
+    """False if what could not be asked may explain it."""
+    doubt: str
+    """Why it is not certain."""
+    remedy: str
+    """What ends it; empty while it is not certain."""
+    meaning: str
+    """What an abort means for its records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundHanging:
+    """What a look for hanging transactions found."""
+
+    transactions: Sequence[HangingTransaction] = ()
+    looked_into: int = 0
+    """Partitions that were looked into."""
+    unknown: Sequence[str] = ()
+    """What was not looked into, and why. If there is any, more may hang than was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +155,10 @@ class Committer(ABC):
     @abstractmethod
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         """All transactions of ``job`` that are open or being ended, by id. Changes nothing."""
+
+    def hanging(self, topics: Collection[str] | None = None) -> FoundHanging:
+        """Look for transactions of any program that hang in ``topics``, by default in all. Changes nothing."""
+        return FoundHanging()
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """Transactions of ``job`` whose end is decided but not yet visible everywhere.

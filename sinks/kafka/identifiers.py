@@ -9,12 +9,14 @@ Also runs on executors: standard library only.
 import re
 from dataclasses import dataclass
 
-__all__ = ["TransactionalId", "claim_name", "job_pattern"]
+__all__ = ["TransactionalId", "claim_name", "job_of", "job_pattern"]
 
 _NAME = r"[a-z0-9][a-z0-9_-]{0,62}"
 _ID = re.compile(
     rf"(?P<job>{_NAME})\.(?P<sink>{_NAME})\.(?P<generation>\d{{1,16}})\.(?P<worker>[0-9a-f]{{8,32}})\.(?P<n>\d{{1,10}})"
 )
+
+_CLAIM = re.compile(rf"(?P<job>{_NAME})\.claim")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -55,6 +57,15 @@ class TransactionalId:
 def job_pattern(job: str) -> str:
     """Return the pattern that every id of ``job`` matches, for the broker (RE2/J, matched against the whole id)."""
     return re.escape(job) + r"\..*"
+
+
+def job_of(name: str) -> str | None:
+    """Return the job that a transactional id belongs to, by its form; None if it is not one of ours."""
+    parsed = TransactionalId.parse(name)
+    if parsed is not None:
+        return parsed.job
+    claim = _CLAIM.fullmatch(name)
+    return claim["job"] if claim is not None else None
 
 
 def claim_name(job: str) -> str:

@@ -91,6 +91,20 @@ def test_an_unused_link_is_forgotten_with_a_log_line(world: LoggedLinks) -> None
     assert len(world.lines()) == 2
 
 
+def test_what_hangs_is_shown_like_what_holds_back_and_is_not_forgotten(world: LoggedLinks) -> None:
+    world.links.hangs("orders.sink.1.0123abcd.0", "readers of out-0", "not authorized")
+    (trouble,) = world.links.troubles()
+    assert (trouble.held, trouble.waiting, trouble.why) == (True, "readers of out-0", "not authorized")
+    assert "orders.sink.1.0123abcd.0" in trouble.link
+    world.now = FORGET_AFTER_S + 1
+    assert len(world.links.troubles()) == 1, "no look is due, and readers still wait"
+    assert list(world.links.hanging) == ["orders.sink.1.0123abcd.0"]
+    world.links.hangs_no_more("orders.sink.1.0123abcd.0", by_us=True)
+    assert list(world.links.hanging) == []
+    assert world.links.troubles() == ()
+    assert world.links.finished == 1
+
+
 def test_the_memory_of_broken_links_is_bounded(world: LoggedLinks) -> None:
     for number in range(10 * MAX_LINKS):
         world.links.failed(f"broker {number}", "refused", waiting="x")

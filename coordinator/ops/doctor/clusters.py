@@ -19,22 +19,25 @@ _POINTS = "onceward.doctor"
 
 
 def named_clusters(
-    servers: str | None, clusters: Path | None, topics: Sequence[str]
+    command: str, servers: str | None, clusters: Path | None, topics: Sequence[str]
 ) -> Mapping[str, tuple[Any, Sequence[str]]]:
-    """Return each cluster with its topics, by name. Raises ConfigurationError for options that do not fit together."""
+    """Return each cluster with its topics, by name. Raises ConfigurationError for options of ``command`` that do not
+    fit together."""
     if servers is not None and clusters is not None:
-        raise _usage("give either --cluster HOST:PORT or --clusters FILE")
+        raise _usage(command, "give either --cluster HOST:PORT or --clusters FILE")
     if servers is None and clusters is None:
         if topics:
-            raise _usage("--topic needs brokers to ask: --cluster HOST:PORT or --clusters FILE")
+            raise _usage(command, "--topic needs brokers to ask: --cluster HOST:PORT or --clusters FILE")
         return {}
     if servers is not None:
         try:
             from onceward.connections.cluster import KafkaCluster
         except ImportError as error:
-            raise _usage(f"--cluster needs the Kafka clients: {error}") from error
+            raise _usage(command, f"--cluster needs the Kafka clients: {error}") from error
         if named := [topic for topic in topics if ":" in topic]:
-            raise _usage(f"--topic {named[0]} names a cluster of --clusters FILE; with --cluster give the topic alone")
+            raise _usage(
+                command, f"--topic {named[0]} names a cluster of --clusters FILE; with --cluster give the topic alone"
+            )
         return {"main": (KafkaCluster(servers), topics)}
     assert clusters is not None
     known = clusters_of(clusters, "asked")
@@ -42,7 +45,7 @@ def named_clusters(
     for one in topics:
         name, _, topic = one.rpartition(":")
         if name not in known:
-            raise _usage(f"--topic is CLUSTER:TOPIC with one of {', '.join(known)}, not {one}")
+            raise _usage(command, f"--topic is CLUSTER:TOPIC with one of {', '.join(known)}, not {one}")
         by_cluster[name].append(topic)
     return {name: (cluster, by_cluster[name]) for name, cluster in known.items()}
 
@@ -85,5 +88,5 @@ def _check_cluster(name: str, cluster: Any, topics: Sequence[str], job: str | No
         yield Check(subject=finding.subject, found=finding.message, level=level, remedy=finding.fix)
 
 
-def _usage(message: str) -> ConfigurationError:
-    return ConfigurationError(f"onceward doctor: {message}. Nothing was asked.")
+def _usage(command: str, message: str) -> ConfigurationError:
+    return ConfigurationError(f"onceward {command}: {message}. Nothing was asked.")

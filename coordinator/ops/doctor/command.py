@@ -10,6 +10,7 @@ from onceward.coordinator.ops.connecting import CoordinatorLocation, job_name
 from onceward.coordinator.ops.doctor.check import Check, Level
 from onceward.coordinator.ops.doctor.clusters import check_clusters, named_clusters
 from onceward.coordinator.ops.doctor.executors import check_executors
+from onceward.coordinator.ops.doctor.hanging import check_hanging
 from onceward.coordinator.ops.doctor.machine import check_clock, check_disk, check_machine
 from onceward.coordinator.ops.doctor.store import check_store
 from onceward.coordinator.ops.options import password_of
@@ -37,7 +38,7 @@ class Asked:
 
 def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
     """Show all checks; return 0 without an error, else 1. Raises ConfigurationError; then nothing was asked."""
-    named = named_clusters(asked.servers, asked.clusters, asked.topics)
+    named = named_clusters("doctor", asked.servers, asked.clusters, asked.topics)
     job = None if asked.job is None else str(job_name(asked.job))
     if asked.store is None and asked.store_password is not None:
         raise ConfigurationError("onceward doctor: --store-password goes with --store. Nothing was asked.")
@@ -46,6 +47,7 @@ def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
     if asked.store is not None:
         checks += check_store(asked.store, password)
     checks += check_clusters(named, job)
+    checks += check_hanging(named)
     if asked.master is not None:
         checks += check_executors(asked.master)
     if asked.as_json:

@@ -10,6 +10,7 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction, TransactionHandle
 from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.coordinator.protocol.committing import FoundHanging
 from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
 from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
@@ -18,6 +19,7 @@ from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
+from onceward.sinks.kafka.control.finding import find_hanging
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, finish_abandoned
 from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
@@ -155,6 +157,15 @@ class KafkaCommitter(Committer):
         """See :meth:`Committer.transactions`. Raises ControlPlaneError if a broker does not answer."""
         found = [one for control in self._controls for one in open_transactions(control, job, self._clock)]
         return sorted(found, key=lambda one: one.handle)
+
+    def hanging(self, topics: Collection[str] | None = None) -> FoundHanging:
+        """See :meth:`Committer.hanging`. Raises ControlPlaneError if the brokers do not answer."""
+        found = [find_hanging(control, topics, self._clock) for control in self._controls]
+        return FoundHanging(
+            transactions=tuple(one for each in found for one in each.transactions),
+            looked_into=sum(each.looked_into for each in found),
+            unknown=tuple(one for each in found for one in each.unknown),
+        )
 
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """See :meth:`Committer.ending`. Raises ControlPlaneError if a broker does not answer, or if a cluster of

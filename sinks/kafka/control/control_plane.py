@@ -175,9 +175,9 @@ class ControlPlane(BrokerRequests):
         link = f"coordinators of {kind.name.lower()}s of cluster {self.cluster.name!r}"
         if keys:
             why = f"{_NONE_THERE} {_NONE_THERE.name}. {TOO_FEW_BROKERS}"
-            self._links.failed(link, why, waiting=f"{len(keys)} FindCoordinator", held=True)
+            self.links.failed(link, why, waiting=f"{len(keys)} FindCoordinator", held=True)
         else:
-            self._links.worked(link)
+            self.links.worked(link)
 
     def asking_located(self, place: Located, request: Request) -> Waves[Any]:
         """Ask one coordinator; :class:`NoAnswer` if it is unlocated."""

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping
 
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.printable import logger
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.hanging import Hanging, finish, hangs, unfinishable
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.parts import open_parts
+from onceward.sinks.kafka.control.parts import look_for_open, open_parts
 from onceward.sinks.kafka.control.transactions import OVER, State, Transactions, TransactionView
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -52,7 +53,7 @@ class Finishing:
         if now - self._since < LOOK_INTERVAL_S:
             return None
         if (why := unfinishable(one, view)) is not None:
-            return why
+            return self._hangs(one, why)
         code = finish(self._control, one, view, commit=commit)
         match classify(code):
             case EndAnswer.DONE:
@@ -60,14 +61,23 @@ class Finishing:
                 self._written += len(one.places) or 1
             case EndAnswer.DOUBT:
                 self._refused += 1
+                why = self._hangs(one, f"the brokers refuse it: {describe_code(code)}")
                 if self._refused >= _REFUSALS:
-                    return f"the brokers refuse it: {describe_code(code)}"
+                    return why
             case EndAnswer.AGAIN:
-                pass
+                self._hangs(one, describe_code(code))
         return None
 
+    def _hangs(self, one: Hanging, why: str) -> str:
+        """Show that it cannot be finished now, until :meth:`shown`."""
+        where = ", ".join(f"{name}-{part} offset {first}" for (name, part), first in sorted(one.places.items())[:10])
+        self._control.links.hangs(one.id, f"readers of committed records at {where or 'its offsets'}", why)
+        return why
+
     def shown(self, name: str) -> None:
-        """Log what was written: no part is open any more."""
+        """Log and count what was written: no part is open any more."""
+        if self._written or name in self._control.links.hanging:
+            self._control.links.hangs_no_more(name, by_us=self._written > 0)
         if self._written:
             _log.warning(
                 "%s had ended as %s without %d of its markers, so no reader got past it: the brokers had skipped them, "
@@ -107,7 +117,20 @@ def finish_abandoned(
         clock.wait(LOOK_INTERVAL_S)
     for name, finishing in looked.items():
         finishing.shown(name)
+    _forget_ended(control, topics, set(control.links.hanging) - set(keep))
     return sorted(looked)
+
+
+def _forget_ended(control: ControlPlane, topics: Collection[str] | None, names: Collection[str]) -> None:
+    """Show ``names`` no longer as hanging if another process has ended them, such as the brokers' tool."""
+    if not names:
+        return
+    views = Transactions(control).describe(names)
+    parts, refused, silent = look_for_open(control, topic_facts(control, topics))
+    still = {part.producer_id for part in parts}
+    for name, view in views.items():
+        if view.code == ErrorCode.NONE and view.producer_id not in still and not (refused or silent):
+            control.links.hangs_no_more(name, by_us=False)
 
 
 def _abandoned(

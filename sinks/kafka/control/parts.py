@@ -17,16 +17,22 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, W
 from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.errors import ControlPlaneError
 
-__all__ = ["Parts", "open_parts", "reading_parts"]
+__all__ = ["OpenPart", "Parts", "look_for_open", "open_parts", "reading_parts"]
 
 _REFUSED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 """Error codes if the user lacks DESCRIBE or READ on the topic, or the brokers do not support the request."""
+
+
+_AT_ONCE = 500
+"""Partitions in one request: an answer names every producer that has written lately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     records: int
     first_offset: int
+    written_ms: int
+    """When its last record was written, as that record says, in ms since 1970; negative if it says nothing."""
 
 
 _Held = Mapping[tuple[int, int], _Part]
@@ -81,6 +87,42 @@ def open_parts(control: ControlPlane, topics: Collection[str] | None) -> dict[in
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenPart:
+    """What one partition holds of an open transaction."""
+
+    place: PartitionId
+    producer_id: int
+    epoch: int
+    first_offset: int
+    written_ms: int = field(compare=False)
+    """See :class:`_Part`."""
+
+
+def look_for_open(
+    control: ControlPlane, facts: Mapping[str, TopicFacts]
+) -> tuple[list[OpenPart], list[PartitionId], list[PartitionId]]:
+    """Return all open parts in the topics, the partitions that the user may not look into, and those whose leader does
+    not answer. Raises ControlPlaneError."""
+    places = [(name, number) for name, topic in sorted(facts.items()) for number in sorted(topic.leaders)]
+    held: dict[PartitionId, _Held | None] = {}
+    for start in range(0, len(places), _AT_ONCE):
+        held |= control.run(_held(facts, places[start : start + _AT_ONCE], None))[0]
+    found = [
+        OpenPart(
+            place=place,
+            producer_id=producer,
+            epoch=epoch,
+            first_offset=part.first_offset,
+            written_ms=part.written_ms,
+        )
+        for place, parts in held.items()
+        for (producer, epoch), part in (parts or {}).items()
+    ]
+    refused = [place for place in places if place in held and held[place] is None]
+    return found, refused, [place for place in places if place not in held]
+
+
 def _held(
     topics: Mapping[str, TopicFacts], places: Collection[PartitionId], producers: Collection[int] | None
 ) -> Waves[dict[PartitionId, _Held | None]]:
@@ -115,7 +157,9 @@ def _held(
                 elif partition.error_code == ErrorCode.NONE:
                     held[place] = {
                         (int(one.producer_id), int(one.producer_epoch)): _Part(
-                            records=int(one.last_sequence) + 1, first_offset=int(one.current_txn_start_offset)
+                            records=int(one.last_sequence) + 1,
+                            first_offset=int(one.current_txn_start_offset),
+                            written_ms=int(one.last_timestamp),
                         )
                         for one in partition.active_producers
                         if one.current_txn_start_offset >= 0 and (producers is None or one.producer_id in producers)

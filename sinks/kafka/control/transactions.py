@@ -239,9 +239,18 @@ class Transactions:
         self, job: str, *, states: Collection[State] = (State.ONGOING,), producers: Collection[int] = ()
     ) -> Waves[Listed]:
         """See :meth:`open_ids`; does not look for a missing right. ``producers``: only ids with these producer ids."""
+        found, failed = yield from self.listing(job, states=states, producers=producers)
+        # The pattern only saves work: the parsed id decides which are ours.
+        return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
+
+    def listing(
+        self, job: str | None = None, *, states: Collection[State] = (), producers: Collection[int] = ()
+    ) -> Waves[tuple[set[str], list[Code]]]:
+        """Return ids in ``states``, by default in any, that the user may describe, and the codes of brokers that did
+        not answer. ``job``: other jobs' ids need not be listed."""
         control = self._control
         try:
-            pattern = job_pattern(job) if self._lists_by_pattern() else None
+            pattern = job_pattern(job) if job is not None and self._lists_by_pattern() else None
             filters = [state.value for state in states]
             request = partial(
                 ListTransactionsRequest,
@@ -257,9 +266,9 @@ class Transactions:
         except ControlPlaneClosedError:
             raise
         except ControlPlaneError as error:
-            return [], [NoAnswer(why=str(error))]
+            return set(), [NoAnswer(why=str(error))]
         if nodes is None:
-            return [], [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            return set(), [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         if nodes != expected:
             answers = yield [(node, request()) for node in nodes]
         found: set[str] = set()
@@ -271,8 +280,7 @@ class Transactions:
                 failed.append(int(answer.error_code))
             else:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)
-        # The pattern only saves work: the parsed id decides which are ours.
-        return sorted(identifier for identifier in _parsed(found) if identifier.job == job), failed
+        return found, failed
 
     def highest_end_txn(self, transactions: Iterable[Transaction]) -> Code:
         """Return the highest version of EndTxn that the cluster can complete.

@@ -15,6 +15,7 @@ class _Producer:
     producer_epoch: int
     last_sequence: int
     current_txn_start_offset: int
+    last_timestamp: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -210,6 +210,10 @@ CASES: dict[str, tuple[list[list[Given]], list[list[Given]]]] = {
             [Given("onceward_driver_source_lag_offsets", JOB, 0, 5_000)],
         ],
     ),
+    "OncewardTransactionHangs": (
+        [[flat("onceward_driver_hanging_transactions", JOB, 1)]],
+        [[flat("onceward_driver_hanging_transactions", JOB, 0)], []],
+    ),
     "OncewardHeldBack": (
         [[flat("onceward_driver_held_back_seconds", JOB, 901)]],
         [[flat("onceward_driver_held_back_seconds", JOB, 899)]],

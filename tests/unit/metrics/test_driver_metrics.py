@@ -27,7 +27,7 @@ class Driver:
         self.metrics = DriverMetrics(
             "orders",
             self.registry,
-            self.links.troubles,
+            self.links,
             certificate=certificate,
             wall=lambda: 12.5,
         )
@@ -92,6 +92,22 @@ def test_failures_losses_and_ends_are_counted(driver: Driver) -> None:
     assert driver.shown().value("onceward_driver_broken_links") == 0
     assert driver.shown().value("onceward_driver_held_back_seconds") > 0
     assert "secret" not in str(shown.samples)
+
+
+def test_what_hangs_and_what_was_finished_is_shown_until_it_is_over(driver: Driver) -> None:
+    def shown() -> tuple[float, float]:
+        values = driver.shown()
+        name = "onceward_driver_hanging_transactions"
+        return values.value(name, job_name="orders"), values.value(f"{name}_finished_total", job_name="orders")
+
+    assert shown() == (0, 0)
+    for why in ("refused", "refused again"):
+        driver.links.hangs("orders.sink.1.0123abcd.0", "readers of out-0", why)
+    driver.links.hangs("orders.claim", "the claim", "refused")
+    assert shown() == (2, 0)
+    driver.links.hangs_no_more("orders.sink.1.0123abcd.0", by_us=True)
+    driver.links.hangs_no_more("orders.claim", by_us=False)
+    assert shown() == (0, 1)
 
 
 def test_a_query_has_records_and_no_offsets(driver: Driver) -> None:
