@@ -25,7 +25,8 @@ def skip_input(job: str, where: str, offset: int, reason: str, place: Coordinato
         case Verdict.ACCEPTED:
             print_result(
                 f"Job {job} continues after {looked.skipped} when it is started next, with checkpoint "
-                f"{summary.last_completed}. To undo that before: onceward restore {job} --from {looked.base}"
+                f"{summary.last_completed}. To undo that before: onceward restore {job} --from {looked.base} "
+                "--reason 'NAME: REASON'"
             )
         case Verdict.DUPLICATE:
             print_result(f"Job {job} was moved past {looked.skipped} before.")

@@ -125,7 +125,8 @@ class Replayer:
         records = "; ".join(self._m.committer.describe(committable) for committable in lost)
         reason = f"{error}. Lost: {records}"
         if len(reason) > _LONGEST_REASON:
-            reason = f"{reason[:_LONGEST_REASON]} … (all of them: onceward checkpoints)"
+            all_of_them = f"onceward checkpoints {self._m.job} --show {wanted.checkpoint}"
+            reason = f"{reason[:_LONGEST_REASON]} … (all of them: {all_of_them})"
         self._m.journal.log("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
         if self._m.traces is not None:
             self._m.traces.replay_declined(wanted.checkpoint, str(error))

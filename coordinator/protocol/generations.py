@@ -256,7 +256,7 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
             f"the newest completed checkpoint of job {durable.job} cannot be read: {durable.unreadable}. To continue "
             "without it would write records twice or not at all, so nothing was started. Restore a copy of the store "
             "that has this checkpoint (an older one is refused), or name an older checkpoint, after which the output "
-            "repeats: onceward restore JOB --from ID"
+            f"repeats: onceward restore {durable.job} --from ID --reason 'NAME: REASON'"
         )
     if durable.generation >= MAX_ID or durable.last_id >= MAX_ID - 1:
         return f"the job has used up its ids ({MAX_ID}); begin a new job"

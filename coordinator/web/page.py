@@ -62,12 +62,12 @@ def place_in_driver(web: str | None, access: CoordinatorAccess) -> Listen | None
     if not access.embedded:
         raise ConfigurationError(
             f"web: the coordinator at {access.address} is in another process. Nothing was started. Leave web out, and "
-            "run onceward serve --web there."
+            "run onceward serve --web HOST:PORT there."
         )
     if listen.path is not None or not listen.loopback:
         raise ConfigurationError(
             f"web: {web} is no HOST:PORT of this machine only, and visitors prove nothing. Nothing was started. Use "
-            "127.0.0.1 and a tunnel by ssh, or run onceward serve --web with TLS and --rights."
+            "127.0.0.1 and a tunnel by ssh, or run onceward serve --web HOST:PORT with TLS and --rights."
         )
     require_installed()
     return listen

@@ -118,8 +118,9 @@ def refuse_differences(differences: Collection[Difference]) -> None:
         "broker without the newest records became leader (an unclean election), or lost the end of its log (power, an "
         "old copy of a disk). Nothing was read from there. Decide for each partition: to give up what stands before "
         f"the position now and go on there, onceward resolve JOB --skip-input {first.partition.topic}:"
-        f"{first.partition.number} --to {first.position}; to read it, start a job under another name with start= at "
-        "the offset from which the log differs, and at the positions of the other partitions."
+        f"{first.partition.number} --to {first.position} --reason 'NAME: REASON'; to read it, start a job under "
+        "another name with start= at the offset from which the log differs, and at the positions of the other "
+        "partitions."
     )
 
 

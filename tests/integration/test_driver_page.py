@@ -61,7 +61,7 @@ def test_the_page_shows_the_job_while_it_runs(
         ({"web": "0.0.0.0:7879"}, "no HOST:PORT of this machine only"),
         ({"web": "unix:/tmp/page"}, "no HOST:PORT of this machine only"),
         ({"web": "7879"}, "is no address to listen on"),
-        ({"web": "127.0.0.1:0", "coordinator": "localhost:7878"}, "onceward serve --web there"),
+        ({"web": "127.0.0.1:0", "coordinator": "localhost:7878"}, "onceward serve --web HOST:PORT there"),
     ],
 )
 def test_what_would_show_jobs_to_others_is_refused(options: dict[str, str], says: str, tmp_path: Path) -> None:

@@ -6,18 +6,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+import typer.main
+from typer.core import TyperGroup
 
-from onceward.coordinator.ops.cli import main
+from onceward.coordinator.ops.cli import app, main
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
-__all__ = ["Command", "command", "onceward", "onceward_process"]
+__all__ = ["Command", "command", "onceward", "onceward_process", "parsed"]
 
 # Standard output has a file of its own. Ctrl-C works even where the tests run in the background, with SIGINT ignored.
 _PROGRAM = """
@@ -27,6 +30,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from onceward.coordinator.ops.cli import main
 main()
 """
+
+
+def parsed(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return (command, parameters) as ``onceward ARGUMENTS`` is parsed, without running it. Raises ValueError."""
+    words, command = list(arguments), typer.main.get_command(app)
+    names = []
+    while isinstance(command, TyperGroup):
+        if not words or words[0] not in command.commands:
+            raise ValueError(f"there is no command {' '.join(arguments)}")
+        names.append(words.pop(0))
+        command = command.commands[names[-1]]
+    try:
+        return " ".join(names), command.make_context(names[-1], words).params
+    except Exception as error:
+        # the base class of these is not public
+        raise ValueError(f"{' '.join(arguments)}: {error}") from error
 
 
 def onceward(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

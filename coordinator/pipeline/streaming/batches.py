@@ -134,7 +134,8 @@ def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
             )
             remedy = (
                 f"Put the newest checkpointLocation back, or restore the checkpoint of job {job} that has batch "
-                f"{batch.number - 1} (onceward restore {job} --from ID; output after it repeats); {begin_again}"
+                f"{batch.number - 1} (onceward restore {job} --from ID --reason TEXT; output after it repeats); "
+                f"{begin_again}"
             )
         case Place.GAP if found.last == base.number:
             missing = _batches(base.number + 1, batch.number - 1)
@@ -165,8 +166,8 @@ def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
             )
             remedy = (
                 "Call the sink once in each batch: union the parts, or give each its own job and sink. Then restore "
-                f"the checkpoint before the batch (onceward restore {job} --from ID): the whole batch is written, and "
-                f"what the first call wrote is there twice. {accept}"
+                f"the checkpoint before the batch (onceward restore {job} --from ID --reason TEXT): the whole batch is "
+                f"written, and what the first call wrote is there twice. {accept}"
             )
         case Place.NEXT | Place.COMPLETED | Place.SECOND_CALL:
             raise ValueError(f"a batch that is {where.value} is not refused")
@@ -185,9 +186,9 @@ def describe_other_job(job: str, owners: Collection[str], found: Found) -> str:
     return (
         f"The checkpointLocation {found.location} was used by {' and '.join(sorted(owners))} (job@store), not by job "
         f"{job} with this store. Batch {number}, which Spark runs now, may be in the output already. Nothing was "
-        "written. Use that job and its store, or another checkpointLocation. If onceward checkpoints shows that the "
-        f"other job has not completed batch {number}, start once with continue_at={number}: the location then belongs "
-        f"to job {job}."
+        "written. Use that job and its store, or another checkpointLocation. If onceward checkpoints JOB shows that "
+        f"the other job has not completed batch {number}, start once with continue_at={number}: the location then "
+        f"belongs to job {job}."
     )
 
 

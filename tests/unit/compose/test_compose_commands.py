@@ -11,15 +11,13 @@ from typing import Any
 
 import pyspark
 import pytest
-import typer.main
-from typer.core import TyperGroup
 
 from onceward.coordinator.dev.demo import expected, feeder, job
 from onceward.coordinator.dev.demo.flights import messages
 from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
-from onceward.coordinator.ops.cli import app
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.rights import Credentials, Right, parse_rights
+from tests.support.commands import parsed
 from tests.support.compose import FILES, ROOT, Service, services, topology
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
@@ -28,22 +26,6 @@ DEPLOY = ROOT / "docs" / "how-to" / "deploy.md"
 _SPARK = Path(pyspark.__file__).parent
 _PROXY_OPTIONS = {"host", "config"}
 _KAFKA_TOOLS = {"kafka-broker-api-versions.sh", "kafka-topics.sh"}
-
-
-def parsed(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return (command, parameters) as ``onceward ARGUMENTS`` is parsed, without running it. Raises ValueError."""
-    words, command = list(arguments), typer.main.get_command(app)
-    names = []
-    while isinstance(command, TyperGroup):
-        if not words or words[0] not in command.commands:
-            raise ValueError(f"there is no command {' '.join(arguments)}")
-        names.append(words.pop(0))
-        command = command.commands[names[-1]]
-    try:
-        return " ".join(names), command.make_context(names[-1], words).params
-    except Exception as error:
-        # the base class of these is not public
-        raise ValueError(f"{' '.join(arguments)}: {error}") from error
 
 
 def onceward_lines(service: Service) -> list[list[str]]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.commands import parsed
 from tests.support.manifests import FOLDER, container, expanded, find, manifests, pod_specs
-from tests.unit.compose.test_compose_commands import parsed
 from tests.unit.kubernetes.test_manifests import AGAIN, FINAL, coordinator
 from tests.unit.test_docs import ROOT, read
 

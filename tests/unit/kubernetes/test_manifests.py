@@ -20,6 +20,7 @@ from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.rights import Credentials, Right, parse_rights
 from onceward.coordinator.service.rights_file import RightsFile
+from tests.support.commands import parsed
 from tests.support.compose import topology
 from tests.support.manifests import (
     FOLDER,
@@ -33,7 +34,6 @@ from tests.support.manifests import (
     manifests,
     pod_specs,
 )
-from tests.unit.compose.test_compose_commands import parsed
 from tests.unit.metrics.test_deployed import ALERTS
 
 OLDEST = "1.31"

@@ -236,7 +236,7 @@ def test_a_long_list_of_losses_fits_the_coordinators_limit() -> None:
     driver.replay()
     (reason,) = driver.declined
     assert 6_000 < len(reason) < 6_100
-    assert reason.endswith("… (all of them: onceward checkpoints)")
+    assert "… (all of them: onceward checkpoints " in reason
 
 
 def failing(driver: Lossy, error: Exception) -> None:
