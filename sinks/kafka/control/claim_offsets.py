@@ -56,7 +56,7 @@ def taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:
         f"Job {job} was claimed by store {found.store_id} for generation {found.generation}, while this process runs "
         f"generation {claim.generation} from store {claim.store_id}: it was taken over. What is settled stays; nothing "
         "further is written. Stop this process; or stop the other one and start this one again: the refusal names the "
-        f"claim, and onceward adopt {job} permits it."
+        f"claim, and onceward adopt {job} --claim CLAIM --reason 'NAME: REASON' permits it."
     )
 
 
