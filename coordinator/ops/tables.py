@@ -125,7 +125,8 @@ class Listing:
 
 def _cell(column: Column, text: str) -> str:
     """A sentence is one line: a row of a pipe is a line for the program that reads it."""
-    return printable(" ".join(text.split()) if column.text else text)
+    shown = printable(text)
+    return " ".join(shown.split()) if column.text else shown
 
 
 def _total(widths: Iterable[int]) -> int:
