@@ -15,7 +15,7 @@ from onceward.coordinator.killpoints import KillPoint, kill_point
 from onceward.coordinator.pipeline.causes import shorten
 from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
 from onceward.coordinator.pipeline.checkpoint_writer import require_spark
-from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, Mailbox, NothingToReadError
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.recovery import Recovery
 from onceward.coordinator.pipeline.replaying import Replayer
@@ -74,6 +74,10 @@ class GenerationRun:
     def stop(self) -> None:
         """Leave after settling; callable from a signal handler."""
         self._mailbox.stop()
+
+    def run_dry(self, why: NothingToReadError) -> None:
+        """Fail with ``why`` after settling."""
+        self._mailbox.run_dry(why)
 
     def run(self) -> CloseReason:
         """Run until finished or stopped; raises OncewardError for every other end. Closes the session on all paths."""
@@ -158,6 +162,8 @@ class GenerationRun:
             self._look_at_ages()
             self._settler.keep_claim()
             if not self._settler.unsettled():
+                if self._mailbox.dry is not None:
+                    raise self._mailbox.dry
                 if runner.finished:
                     return CloseReason.FINISHED
                 if self._mailbox.cancelled:
@@ -167,6 +173,8 @@ class GenerationRun:
             match self._mailbox.next(0.1):
                 case Abort() as abort:
                     runner.abort(abort)
+                case Trigger() if self._mailbox.dry is not None:
+                    pass  # its input has failed; the generation ends as soon as all is settled
                 case Trigger() as trigger:
                     runner.run(trigger)
                 case Replay() as replay:
@@ -221,7 +229,7 @@ class GenerationRun:
 
     def next_start(self, error: BaseException) -> NextStart:
         """Return whether and when the next generation follows this one, which has ended with ``error``."""
-        final = isinstance(error, FINAL) or not isinstance(error, Exception)
+        final = isinstance(error, (*FINAL, NothingToReadError)) or not isinstance(error, Exception)
         if final or self._last or not self._m.tasks.alive():
             return NextStart(delay=None)
         return self._restarts.after(

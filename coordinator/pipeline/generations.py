@@ -1,10 +1,12 @@
 """Run the generations of a job, one after the other, until the job ends."""
 
+from collections.abc import Callable
+
 from onceward.coordinator.client.session import CoordinatorClient
 from onceward.coordinator.errors import JobBusyError, OncewardError
 from onceward.coordinator.pipeline.exits import StopFlag
 from onceward.coordinator.pipeline.generation import GenerationRun
-from onceward.coordinator.pipeline.mailbox import GenerationFailedError
+from onceward.coordinator.pipeline.mailbox import GenerationFailedError, NothingToReadError
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.restarts import FINAL, Restart, Restarts
 from onceward.coordinator.printable import logger
@@ -19,21 +21,37 @@ class Generations:
     """The generations of one job in this process."""
 
     def __init__(
-        self, members: Members, client: CoordinatorClient, restart: Restart, stopping: StopFlag, *, takeover: bool
+        self,
+        members: Members,
+        client: CoordinatorClient,
+        restart: Restart,
+        stopping: StopFlag,
+        *,
+        takeover: bool,
+        await_input: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``stopping``: set when the job is to leave. ``takeover``: a former driver that seems alive is gone."""
+        """``stopping``: set when the job is to leave. ``takeover``: a former driver that seems alive is gone.
+        ``await_input``: waits for input after :meth:`run_dry`; False when there will be none."""
         self._m = members
         self._client = client
         self._restarts = Restarts(restart)
         self._stopping = stopping
         self._takeover = takeover
+        self._await_input = await_input
         self._running: GenerationRun | None = None
+        self.dry = False
+        """Whether the job has left and waits for input."""
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
         self._stopping.set()
         if self._running is not None:
             self._running.stop()
+
+    def run_dry(self, why: NothingToReadError) -> None:
+        """Leave the job with ``why`` after settling, until there is input again."""
+        if self._running is not None:
+            self._running.run_dry(why)
 
     def run(self) -> CloseReason:
         """Run until the job ends. A failed generation is followed by the next one; final errors are raised."""
@@ -64,6 +82,12 @@ class Generations:
                 if isinstance(error, JobBusyError) and self._stopping.is_set() and not failed:
                     return CloseReason.STOPPED  # the job had not begun
                 raise
+            except NothingToReadError as why:
+                _log.error("job %s is left until there is input again: %s", self._m.job, why)
+                self.dry = True
+                if not self._await_input():
+                    return CloseReason.STOPPED
+                self.dry = False
             except Exception as error:
                 failed = True
                 following = run.next_start(error)

@@ -8,11 +8,15 @@ from onceward.coordinator.pipeline.runtime import THREADS, Runtime
 from onceward.coordinator.protocol import answers
 from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId
 
-__all__ = ["GenerationFailedError", "Mailbox"]
+__all__ = ["GenerationFailedError", "Mailbox", "NothingToReadError"]
 
 
 class GenerationFailedError(OncewardError):
     """This generation cannot go on; the next one can."""
+
+
+class NothingToReadError(OncewardError):
+    """What gives the job its input has failed. The next generation begins when there is input again."""
 
 
 class Mailbox:
@@ -40,6 +44,7 @@ class Mailbox:
         self._completed = NO_CHECKPOINT
         self._stop = False
         self._cancelled = False
+        self._dry: NothingToReadError | None = None
         self._error: OncewardError | None = None
 
     def advance(self, checkpoint: CheckpointId) -> None:
@@ -132,6 +137,16 @@ class Mailbox:
             self._changed.notify_all()
         if running:
             self._on_interrupt()
+
+    def run_dry(self, why: NothingToReadError) -> None:
+        """Leave with ``why`` when everything is settled."""
+        with self._changed:
+            self._dry = why
+            self._changed.notify_all()
+
+    @property
+    def dry(self) -> NothingToReadError | None:
+        return self._dry
 
     @property
     def stopping(self) -> bool:

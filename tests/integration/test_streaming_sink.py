@@ -547,6 +547,46 @@ def test_a_query_that_fails_ends_the_others_of_its_program(counting: Counting) -
         assert endless.exception() is None
 
 
+@pytest.mark.parametrize("place", ["before the sink", "after the sink", "in the query"])
+def test_a_query_that_fails_leaves_its_job_with_the_cause_while_its_program_runs(
+    counting: Counting, place: str
+) -> None:
+    """The program may wait for another query, or for nothing. The next query on the same sink has the job again."""
+    counting.query, files = STATELESS, records(2)
+    broken = threading.Event()
+    broken.set()
+
+    def write(df: "DataFrame", batch: int) -> None:
+        if not (batch == 1 and broken.is_set()):
+            sink(df, batch)
+        elif place == "before the sink":
+            raise ValueError("in the program")
+        elif place == "after the sink":
+            sink(df, batch)
+            raise ValueError("in the program")
+        else:
+            sink(df.selectExpr("key", "CAST(raise_error('in the program') AS STRING) AS value"), batch)
+
+    def shown() -> dict[str, Any]:
+        listed = CliRunner().invoke(app, ["jobs", "--json", "--state-dir", str(counting.directory / "state")])
+        (job,) = json.loads(listed.output)
+        return dict(job)
+
+    counting.feed(files)
+    with counting.open() as sink:
+        query = counting.start(write)
+        wait_until(lambda: not query.isActive, "the query has failed", LIMIT_S)
+        wait_until(lambda: shown()["status"] == "suspended", "the job shows it", LIMIT_S)
+        job = shown()
+        assert "in the program" in job["status_detail"], job
+        assert (job["failures"] > 0, job["settled"]) == (True, True)
+        broken.clear()
+        assert sink.await_termination(counting.start(write)) is CloseReason.FINISHED
+        assert counting.written() == copied(files)
+        wait_until(lambda: shown()["status"] == "running", "the job has its query again", LIMIT_S)
+    assert "in the program" not in shown()["status_detail"]
+
+
 class Looked:
     """A query that counts how often its end was waited for."""
 

@@ -39,6 +39,7 @@ class Handover:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._offer: Found | None = None
+        self._offers = 0
         self._on_offer: Callable[[], None] = lambda: None
         self._work: Work | None = None
         self._settled: Batch | None = None
@@ -56,6 +57,7 @@ class Handover:
         """Offer a batch to the generation's next checkpoint, until it is settled or its query stops."""
         with self._changed:
             self._offer = found
+            self._offers += 1
             self._changed.notify_all()
             on_offer = self._on_offer
         on_offer()  # without the lock: it takes another one, whose holders look at the offer
@@ -148,6 +150,20 @@ class Handover:
         """Call ``call`` whenever a batch is offered, in Spark's thread."""
         with self._changed:
             self._on_offer = call
+
+    @property
+    def offers(self) -> int:
+        """How many batches were offered."""
+        with self._changed:
+            return self._offers
+
+    def wait_offer(self, after: int, closed: threading.Event) -> bool:
+        """Wait until more than ``after`` batches were offered, and return True; False when ``closed`` is set before."""
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._offers > after, _LOOK_S):
+                if closed.is_set():
+                    return False
+        return True
 
     @property
     def offered(self) -> Found | None:

@@ -85,6 +85,11 @@ class Query:
         """False once the query is being stopped."""
         return bool(self._running.isActive())
 
+    def failure(self) -> str | None:
+        """Return what the query has failed with, in one line; None while it runs, and if it was stopped or finished."""
+        raised: Any = self._running.exception()
+        return last_line(str(raised.get().getMessage())) if raised.isDefined() else None
+
     def stop(self) -> None:
         """Stop the query: what runs is interrupted. Waits until its thread has ended."""
         self._running.stop()
@@ -151,6 +156,13 @@ class Query:
             return bytes(self._to_bytes(stream))
         finally:
             stream.close()
+
+
+def last_line(message: str) -> str:
+    """Return the error at the end of the Python traceback in Spark's ``message``; without one, its first line."""
+    traced = message.rpartition("Traceback (most recent call last):")[2] if "Traceback (most" in message else ""
+    raised = [line for line in traced.splitlines() if line and not line[0].isspace()]
+    return raised[0] if raised else message.strip().partition("\n")[0]
 
 
 def moves_rows(df: "DataFrame") -> bool:

@@ -19,6 +19,7 @@ from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopp
 from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
+from onceward.coordinator.pipeline.mailbox import NothingToReadError
 from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
 from onceward.coordinator.pipeline.members import Members
 from onceward.coordinator.pipeline.opening import connect_to, open_page, open_participants, require_job
@@ -213,7 +214,14 @@ class StreamSink:
             progress=progress,
             traces=traced.traces,
         )
-        self._generations = Generations(members, client, restart, self._stopping, takeover=access.embedded)
+        self._generations = Generations(
+            members,
+            client,
+            restart,
+            self._stopping,
+            takeover=access.embedded,
+            await_input=lambda: self._handover.wait_offer(self._offers_of_failed, self._closed),
+        )
         self._start(stack, "job", self._run, self._generations.stop)
         self._handover.wait_recovered()
         self._start(stack, "query", self._watch, self._closed.set)
@@ -234,6 +242,8 @@ class StreamSink:
             self._handover.end(StreamEndedError(f"Job {self._job} was ended: {reason.value}."))
 
     _reason = CloseReason.FINISHED
+    _offers_of_failed = 0
+    """How many batches were offered when the query was found to have failed: the next one is of another run."""
 
     # -- in the query's thread
 
@@ -493,16 +503,33 @@ class StreamSink:
         return query is None or written is None or not query.active() or query.committed(written)
 
     def _watch(self) -> None:
-        """End the query if no program waits for it in :meth:`await_termination`."""
+        """End the query if no program waits for it in :meth:`await_termination`. Leave the job when it has failed."""
         while not self._closed.wait(_LOOK_S):
             query = self._query
             if query is not None and not self._awaited and self._may_stop() and query.active():
                 query.stop()
                 self._stopping.clear()
+            try:
+                self._look_for_failure()
+            except Exception:  # noqa: BLE001 - Spark's JVM is gone, and with it the query; the generation finds out
+                return
+
+    def _look_for_failure(self) -> None:
+        """Leave the job if its query has failed: it is not running, whatever else the program waits for."""
+        offers, query = self._handover.offers, self._query  # in this order: a new run's first offer is not counted
+        if query is None or self._ending or self.ended or self._generations.dry or query.active():
+            return
+        failure = query.failure()
+        if failure is not None and query is self._query:
+            text = str(self._failure) if self._failure is not None else failure
+            self._offers_of_failed = offers
+            self._generations.run_dry(NothingToReadError(f"The query has failed: {text}"))
 
     def close(self) -> None:
         """Settle what is decided and leave the job. A batch that runs meanwhile fails, and runs again at the next
         start."""
+        with contextlib.suppress(Exception):  # without Spark's JVM there is no answer
+            self._look_for_failure()
         self._stack.close()
 
     def __enter__(self) -> Self:

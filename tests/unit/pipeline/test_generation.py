@@ -18,7 +18,11 @@ from onceward.coordinator.errors import (
     OncewardError,
 )
 from onceward.coordinator.pipeline import generation
+from onceward.coordinator.pipeline.exits import StopFlag
+from onceward.coordinator.pipeline.generations import Generations
 from onceward.coordinator.pipeline.interfaces import Age
+from onceward.coordinator.pipeline.mailbox import NothingToReadError
+from onceward.coordinator.pipeline.restarts import NO_RESTART
 from onceward.coordinator.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event
 from onceward.coordinator.protocol.state import JobState
@@ -479,3 +483,28 @@ def test_a_job_whose_last_commits_are_not_visible_has_not_ended_and_reports_why(
     job.ending = lambda _job: ["a transaction"]
     with pytest.raises(OncewardError, match="readers do not see their records yet"):
         job.generation.run()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_job_whose_input_has_failed_is_left_settled_with_the_cause_until_there_is_input_again(again: bool) -> None:
+    coordinator, flag = Coordinator(), StopFlag()
+    waited: list[tuple[str, int]] = []
+
+    def fail_at_first(checkpoint: int) -> None:
+        if checkpoint == 3 and not waited:
+            generations.run_dry(NothingToReadError("The query has failed: ValueError"))
+
+    def await_input() -> bool:
+        waited.append((coordinator.left_because, coordinator.state.durable.base))
+        assert coordinator.state.settled
+        assert generations.dry
+        return again
+
+    job = Job(coordinator, until=5, running=fail_at_first)
+    generations = Generations(job.generation._m, coordinator, NO_RESTART, flag, takeover=True, await_input=await_input)  # type: ignore[arg-type]
+    job.generation.stop = generations.stop  # type: ignore[method-assign]
+    assert generations.run() is CloseReason.STOPPED
+    assert waited == [("The query has failed: ValueError", 3)]
+    assert coordinator.back_within_s is None
+    assert job.committed[:2] == [2, 3]
+    assert (job.committed[-1] >= job.until) is again
