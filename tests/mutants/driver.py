@@ -34,7 +34,7 @@ __all__ = ["DRIVER"]
 ANY = SeedHunt(name="any faults", seeds=60)
 KILLS = SeedHunt(name="processes are killed", seeds=30, faults=clear(kill_points=0.02, driver_kills=3))
 LATE = SeedHunt(name="calls to the coordinator are late", seeds=20, faults=clear(rpc=LinkFaults(slow=0.5)))
-LOSSES = SeedHunt(name="answers get lost", seeds=20, faults=clear(rpc=LinkFaults(loss=0.15)))
+LOSSES = SeedHunt(name="answers get lost", seeds=60, faults=clear(rpc=LinkFaults(loss=0.15)))
 ABORTS = SeedHunt(name="checkpoints time out", seeds=20, faults=clear(timeout=0.1))
 RESTARTS = SeedHunt(name="coordinators restart", seeds=15, faults=clear(coordinator_kills=10, interval=0.0))
 DISK = SeedHunt(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))

@@ -16,7 +16,7 @@ from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
 from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import Hanging, finish
 from onceward.sinks.kafka.control.known import KnownOutcomes
@@ -371,15 +371,6 @@ def _fences_unconfirmed(self: Transactions, ids: Collection[str]) -> dict[str, C
 
 
 PROOFS = (
-    Mutant(
-        name="a commit without an answer counts as done",
-        hurts="the checkpoint counts as settled, and its transaction may still be open",
-        breaks=wrapped(
-            outcomes.classify, lambda classify, code: EndAnswer.DONE if isinstance(code, NoAnswer) else classify(code)
-        ),
-        hunt=BROKERS,
-        caught_by=(Invariant.I1,),
-    ),
     Mutant(
         name="the sink aborts a transaction whose commit gets no answer",
         hurts="the checkpoint is completed, and the records of the slot are lost",

@@ -29,13 +29,14 @@ from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, of
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
+from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
 from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version, next_epoch_request
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
-__all__ = ["ClaimHolder", "read_claim"]
+__all__ = ["ClaimHolder", "read_claim", "read_written_claim"]
 
 _T = TypeVar("_T")
 
@@ -79,6 +80,23 @@ def read_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
         clock.wait(backoff.next())
 
 
+def read_written_claim(control: ControlPlane, job: str, clock: Clock) -> Claim | None:
+    """Like :func:`read_claim`, and None is proved: a first claim that is being written is waited for, and one whose
+    marker the brokers have skipped is ended as they had decided. Also raises what :meth:`HiddenClaim.end` raises."""
+    hidden, backoff = HiddenClaim(control, job, clock), broker_backoff()
+    deadline = clock.monotonic() + PATIENCE_S
+    while (claim := read_claim(control, job, clock)) is None:
+        offset = offset_of(control, claim_name(job), stable=True)
+        if offset.code == ErrorCode.NONE:
+            return parse(job, offset)
+        if clock.monotonic() >= deadline:
+            raise failed("read", job, offset.code)
+        if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            hidden.end()
+        clock.wait(backoff.next())
+    return claim
+
+
 class ClaimHolder:
     """One process's hold on the claim of one job. Not thread-safe."""
 
@@ -91,9 +109,8 @@ class ClaimHolder:
         """Id and epoch to write with. None: other processes must be fenced first."""
         self._used = False
         """Whether a request was sent under that epoch."""
-        self._raising = False
-        """Whether the commit itself begins the next epoch (transaction.version 2). Offsets then need no announcement,
-        and the next write no InitProducerId (KIP-890)."""
+        self._version_2 = False
+        """Whether the cluster's transaction.version is at least 2."""
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
@@ -203,7 +220,7 @@ class ClaimHolder:
         """End what other processes have open. Returns CONCURRENT_TRANSACTIONS until that has ended."""
         self._producer, self._prepared = None, None
         try:
-            self._raising = end_txn_version(self._control) >= 5
+            self._version_2 = end_txn_version(self._control) >= 5
         except ControlPlaneError as error:
             return NoAnswer(why=str(error))
         return self._initialise((-1, -1))
@@ -248,6 +265,13 @@ class ClaimHolder:
                 return code
         offset = offset_commit(self._name, claim)
         return self._send(CoordinatorKind.GROUP, TxnOffsetCommitRequest, **offset, **self._versions)
+
+    @property
+    def _raising(self) -> bool:
+        """Whether the commit itself begins the next epoch (KIP-890). Offsets then need no announcement, and the next
+        write no InitProducerId. At the last epoch it would take the producer id from the claim's id, and a claim whose
+        marker is skipped could not be ended any more."""
+        return self._version_2 and self._producer is not None and self._producer[1] < LAST_EPOCH
 
     @property
     def _versions(self) -> Mapping[str, int]:

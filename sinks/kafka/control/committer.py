@@ -13,7 +13,7 @@ from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.committing import FoundHanging
 from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim, read_written_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -206,7 +206,7 @@ class KafkaCommitter(Committer):
 
     def claims(self, job: JobName) -> Sequence[Claim]:
         """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable claim."""
-        found = (read_claim(control, job, self._clock) for control in self._controls)
+        found = (read_written_claim(control, job, self._clock) for control in self._controls)
         return [claim for claim in found if claim is not None]
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:

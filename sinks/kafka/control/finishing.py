@@ -38,7 +38,8 @@ class Finishing:
         self._since: float | None = None
         """Since when the coordinator has reported the end as complete at each look, although a part is open."""
         self._refused = 0
-        self._written = 0
+        self.written = 0
+        """Markers that the brokers have accepted to write since the last :meth:`shown`."""
         self._outcome = ""
 
     def wait(self) -> None:
@@ -58,7 +59,7 @@ class Finishing:
         match classify(code):
             case EndAnswer.DONE:
                 self._since, self._outcome = None, "committed" if commit else "aborted"
-                self._written += len(one.places) or 1
+                self.written += len(one.places) or 1
             case EndAnswer.DOUBT:
                 self._refused += 1
                 why = self._hangs(one, f"the brokers refuse it: {describe_code(code)}")
@@ -76,17 +77,17 @@ class Finishing:
 
     def shown(self, name: str) -> None:
         """Log and count what was written: no part is open any more."""
-        if self._written or name in self._control.links.hanging:
-            self._control.links.hangs_no_more(name, by_us=self._written > 0)
-        if self._written:
+        if self.written or name in self._control.links.hanging:
+            self._control.links.hangs_no_more(name, by_us=self.written > 0)
+        if self.written:
             _log.warning(
                 "%s had ended as %s without %d of its markers, so no reader got past it: the brokers had skipped them, "
                 "as they do without a leader. They are written now.",
                 name,
                 self._outcome,
-                self._written,
+                self.written,
             )
-        self._written = 0
+        self.written = 0
 
 
 def finish_abandoned(

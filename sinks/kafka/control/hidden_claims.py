@@ -18,6 +18,9 @@ _COMMITS_MS, _ABORTS_MS = TIMEOUT_MS + 1, TIMEOUT_MS + 2
 """Timeouts of a transaction that ends a hidden claim. It makes the brokers forget what they had decided, and they
 report its timeout: if this process dies in the middle, the next one knows the decision."""
 
+_ATTEMPTS = 5
+"""Ends without effect before no end can have any."""
+
 
 class HiddenClaim:
     """Ends the claim of one job as the brokers had decided, before a fence makes them forget that."""
@@ -42,6 +45,8 @@ class HiddenClaim:
         if code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
             self._finishing.shown(self._name)
             return ErrorCode.NONE
+        if self._finishing.written >= _ATTEMPTS:
+            raise self._lost("it is of an earlier producer id, or the brokers skip its marker again and again")
         commit = self._decided(view)
         one = Hanging(
             id=self._name,

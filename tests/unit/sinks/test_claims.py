@@ -19,10 +19,10 @@ from kafka.protocol.producer import (
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim, read_written_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.support.kafka_model import Call, Settings
+from tests.support.kafka_model import LAST_EPOCH, Call, Settings
 from tests.support.kafka_model.bench import Bench, Ids
 
 OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
@@ -554,6 +554,46 @@ def test_a_hidden_claim_is_not_forgotten_while_its_marker_is_skipped_again(bench
     successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
     holder(bench).take(successor, (through(2),))
     assert claim_at(bench) == successor
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_a_claim_that_is_hidden_near_the_last_epoch_is_ended_and_taken_over(bench: Bench, left: int) -> None:
+    """The commit at the last epoch would take the producer id from the claim's id, and with it every way to end it."""
+    settings = replace(bench.cluster.settings, last_used_epoch=lambda _id: LAST_EPOCH - 1 - left)
+    bench.cluster._state.settings = settings
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+    holder(bench).take(successor, (through(2),))
+    assert claim_at(bench) == successor
+
+
+def test_a_hidden_claim_of_an_earlier_producer_id_is_left_to_a_person(bench: Bench) -> None:
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    entry = bench.cluster.entry("job.claim")
+    assert entry is not None
+    entry.producer_id += 1000
+    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+    with pytest.raises(HaltedError, match=r"earlier producer id.*kafka-transactions\.sh find-hanging"):
+        holder(bench).take(successor, (through(2),))
+
+
+def test_a_first_claim_without_its_marker_is_not_taken_for_none(bench: Bench) -> None:
+    """A coordinator that settles a job without a driver takes its claim only where there is one."""
+    skipped = skipping(bench)
+    skipped.add("job.claim")
+    holder(bench).take(OURS, ())
+    bench.wait(1)
+    skipped.clear()
+    assert read_claim(bench.control, "job", clock(bench)) is None
+    assert read_written_claim(bench.control, "job", clock(bench)) == OURS
 
 
 def test_a_fence_waits_for_what_it_aborts_without_a_marker(bench: Bench) -> None:
