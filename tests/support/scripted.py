@@ -1,10 +1,14 @@
 """A driver without Spark and Kafka, and a coordinator process that tests can kill."""
 
+import contextlib
+import os
 import queue
+import random
 import socket
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import assert_never
 
@@ -54,10 +58,19 @@ def slots(checkpoint: int, count: int = 2) -> Snapshot:
     return Snapshot(committables=tuple(committable(slot, of=checkpoint) for slot in range(count)), records=count)
 
 
+_PORTS_FROM, _WORKERS = 61_000, 16
+"""Above the ports that Linux gives to connections and to servers that name none: while a process starts again, no other
+one can take its port."""
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_PORTS = cycle(random.sample(range(_PORTS_FROM + _WORKER, 65_536, _WORKERS), 280))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that no other test worker gets, and this one not again soon."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port := next(_PORTS)))
+            return port
 
 
 class CoordinatorProcess(Process):
