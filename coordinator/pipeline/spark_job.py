@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
@@ -31,6 +32,7 @@ from onceward.coordinator.pipeline.tasks import TASK_PROPERTY, CheckpointTask, V
 from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
 _RECORDS_PER_TASK = 1_000_000
@@ -285,8 +287,7 @@ class CheckpointJob:
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
-        held = self._spark.context.accumulator(0.0)  # also counts attempts that fail, which were held back, too
-        source = self._leaf(splits).mapInArrow(reading(self._source.read(), held.add), self._source.schema)
+        source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
         prepared = self._sink.prepare(self._transform(source))
         df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
         known = self._built
@@ -308,8 +309,14 @@ class CheckpointJob:
             facts=facts,
             expected=expected,
             examined=df,
-            held=lambda: held.value,
+            held=lambda: self._held.value,
         )
+
+    @cached_property
+    def _held(self) -> "Accumulator[float]":
+        """Seconds for which readers in other processes were held back. Attempts that fail count, too. One for all
+        plans: with another one each, no two would be the same."""
+        return self._spark.context.accumulator(0.0)
 
     def _leaf(self, splits: int) -> "DataFrame":
         """Return the cached leaf: Spark recognises a rebuilt plan by its leaf."""

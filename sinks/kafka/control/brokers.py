@@ -24,6 +24,7 @@ __all__ = [
     "broker_settings",
     "create_topic",
     "describing_topics",
+    "known_brokers",
     "settings",
     "topic_facts",
 ]
@@ -82,6 +83,14 @@ def describing_topics(control: ControlPlane, names: Collection[str] | None) -> W
         )
     )
     return {str(entry.name): _facts(entry) for entry in answer.topics if names is not None or not entry.is_internal}
+
+
+def known_brokers(control: ControlPlane) -> set[int]:
+    """Return the ids of the brokers that run, and of those that hold a replica of a topic that may be described,
+    running or not. Raises ControlPlaneError."""
+    answer: MetadataResponse = control.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False, min_version=4))
+    held = (node for topic in answer.topics for partition in topic.partitions for node in partition.replica_nodes)
+    return {int(broker.node_id) for broker in answer.brokers} | {int(node) for node in held}
 
 
 def _facts(entry: MetadataResponse.MetadataResponseTopic) -> TopicFacts:

@@ -13,6 +13,7 @@ from onceward.sinks.kafka.control.brokers import (
     Resource,
     broker_settings,
     create_topic,
+    known_brokers,
     settings,
     topic_facts,
 )
@@ -238,10 +239,10 @@ def _metadata_limit(control: ControlPlane) -> Iterator[Finding]:
 
 def _missing_coordinators(control: ControlPlane) -> Iterator[Finding]:
     """Brokers create the topics of their coordinators when they are first asked for one, but not while they are fewer
-    than the setting says. Until then they answer COORDINATOR_NOT_AVAILABLE."""
+    than the setting says; those that are down count. Until then they answer COORDINATOR_NOT_AVAILABLE."""
     facts = topic_facts(control, _COORDINATORS)
     found = broker_settings(control, tuple(_COORDINATORS.values())) or {}
-    nodes = len(control.nodes())
+    nodes = len(known_brokers(control))
     for topic, setting in _COORDINATORS.items():
         wanted = found.get(setting, "")
         if facts[topic].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and wanted.isdigit() and int(wanted) > nodes:
