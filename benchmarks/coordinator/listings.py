@@ -29,7 +29,7 @@ _OPENING_S = 2.0
 
 
 def measure_listings(directory: Path, jobs: int, calls: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Two rows on a PostgreSQL of its own: without listings, and beside so many open calls that list a history."""
+    """Measure two rows on a PostgreSQL of its own: without listings, and beside the open calls that list a history."""
     with LocalPostgres() as postgres, served(directory / "listings", store_url=postgres.url) as coordinator:
         return asyncio.run(_measure(coordinator, jobs, calls, seconds, rounds))
 
@@ -74,7 +74,7 @@ async def _measure(
 
 @contextlib.asynccontextmanager
 async def _listing(address: str, job: JobName, calls: int) -> AsyncIterator[list[int]]:
-    """Keep so many calls open. Counts the answers."""
+    """Keep the given number of calls open, and count the answers."""
     count = [0]
     request = pb.ListHistoryRequest(job=job, limit=1_000).SerializeToString()
 

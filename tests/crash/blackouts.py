@@ -31,7 +31,7 @@ _ENDS_S = 2.0
 LEADER = 3
 """The broker that alone has the output in `lose_leader`."""
 _SPREAD = 60
-"""Output partitions, of which each transaction has most: so many markers take some milliseconds."""
+"""Output partitions. Each transaction writes to most of them, so its markers take some milliseconds."""
 _RATE = 20
 """Records per second and partition: what comes while the brokers are away is soon copied."""
 _WIDE: Mapping[str, Any] = {"spread": _SPREAD, "per_checkpoint": 1000, "rate": _RATE}

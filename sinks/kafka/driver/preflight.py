@@ -241,11 +241,15 @@ def _missing_coordinators(control: ControlPlane) -> Iterator[Finding]:
     """Brokers create the topics of their coordinators when they are first asked for one, but not while they are fewer
     than the setting says; those that are down count. Until then they answer COORDINATOR_NOT_AVAILABLE."""
     facts = topic_facts(control, _COORDINATORS)
+    missing = [topic for topic in _COORDINATORS if facts[topic].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    if not missing:
+        return
     found = broker_settings(control, tuple(_COORDINATORS.values())) or {}
     nodes = len(known_brokers(control))
-    for topic, setting in _COORDINATORS.items():
+    for topic in missing:
+        setting = _COORDINATORS[topic]
         wanted = found.get(setting, "")
-        if facts[topic].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and wanted.isdigit() and int(wanted) > nodes:
+        if wanted.isdigit() and int(wanted) > nodes:
             yield _error(
                 f"topic {topic}",
                 f"the brokers cannot create it, so no coordinator will ever answer: {setting} is {wanted}, and the "
