@@ -148,6 +148,8 @@ class CheckpointRunner:
                     self._mailbox.require_undecided(checkpoint)
                     self._abandon(checkpoint, reply.detail or reply.verdict.value)
                     return
+                case Verdict.REFUSED if self._refused(checkpoint, reply.detail):
+                    return
                 case _:
                     raise GenerationFailedError(
                         f"The coordinator refused the acknowledgement of checkpoint {checkpoint}: "
@@ -155,6 +157,16 @@ class CheckpointRunner:
                         "It stays undecided until the next generation aborts it; no record is lost."
                     )
         kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
+
+    def _refused(self, checkpoint: CheckpointId, detail: str) -> bool:
+        """Decline a checkpoint for which the coordinator has no room, and abort it once that is decided. False if it
+        is not."""
+        reason, phases = shorten(detail), self._answers[checkpoint].phases
+        answer = self._session.decline(checkpoint, self._m.sink.participant.name, reason, phases=phases)
+        if answer.decision is not Decision.ABORTED:
+            return False
+        self._abandon(checkpoint, reason)
+        return True
 
     def _left(self, good_until: float | None) -> float | None:
         """Return the seconds until a deadline; None when there is none."""

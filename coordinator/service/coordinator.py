@@ -58,7 +58,13 @@ class Coordinator:
         completed, unfinished = ({}, ()) if observer is None else (store.last_completed_by_job(), store.unfinished())
         # last, because leases begin with it
         self.engine = Engine(
-            store, clock=clock, wall=wall, checkers=checkers, changed=self._changed, failed=self._failed.set
+            store,
+            clock=clock,
+            wall=wall,
+            checkers=checkers,
+            changed=self._changed,
+            failed=self._failed.set,
+            calling=lambda: guard.calling,
         )
         store.limit_silence()
         self._group_commit = GroupCommit(self.engine, drivers=lambda: self._watchers.count)

@@ -87,6 +87,8 @@ class Engine:
     :param wall: aware wall clock, for display.
     :param changed: called with a job's name after each of its events.
     :param failed: called once when the store has failed.
+    :param calling: the name of the peer whose event is worked out; empty if peers have no names.
+    :param memory: bytes that the process may use; by default what the machine or the container has.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Engine:
         checkers: Checkers,
         changed: Callable[[JobName], None] = lambda _job: None,
         failed: Callable[[], None] = lambda: None,
+        calling: Callable[[], str] = lambda: "",
+        memory: int | None = None,
     ) -> None:
         self._store = store
         self._wall = wall
@@ -111,7 +115,7 @@ class Engine:
         """How fast the store is. Read it while nothing is written."""
         self.failure: StoreError | None = None
         """Set when the store has failed. Nothing is answered then, because the state in memory cannot be trusted."""
-        self._budget = Budget()
+        self._budget = Budget(memory, calling)
         self._housekeeping = Housekeeping()
         self._deadlines = Deadlines()
         self._latest: dict[JobName, JobState] = {}
@@ -122,6 +126,7 @@ class Engine:
         for job, state in self._states.items():
             self._deadlines.note(job, next_deadline(state))
             self._housekeeping.found(job)
+            self._budget.follow(state)
             if state.durable.unreadable:
                 said = {"job": job, "event": "unreadable", "detail": state.durable.unreadable}
                 _log.error("%s", log_fields(said))
@@ -166,9 +171,11 @@ class Engine:
             state = JobState(durable=Durable(job=job, store_id=self.store_id))
         if (refusal := quota_refusal(event)) is not None:
             return refusal
-        problem = self._checkers.problem(state, event, vetted) or self._budget.problem(state, event, size)
+        verdict, problem = Verdict.INVALID, self._checkers.problem(state, event, vetted)
+        if problem is None:
+            verdict, problem = Verdict.REFUSED, self._budget.problem(state, event, size)
         if problem is not None:
-            answer = Answer(verdict=Verdict.INVALID, detail=problem)
+            answer = Answer(verdict=verdict, detail=problem)
             if (note := note_of(event, answer)) is not None:
                 batch.refused.append((job, note))
             return answer
@@ -181,6 +188,7 @@ class Engine:
         if ready.facts or known:  # a rejected call for a new job leaves no trace
             batch.states[job] = self._latest[job] = after
             self._kept += more
+            self._budget.follow(after)
             if ready.note is not None:
                 batch.refused.append((job, ready.note))
         return ready.answer

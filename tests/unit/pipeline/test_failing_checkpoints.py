@@ -456,6 +456,25 @@ def test_an_acknowledgement_that_is_too_large_to_be_sent_declines_and_aborts() -
     assert (job.aborted, job.committed) == ([3], [2, 4, 5])
 
 
+def test_an_acknowledgement_for_which_the_coordinator_has_no_room_declines_and_aborts() -> None:
+    coordinator = Reasons()
+    job = Failing(coordinator, until=5)
+    acknowledge: Any = coordinator.acknowledge
+
+    def no_room(checkpoint: CheckpointId, base: CheckpointId, snapshots: Any, **more: Any) -> Any:
+        if checkpoint != 3:
+            return acknowledge(checkpoint, base, snapshots, **more)
+        source = {name: one for name, one in snapshots.items() if one.positions is not None}
+        refused = Answer(verdict=Verdict.REFUSED, detail="the peer holds 300 of 400 bytes")
+        return (*acknowledge(checkpoint, base, source, **more), refused)
+
+    changed: Any = coordinator
+    changed.acknowledge = no_room
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == ["the peer holds 300 of 400 bytes"]
+    assert (job.aborted, job.committed) == ([3], [2, 4, 5])
+
+
 @pytest.mark.parametrize("verdict", [Verdict.WRONG_BASE, Verdict.UNKNOWN_CHECKPOINT, Verdict.INVALID, Verdict.TOO_LATE])
 def test_an_acknowledgement_that_is_refused_ends_the_generation_and_aborts_nothing(verdict: Verdict) -> None:
     """The checkpoint may be decided: only the next generation knows."""

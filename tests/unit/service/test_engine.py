@@ -132,7 +132,7 @@ def test_an_oversized_grant_is_refused(bench: Bench) -> None:
     bench.open(A)
     bench.send(A, bench.watching())
     event = bench.acknowledging(slots(1, 0))
-    assert bench.send(A, event, size=MAX_CHECKPOINT_BYTES + 1) == [Verdict.INVALID]
+    assert bench.send(A, event, size=MAX_CHECKPOINT_BYTES + 1) == [Verdict.REFUSED]
     assert bench.send(A, event, size=MAX_CHECKPOINT_BYTES) == [Verdict.ACCEPTED]
 
 

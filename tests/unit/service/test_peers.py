@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import queue
 import re
 import time
 from collections.abc import Iterator
@@ -22,24 +23,26 @@ from sqlalchemy import Engine, event
 from onceward.coordinator.client.access import CoordinatorAccess, with_known_token
 from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
+from onceward.coordinator.client.session import Session, connect
 from onceward.coordinator.client.tls import CoordinatorTls
 from onceward.coordinator.errors import ConfigurationError, OncewardError, RefusedError
 from onceward.coordinator.listings import CoordinatorRole
-from onceward.coordinator.protocol.answers import Verdict
+from onceward.coordinator.protocol.answers import Answer, Instruction, Trigger, Verdict
 from onceward.coordinator.protocol.requests import Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,
+    Document,
     Generation,
     JobName,
     Outcome,
     ParticipantName,
     Settlement,
+    Snapshot,
 )
-from onceward.coordinator.service import doors
+from onceward.coordinator.service import budget, doors
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.peers import NOTED_PER_HOUR
 from onceward.coordinator.service.rights import digest_of
@@ -137,6 +140,12 @@ class World:
         driver = ScriptedDriver(client, job, settings=settings)
         self._cleanup.callback(driver.session.let_go)
         return driver
+
+    def session(self, name: str, job: JobName) -> Session:
+        client = self._cleanup.enter_context(connect(self.address, tls=self.tls(name)))
+        session = client.open_job(job, (SOURCE, SINK), QUIET, None, driver=name)
+        self._cleanup.callback(session.let_go)
+        return session
 
 
 @pytest.fixture
@@ -616,6 +625,26 @@ def test_one_peer_cannot_take_all_calls(world: World, monkeypatch: pytest.Monkey
     for one in held:
         one.cancel()
     wait_until(lambda: _code(late) is grpc.StatusCode.OK, "its calls are taken again")
+
+
+def test_one_peer_cannot_take_all_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "usable_memory", lambda: 400_000)
+    world.serve(rights=RIGHTS.replace('"orders-x"', '"x-*"'))
+
+    def acknowledge(peer: str, job: str, size: int) -> Answer:
+        instructions: queue.Queue[Instruction] = queue.Queue()
+        session = world.session(peer, JobName(job))
+        session.start_watch(instructions.put)
+        trigger = instructions.get(timeout=60)
+        assert isinstance(trigger, Trigger)
+        said = Snapshot(positions=Document(kind="test", version=1, body={"text": "x" * size}))
+        (answer,) = session.acknowledge(trigger.checkpoint, trigger.base, {SOURCE.name: said})
+        return answer
+
+    assert [acknowledge("x", f"x-{number}", 50_000).verdict for number in range(3)] == [Verdict.ACCEPTED] * 3
+    refused = acknowledge("x", "x-3", 50_000)
+    assert (refused.verdict, "peer x would then hold" in refused.detail) == (Verdict.REFUSED, True)
+    assert acknowledge("y", Y, 30_000).verdict is Verdict.ACCEPTED
 
 
 def test_a_peer_with_two_proofs_has_no_calls_beside_those_of_each(
