@@ -5,7 +5,6 @@ report the result of each attempt; this module makes no attempts. What answers a
 an open transaction in its input, is reported in the same way.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -97,7 +96,7 @@ class Links:
             self._broken[link] = replace(entry, logged=True) if logs else entry
         if logs:
             event = "held_back" if held else "link_down"
-            self._report(logging.WARNING, event, link, entry, now, waits=waiting, why=entry.why)
+            self._report(event, link, entry, now, waits=waiting, why=entry.why)
         self._follow()
 
     def worked(self, link: str) -> None:
@@ -113,7 +112,7 @@ class Links:
                 self._logged_at[link] = now
         if entry.logged:
             event = "held_no_more" if entry.held else "link_up"
-            self._report(logging.INFO, event, link, entry, now, lasted_s=round(now - entry.since, 1))
+            self._report(event, link, entry, now, lasted_s=round(now - entry.since, 1))
         self._follow()
 
     @property
@@ -166,11 +165,12 @@ class Links:
                 del self._broken[link]
         for link, entry in old.items():
             if entry.logged:
-                self._report(logging.INFO, "link_unused", link, entry, now, last_why=entry.why)
+                self._report("link_unused", link, entry, now, last_why=entry.why)
 
-    def _report(self, level: int, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
+    def _report(self, event: str, link: str, entry: _Entry, now: float, **facts: object) -> None:
+        """Begin and end at one level: a log that shows the one shows the other."""
         since = (self._wall() - timedelta(seconds=now - entry.since)).astimezone().isoformat("T", "seconds")
-        _log.log(level, "%s", log_fields({"event": event, "link": link, "since": since, **facts}))
+        _log.warning("%s", log_fields({"event": event, "link": link, "since": since, **facts}))
 
 
 def _hanging(transaction: str) -> str:

@@ -8,6 +8,8 @@ __all__ = ["Cause", "cause_of", "shorten"]
 _OURS = ("onceward.",)
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
+_LIBRARY = re.compile(r"/lib(64)?/python[\d.]*/|/(site|dist)-packages/|/pyspark\.zip/|^<")
+"""Files that are not the user's own, on whatever machine: Python's, installed packages', Spark's."""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(:|$)")
 _MOST_RECENT = re.compile(r"most recent failure: (?:Lost task [^:]*?\): )?(?P<cause>[^\n]+)")
 _CAUSED_BY = re.compile(r"^Caused by: (?P<cause>[^\n]+)$", re.MULTILINE)
@@ -34,7 +36,7 @@ def _in_python(text: str) -> Cause | None:
     *_, last = text.split(_TRACEBACK)
     if last == text:
         return None
-    where = ""
+    where, theirs = "", False
     said: list[str] = []
     for line in last.strip("\n").splitlines():
         if said and (not line.strip() or line.startswith(("\tat ", " SQLSTATE: "))):
@@ -42,6 +44,9 @@ def _in_python(text: str) -> Cause | None:
         if said:
             said.append(line)
         elif frame := _FRAME.match(line):
+            if theirs and _LIBRARY.search(frame["file"]):
+                continue
+            theirs = not _LIBRARY.search(frame["file"])
             where = f" ({frame['file'].rsplit('/', 1)[-1]}, line {frame['line']}, in {frame['name']})"
         elif _RAISED.match(line):
             said.append(line)
@@ -58,6 +63,7 @@ def _in_jvm(text: str) -> Cause:
     if not found.startswith("["):  # not a Spark error class: the message is further down
         deepest = _CAUSED_BY.findall(text) or _MOST_RECENT.findall(text)
         found = deepest[-1] if deepest else found
+    found = re.sub(r" SQLSTATE: \w{5}$", "", found)
     return Cause(text=found, by_record=not any(word in text for word in _PASSING))
 
 

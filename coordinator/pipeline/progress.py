@@ -18,6 +18,8 @@ from onceward.coordinator.readable import count, duration
 
 _log = logger("onceward")
 
+_FORMAT = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s")
+"""Of what is shown if logging is not configured, as the coordinator's."""
 _LOG_EVERY = 60.0
 """Seconds between plain log lines."""
 _LOOK_EVERY = 1.0
@@ -102,6 +104,8 @@ class Progress:
         self._drawn: tuple[str, ...] | None = None
         """The broken links in the line on the terminal; None = no line is drawn."""
         self._links.follow(self.show)
+        if logging.lastResort is not None:  # shows warnings where logging is not configured, without a time
+            logging.lastResort.setFormatter(_FORMAT)
 
     def opened(self, generation: int, store: str) -> None:
         """Say that a generation of the job runs. ``store``: the id of the coordinator's store."""
@@ -252,7 +256,7 @@ class Progress:
         elif _log.level <= logging.INFO:
             record = _log.makeRecord(_log.name, logging.INFO, "", 0, "%s", (printable(text),), None)
             shown = logging.StreamHandler(self._stream)
-            shown.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+            shown.setFormatter(_FORMAT)
             shown.handle(record)
 
     def _width(self) -> int | None:

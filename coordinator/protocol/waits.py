@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from onceward.coordinator.protocol.requests import Ending
 from onceward.coordinator.protocol.state import JobState
+from onceward.coordinator.protocol.status import JobStatus
 from onceward.coordinator.protocol.wedged import owed
 
 __all__ = ["Wait", "unsettled_slots", "waits"]
@@ -22,7 +23,8 @@ class Wait:
 
 def waits(state: JobState) -> tuple[Wait, ...]:
     """Everything the job waits for, in the order in which it resolves."""
-    return (*_driver(state), *_settling(state), *_pending(state))
+    person = (Wait(what="a person to decide", since=None),) if state.durable.status is JobStatus.HALTED else ()
+    return (*person, *_driver(state), *_settling(state), *_pending(state))
 
 
 def unsettled_slots(state: JobState) -> int:

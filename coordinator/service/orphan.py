@@ -104,13 +104,19 @@ class Orphan:
         return self._state.durable
 
     @property
+    def _halted(self) -> bool:
+        return self._durable.status is JobStatus.HALTED
+
+    @property
     def _clusters(self) -> OrphanClusters:
         return OrphanClusters(self._durable, self._around.committers, self._around.thread_lanes, self._around.links)
 
     async def _wait_for_a_driver(self, due: float) -> None:
         seconds = max(0.0, due - self._around.clock())
         until = self._around.wall() + timedelta(seconds=seconds)
-        self.doing = f"waits for its driver until {until.astimezone():%H:%M:%S}"
+        # A halted job waits for a person; only what is open at the brokers waits for a driver.
+        what = "leaves what is open to its driver" if self._halted else "waits for its driver"
+        self.doing = f"{what} until {until.astimezone():%H:%M:%S}"
         await asyncio.sleep(seconds)
 
     async def _settle(self) -> None:
@@ -146,7 +152,7 @@ class Orphan:
     async def _commit_decided(self) -> None:
         """Commit what is decided, except what is known to be lost. Do nothing while a person has to decide."""
         durable, completed, around = self._durable, self._durable.completed, self._around
-        if completed is None or completed.settled or durable.status is JobStatus.HALTED:
+        if completed is None or completed.settled or self._halted:
             return
         give_up_at = around.clock() + around.pace.patience_s
         for name, snapshot in sorted(completed.snapshots.items()):

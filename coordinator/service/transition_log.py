@@ -1,4 +1,7 @@
-"""One log line per durable fact, so that a job's log shows its whole course. Never logs a document's content."""
+"""One log line per durable fact, so that a job's log shows its whole course. Never logs a document's content.
+
+What every checkpoint of a healthy job does is at DEBUG: a coordinator has hundreds of jobs.
+"""
 
 import logging
 from typing import assert_never
@@ -112,13 +115,13 @@ def _of_checkpoint(
                 "committables": sum(len(part.committables) for part in parts),
                 "settled": fact.settled,
             }
-            return logging.INFO, "completed", said
+            return logging.DEBUG, "completed", said
         case facts.CheckpointAborted():
             return logging.WARNING, "aborted", {"reason": fact.reason.value, "detail": fact.detail}
         case facts.CheckpointUnchanged():
             return logging.DEBUG, "unchanged", {}
         case facts.CheckpointSettled():
-            return logging.INFO, "settled", {}
+            return logging.DEBUG, "settled", {}
         case facts.CheckpointAmended():
             said = {"participant": fact.participant, "amendment": fact.amendment, "slots": len(fact.slots)}
             return logging.WARNING, "amended", said

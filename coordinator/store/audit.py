@@ -5,7 +5,7 @@ from typing import Any, assert_never
 from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Note
 from onceward.coordinator.protocol.requests import Request
-from onceward.coordinator.protocol.values import Claim, Generation
+from onceward.coordinator.protocol.values import COORDINATOR, Claim, Generation
 
 __all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
 
@@ -44,9 +44,8 @@ def _said(fact: facts.Fact) -> dict[str, Any] | None:
             return None
         case facts.GenerationGranted():
             adopting = f", adopting {_claim(fact.adopted)}" if fact.adopted is not None else ""
-            return {
-                "detail": f"to driver {fact.driver} with {', '.join(one.name for one in fact.participants)}{adopting}"
-            }
+            whom = fact.driver if fact.driver == COORDINATOR else f"driver {fact.driver}"
+            return {"detail": f"to {whom} with {', '.join(one.name for one in fact.participants)}{adopting}"}
         case facts.GenerationFailed():
             return {"detail": fact.reason}
         case facts.GenerationEnded():

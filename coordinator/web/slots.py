@@ -108,7 +108,7 @@ def _ranges(inputs: list[Any]) -> list[Any]:
 def _range(one: Any) -> str:
     known = _mapping(one)
     if {"topic", "partition", "start", "end"} <= known.keys():
-        return f"{known['topic']}[{known['partition']}] {known['start']}..{known['end']}"
+        return f"{known['topic']}-{known['partition']} offsets [{known['start']}, {known['end']})"
     return ", ".join(f"{key} {value}" for key, value in known.items())[:100]
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.links import FORGET_AFTER_S, HELD_LOG_EVERY_S, LOG_EVERY_S, MAX_LINKS, Links
+from onceward.coordinator.links import FORGET_AFTER_S, HELD_LOG_AFTER_S, HELD_LOG_EVERY_S, LOG_EVERY_S, MAX_LINKS, Links
 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 
@@ -38,6 +38,22 @@ def test_a_broken_link_is_logged_at_once_repeated_and_its_end_logged(world: Logg
     assert lines[:-1] == [first] * 4
     assert lines[-1] == f"event=link_up link=\"cluster 'main'\" since={since} lasted_s=31.0"
     assert world.links.troubles() == ()
+
+
+def test_the_end_of_what_a_log_says_is_in_the_same_log(world: LoggedLinks, caplog: pytest.LogCaptureFixture) -> None:
+    """A program that configures no logging shows warnings only: a link must not look broken for ever there."""
+    world.links.failed("coordinator", "refused", waiting="a call")
+    world.links.worked("coordinator")
+    for second in (0.0, HELD_LOG_AFTER_S):
+        world.now = second
+        world.links.failed("an open transaction", "producer 7", waiting="20 offsets", held=True)
+    world.links.worked("an open transaction")
+    world.links.failed("broker 3", "refused", waiting="a call")
+    world.now += FORGET_AFTER_S + 1
+    assert world.links.troubles() == ()
+    said = [(record.getMessage().split()[0], record.levelname) for record in caplog.records]
+    events = ("link_down", "link_up", "held_back", "held_no_more", "link_down", "link_unused")
+    assert said == [(f"event={event}", "WARNING") for event in events]
 
 
 def test_a_link_that_comes_and_goes_fills_no_log(world: LoggedLinks) -> None:

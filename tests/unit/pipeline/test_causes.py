@@ -37,6 +37,30 @@ def test_a_class_of_spark_behind_an_exception_of_python_is_no_part_of_its_messag
     assert cause_of(RuntimeError(text)).text == "ValueError: no (y.py, line 3, in f)"
 
 
+def test_the_line_that_is_named_is_of_the_users_own_file_where_a_library_raised_below_it() -> None:
+    deep = "".join(
+        f'  File "{file}", line {line}, in {name}\n    code()\n'
+        for file, line, name in (
+            ("/opt/venv/lib/python3.12/site-packages/onceward/coordinator/pipeline/executor.py", 9, "write"),
+            ("/opt/orders/job.py", 12, "totals"),
+            ("/opt/orders/job.py", 13, "enrich"),
+            ("/usr/lib/python3.12/json/__init__.py", 346, "loads"),
+            ("<frozen abc>", 1, "checked"),
+            ("/usr/lib/python3/dist-packages/decoder.py", 355, "raw_decode"),
+        )
+    )
+    named = cause_of(RuntimeError(f"Traceback (most recent call last):\n{deep}ValueError: no\n")).text
+    assert named == "ValueError: no (job.py, line 13, in enrich)"
+
+
+def test_an_exception_of_libraries_alone_is_reported_with_its_innermost_line() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/v/lib/python3.11/site-packages/a.py", line 1, in f\n'
+        '  File "/v/lib/python3.11/site-packages/b.py", line 2, in g\nValueError: no\n'
+    )
+    assert cause_of(RuntimeError(text)).text == "ValueError: no (b.py, line 2, in g)"
+
+
 def test_an_exception_of_a_function_is_reported_whole_with_its_location() -> None:
     cause = cause_of(RuntimeError(IN_A_UDF))
     assert cause.text == (
@@ -53,7 +77,7 @@ def test_an_error_of_ours_is_reported_by_its_message_alone_and_blames_no_record(
 
 def test_a_failing_expression_is_reported_by_sparks_error_class() -> None:
     cause = cause_of(RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== DataFrame ==\n\tat x"))
-    assert cause.text == "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+    assert cause.text == "[DIVIDE_BY_ZERO] Division by zero."
     assert cause.by_record
 
 

@@ -192,7 +192,12 @@ def test_the_lines_are_shown_when_logging_is_not_configured(monkeypatch: pytest.
     here.run()
     lines = here.stream.getvalue().splitlines()
     assert len(lines) == 12
-    assert re.fullmatch(r"\d\d:\d\d:\d\d Job orders runs: generation 3, .*", lines[0])
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    assert re.fullmatch(when + " INFO    onceward Job orders runs: generation 3, .*", lines[0])
+    warning = logging.LogRecord("onceward.links", logging.WARNING, "", 0, "event=link_down", (), None)
+    assert logging.lastResort is not None
+    said = logging.lastResort.format(warning)
+    assert re.fullmatch(when + " WARNING onceward.links event=link_down", said), "and what else the process says"
     monkeypatch.setattr(logging.getLogger("onceward"), "level", logging.WARNING)
     quiet = Plain()
     quiet.run()

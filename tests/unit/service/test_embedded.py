@@ -19,13 +19,15 @@ from onceward.coordinator.client.calls import open_channel
 from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import CoordinatorClient, connect
 from onceward.coordinator.errors import CoordinatorLostError, JobBusyError, RefusedError
+from onceward.coordinator.protocol import facts
 from onceward.coordinator.protocol.answers import Trigger
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import STATE_DIR_VARIABLE
+from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.errors import StoreUnusableError
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 from tests.support.waiting import wait_until
@@ -206,3 +208,20 @@ def test_a_jobs_log_shows_each_transition_without_any_documents_content(
         f'{begin} event=status status=suspended because="the driver left"',
     ]
     assert "123456789" not in caplog.text
+
+
+def test_a_healthy_job_logs_nothing_per_checkpoint_at_the_usual_level(caplog: pytest.LogCaptureFixture) -> None:
+    """A coordinator has hundreds of jobs, each with a checkpoint a second."""
+    job, generation, checkpoint = JobName("orders"), Generation(1), CheckpointId(2)
+    snapshots = {SOURCE.name: positions(1), SINK.name: slots(1)}
+    with caplog.at_level(logging.INFO, "onceward"):
+        for fact in (
+            facts.CheckpointCompleted(
+                checkpoint=checkpoint, snapshots=snapshots, settled=False, ran_s=0.1, decided_s=0.0
+            ),
+            facts.CheckpointSettled(checkpoint=checkpoint, took_s=0.1),
+        ):
+            log_transition(job, generation, fact)
+        assert caplog.messages == []
+        log_transition(job, generation, facts.GenerationFailed(generation=generation, reason="no"))
+        assert "event=failed" in caplog.text

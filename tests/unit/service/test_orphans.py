@@ -420,6 +420,17 @@ def test_before_the_grace_time_nothing_is_touched(tmp_path: Path) -> None:
     play(tmp_path, body)
 
 
+def test_a_halted_job_is_not_said_to_wait_for_its_driver(tmp_path: Path) -> None:
+    async def body(here: Here) -> None:
+        generation = await here.open()
+        await here.leave(generation, CloseReason.HALTED)
+        here.orphans.start()
+        await until(lambda: here.orphans.doing(JOB), "it waits")
+        assert here.orphans.doing(JOB).startswith("leaves what is open to its driver until ")
+
+    play(tmp_path, body)
+
+
 def test_without_clusters_it_reports_that_it_can_end_nothing(tmp_path: Path) -> None:
     async def body(here: Here) -> None:
         await here.orphan()

@@ -151,6 +151,7 @@ def test_a_driver_that_needs_a_person_leaves_the_job_halted_with_the_reason_show
     session.abandon("input of orders-0 is gone", halted=True)
     found = people.job(JobName(job))
     assert (found.status, found.status_detail) == (JobStatus.HALTED, "input of orders-0 is gone")
+    assert whats(people, job) == ["a person to decide"]
     assert people.cancel(JobName(job)).verdict is Verdict.ACCEPTED
     assert people.job(JobName(job)).status is JobStatus.CANCELLED
 

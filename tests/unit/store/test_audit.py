@@ -9,6 +9,7 @@ from onceward.coordinator.protocol.requests import Request, RequestState, Ruling
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.status import JobStatus, Transition
 from onceward.coordinator.protocol.values import (
+    COORDINATOR,
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -49,10 +50,10 @@ def resolved(*, evidence: tuple[Settlement, ...] = LOST, forced: bool = False) -
     )
 
 
-def granted(adopted: Claim | None) -> facts.GenerationGranted:
+def granted(adopted: Claim | None, driver: str = "d1") -> facts.GenerationGranted:
     return facts.GenerationGranted(
         generation=Generation(7),
-        driver="d1",
+        driver=driver,
         participants=(SOURCE, SINK),
         settings=CheckpointSettings(),
         first_id=FIVE,
@@ -152,6 +153,7 @@ def test_slot_facts_name_checkpoint_participant_slots_and_reason(fact: facts.Fac
             "ann: its disk is gone",
         ),
         (granted(None), 0, "to driver d1 with source, sink"),
+        (granted(None, COORDINATOR), 0, "to the coordinator with source, sink"),
         (
             granted(FORMER),
             0,

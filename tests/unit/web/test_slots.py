@@ -48,7 +48,7 @@ def test_kafka_s_documents_say_what_a_slot_holds() -> None:
     (found,) = slots_of(described(CheckpointState.COMPLETED, [body]))
     (slot,) = found.slots
     assert (slot.transaction, slot.records, slot.bytes, slot.topics) == ("a.b.1", 7, 900, ["out"])
-    assert (slot.inputs[0], len(slot.inputs), slot.more_inputs) == ("in[0] 10..20", 4, 2)
+    assert (slot.inputs[0], len(slot.inputs), slot.more_inputs) == ("in-0 offsets [10, 20)", 4, 2)
 
 
 def test_an_outcome_is_shown_only_where_it_is_known() -> None:
