@@ -66,5 +66,15 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"onceward.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"onceward.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("onceward"):
+                raise
+            # A coordinator needs none of it, so `pip install onceward` brings neither Spark nor Kafka's clients
+            missing = error.name.partition(".")[0]
+            raise ModuleNotFoundError(
+                f"{name} needs {missing}, which is not installed. Install it with: pip install 'onceward[spark]'",
+                name=error.name,
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

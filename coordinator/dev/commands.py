@@ -46,6 +46,18 @@ def _kafka(
     raise typer.Exit(made)
 
 
+@dev.command("topic")
+def _topic(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    servers: Annotated[str, typer.Option(metavar="HOST:PORT", help="What ``onceward dev kafka`` has printed.")],
+    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 3,
+) -> None:
+    """Add topics to a running Kafka; those that are there stay as they are."""
+    from onceward.coordinator.dev.kafka.topics import BROKERS_DEFAULT, make_topics
+
+    make_topics(servers, names, partitions=partitions, replicas=BROKERS_DEFAULT)
+
+
 @dev.command("postgres")
 def _postgres(
     directory: Annotated[Path | None, typer.Option(help="Keep the data here.")] = None,

@@ -144,7 +144,9 @@ def checkpoint(
 def savepoint(
     job: JobArgument,
     name: NameOption = "",
-    delete: Annotated[int | None, typer.Option(min=1, metavar="ID", help="Delete this savepoint instead.")] = None,
+    delete: Annotated[
+        str | None, typer.Option(metavar="ID", help="Delete this savepoint, by id or name, instead.")
+    ] = None,
     no_wait: NoWaitOption = False,
     coordinator: CoordinatorOption = None,
     state_dir: StateDirOption = None,
@@ -194,7 +196,9 @@ def cancel(job: JobArgument, coordinator: CoordinatorOption = None, state_dir: S
 
 def restore(
     job: JobArgument,
-    source: Annotated[int, typer.Option("--from", min=1, metavar="ID", help="A completed checkpoint or savepoint.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="ID", help="A completed checkpoint or savepoint, or a savepoint's name.")
+    ],
     reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: repeated output is intended.")] = False,
     coordinator: CoordinatorOption = None,

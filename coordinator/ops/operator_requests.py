@@ -1,6 +1,7 @@
 """``onceward savepoint``, ``checkpoint``, ``stop``, ``cancel``, ``restore``: send a request to a job."""
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -95,9 +96,27 @@ def _announced(what: str, job: JobName) -> Iterator[None]:
         raise
 
 
-def delete_savepoint(job: str, checkpoint: int, place: CoordinatorLocation) -> None:
+def _id_of(client: OperatorClient, job: JobName, named: str) -> int:
+    """Return the id of a checkpoint that is given by its id, or of a savepoint by its name. Raises RefusedError."""
+    if re.fullmatch("[1-9][0-9]{0,15}", named):
+        return int(named)
+    decided = (CheckpointState.COMPLETED, CheckpointState.SETTLED)
+    known = [
+        one.checkpoint for one in client.checkpoints(job, MAX_LISTED) if one.name == named and one.state in decided
+    ]
+    if len(known) == 1:
+        return known[0]
+    which = f"savepoints {', '.join(map(str, sorted(known)))} have the name" if known else "no savepoint has the name"
+    raise RefusedError(
+        f"{which[0].upper()}{which[1:]} {named!r} in job {job}. Nothing was changed. Give the id: onceward checkpoints "
+        f"{job} shows which savepoints there are."
+    )
+
+
+def delete_savepoint(job: str, named: str, place: CoordinatorLocation) -> None:
     """Release a savepoint to retention. Raises RefusedError if it is no savepoint, or the job's next start needs it."""
     with operators(place) as (client, _):
+        checkpoint = _id_of(client, job_name(job), named)
         answer = client.delete_savepoint(job_name(job), checkpoint)
     if answer.verdict is not Verdict.ACCEPTED:
         raise RefusedError(
@@ -140,7 +159,7 @@ def cancel_job(job: str, place: CoordinatorLocation) -> None:
             raise RefusedError(f"Job {job} was not cancelled: {answer.detail}. Nothing was changed.")
 
 
-def restore_job(job: str, checkpoint: int, reason: str, place: CoordinatorLocation, *, yes: bool) -> None:
+def restore_job(job: str, named: str, reason: str, place: CoordinatorLocation, *, yes: bool) -> None:
     """Say what will repeat, ask for confirmation, and order the next generation back to an older checkpoint.
 
     Raises ConfigurationError without a confirmation, RefusedError when the coordinator rejects it.
@@ -149,6 +168,7 @@ def restore_job(job: str, checkpoint: int, reason: str, place: CoordinatorLocati
     with operators(place) as (client, momentary):
         if momentary:
             without_driver(client, known)
+        checkpoint = _id_of(client, known, named)
         consequence = _consequence(client, known, checkpoint)
         say(consequence)
         confirm(yes, f"Job {job} was not restored to checkpoint {checkpoint}: {consequence}")

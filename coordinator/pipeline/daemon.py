@@ -6,12 +6,14 @@ archive is that of the installed PySpark, the daemon leaves it out. ``spark.pyth
 """
 
 import os
-import runpy
 import site
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 __all__ = ["DAEMON", "can_start", "without_archives"]
 
@@ -43,6 +45,23 @@ def can_start(environment: Mapping[str, str] = os.environ) -> bool:
     return any(finder.find_spec("onceward", None) is not None for finder in editable)
 
 
+def _unless_gone(say: Callable[..., None]) -> Callable[..., None]:
+    """Return ``say``, silent about a JVM that has closed the connection. It does so at the end of each job, and a task
+    that loses its JVM is reported by Spark."""
+
+    def said(*words: object, **how: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            say(*words, **how)
+
+    return said
+
+
 if __name__ == "__main__":
     sys.path[:] = without_archives(sys.path)
-    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+    from pyspark import daemon
+
+    daemon.print = _unless_gone(print)  # type: ignore[attr-defined]
+    daemon.traceback = SimpleNamespace(  # type: ignore[attr-defined, assignment]
+        format_exc=traceback.format_exc, print_exc=_unless_gone(traceback.print_exc)
+    )
+    daemon.manager()

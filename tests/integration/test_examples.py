@@ -17,6 +17,7 @@ import pytest
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.dev.kafka.topics import make_topics
 from onceward.coordinator.killpoints import KILL_POINT_VARIABLE, KillPoint
+from tests.support.commands import onceward
 from tests.support.processes import Process, free_address, spark_variables
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
@@ -65,7 +66,8 @@ def values(topics: Topics, name: str) -> list[bytes]:
 
 
 def test_first_job_copies_every_order_once(topics: Topics, tmp_path: Path) -> None:
-    make_topics(topics.servers, ["orders", "orders-eur"], partitions=2, replicas=1)
+    made = onceward("dev", "topic", "orders", "orders-eur", "--servers", topics.servers, "--partitions", "2")
+    assert made.returncode == 0, made.stderr
     topics.fill("orders", [b"order %d" % number for number in range(500)] + [None])
     with running("first_job.py", topics.servers, tmp_path) as process:
         wait_for_output(topics, ["orders-eur"], 500, process)

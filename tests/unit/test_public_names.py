@@ -1,5 +1,8 @@
 """The names that users import, and the refusal of an unusable description where it is written."""
 
+import subprocess
+import sys
+
 import pytest
 
 import onceward
@@ -42,3 +45,22 @@ def test_a_coordinator_address_that_cannot_be_one_is_refused_at_once(address: st
 @pytest.mark.parametrize("address", ["localhost:7878", "10.0.0.1:65535", "[::1]:7878", "unix:/run/onceward.sock"])
 def test_addresses_of_coordinators_are_taken_without_connecting(address: str) -> None:
     a_job(address)
+
+
+def test_a_program_on_a_machine_for_a_coordinator_names_what_to_install() -> None:
+    """``pip install onceward`` brings neither Spark nor Kafka's clients."""
+    code = """
+import sys
+sys.modules["confluent_kafka"] = sys.modules["pyspark"] = None
+from onceward import Pipeline
+for name in ("KafkaSource", "kafka_table"):
+    try:
+        exec(f"from onceward import {name}")
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        f"{what}, which is not installed. Install it with: pip install 'onceward[spark]'"
+        for what in ("KafkaSource needs confluent_kafka", "kafka_table needs pyspark")
+    ]

@@ -8,7 +8,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceward.coordinator.dev.errors import LocalKafkaError
 
-__all__ = ["make_topics"]
+__all__ = ["BROKERS_DEFAULT", "make_topics"]
+
+BROKERS_DEFAULT = -1
+"""As number of replicas: what the brokers' settings say."""
 
 _LIMIT_S = 30.0
 _PAUSE_S = 0.05

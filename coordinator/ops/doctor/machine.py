@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, files, requires, version
 from pathlib import Path
@@ -59,10 +60,13 @@ def check_machine() -> Iterator[Check]:
         yield Check(subject="Python", found=found)
     else:
         yield Check(subject="Python", found=found, level=Level.ERROR, remedy=f"install Python {wanted} or newer")
-    yield _java()
-    for packages, command in ((_SERVICE, "pip install onceward"), (_JOB, "pip install 'onceward[spark]'")):
-        for package, module in packages.items():
-            yield check_package(package, module, command)
+    for package, module in _SERVICE.items():
+        yield check_package(package, module, "pip install onceward")
+    for check in (_java(), *(check_package(*one, "pip install 'onceward[spark]'") for one in _JOB.items())):
+        if check.ok or _installed("pyspark"):
+            yield check
+        else:
+            yield replace(check, level=Level.WARNING, remedy=f"{check.remedy}; a coordinator alone needs none of it")
 
 
 def _java() -> Check:
@@ -93,6 +97,14 @@ def java_of_spark() -> tuple[int, str]:
     except (PackageNotFoundError, IndexError, StopIteration, OSError, zipfile.BadZipFile):
         return _OLDEST_JAVA, ""
     return int.from_bytes(head[6:8]) - _CLASS_FILES_OF_JAVA_0, f", for PySpark {version('pyspark')}"
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def check_package(package: str, module: str, command: str) -> Check:

@@ -15,6 +15,10 @@ from onceward.coordinator.ops.verify.streams import Ranges, completed
 __all__ = ["Job", "Moment", "deleted", "steady_moment", "unusable_input"]
 
 _POLL_S = 0.1
+_QUERY = (
+    "the job is a Structured Streaming query, which cannot be verified: only Spark knows the offsets that it has read. "
+    "Nothing is known to be wrong"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,11 @@ def unusable_input(
     if not moment.newest:
         moment.gaps[Part.COORDINATOR].append("no checkpoint is completed")
         return
+    cluster, topics = job.origin(moment.newest)
+    if not cluster:
+        fed.append(_QUERY)
+        moment.reports = [one._replace(ends={}) for one in moment.reports]  # nothing else is missing
+        return
     if covered.cut and not from_earliest:
         fed.append(
             f"the job's start is no longer known, because the checkpoints before {covered.cut} are removed; pass "
@@ -98,7 +107,6 @@ def unusable_input(
             f"what the job read twice or not at all is no longer known, because checkpoints before the restore "
             f"{covered.moved} are removed; a higher num_retained keeps them"
         )
-    cluster, topics = job.origin(moment.newest)
     now_cluster, now_topics = source.identity(inputs)
     if cluster != now_cluster:
         fed.append(f"the job reads from cluster {cluster}, the one that was named is {now_cluster}")

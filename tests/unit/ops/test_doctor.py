@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,3 +205,22 @@ def test_versions_are_compared_as_pip_does(monkeypatch: pytest.MonkeyPatch, vers
     monkeypatch.setattr(machine, "version", lambda _: version)
     monkeypatch.setattr(machine, "requires", lambda _: ['Confluent_Kafka<3,>=2.16.1; extra == "kafka"'])
     assert machine.check_package("confluent-kafka", "json", "pip install x").ok == ok
+
+
+def test_a_machine_without_spark_is_a_coordinators_and_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"pyspark", "confluent-kafka", "kafka-python", "numpy", "pyarrow", "pandas"}
+
+    def known(package: str) -> str:
+        if package in missing:
+            raise PackageNotFoundError(package)
+        return version(package)
+
+    monkeypatch.setattr(machine, "version", known)
+    monkeypatch.setattr(machine, "java_path", lambda: None)
+    monkeypatch.setattr(machine, "java_of_spark", lambda: (17, ""))
+    found = {line.subject: line for line in machine.check_machine()}
+    assert {found[name].level for name in (*missing, "Java")} == {Level.WARNING}
+    assert found["numpy"].remedy == "pip install 'onceward[spark]'; a coordinator alone needs none of it"
+    missing.remove("pyspark")
+    found = {line.subject: line for line in machine.check_machine()}
+    assert {found[name].level for name in (*missing, "Java")} == {Level.ERROR}, "a machine for jobs lacks them"

@@ -60,6 +60,32 @@ def test_savepoint_waits_visibly_and_prints_nothing_but_its_id(running: Scripted
     assert (again.returncode, "is no savepoint" in again.stderr) == (ExitCode.USAGE, True)
 
 
+def test_a_savepoint_is_named_by_its_id_or_by_its_name(tmp_path: Path) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        driver = ScriptedDriver(client, ORDERS, settings=CheckpointSettings(interval=None))
+        driver.wait_committed(1)
+        for taken, name in enumerate(("first", "twice", "twice"), start=2):
+            assert onceward("savepoint", "orders", "--name", name, "--state-dir", str(tmp_path)).returncode == 0
+            driver.wait_committed(taken)
+        driver.close()
+    words = ("orders", "--reason", "ann: a test", "--yes", "--state-dir", str(tmp_path))
+    for name, why in (
+        ("never", "no savepoint has the name 'never'"),
+        ("twice", "savepoints 3, 4 have the name"),
+        ("0", "no savepoint"),
+    ):
+        said = onceward("restore", *words, "--from", name)
+        assert (said.returncode, why in said.stderr.lower(), "Nothing was changed" in said.stderr) == (
+            ExitCode.USAGE,
+            True,
+            True,
+        )
+    said = onceward("restore", *words, "--from", "first")
+    assert (said.returncode, "positions of checkpoint 2" in said.stdout) == (0, True), said.stderr
+    said = onceward("savepoint", "orders", "--delete", "never", "--state-dir", str(tmp_path))
+    assert (said.returncode, "no savepoint has the name" in said.stderr.lower()) == (ExitCode.USAGE, True)
+
+
 def test_checkpoint_triggers_one_now(running: ScriptedDriver, tmp_path: Path) -> None:
     said = onceward("checkpoint", "orders", "--state-dir", str(tmp_path))
     assert (said.returncode, said.stdout) == (0, "2\n")

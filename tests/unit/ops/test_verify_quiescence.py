@@ -1,12 +1,14 @@
 """When a job can be judged: consistent moments of a running job, and input that has changed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from onceward.coordinator.ops.verify.cluster import ClusterView
-from onceward.coordinator.ops.verify.history import CheckpointReport, Lane, Part, PartitionEnd
+from onceward.coordinator.ops.verify.history import CheckpointReport, History, Lane, Part, PartitionEnd
+from onceward.coordinator.ops.verify.judge import AT_REST, judge
 from onceward.coordinator.ops.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
 from onceward.coordinator.ops.verify.streams import ranges
 
@@ -195,3 +197,16 @@ def test_a_job_without_a_completed_checkpoint_is_unknown() -> None:
     moment = Moment(reports=[], ends=[], open={}, running=False)
     unusable_input(job([]), view(Cluster()), ["in"], ranges([], {}), moment, from_earliest=True)
     assert moment.gaps[Part.COORDINATOR] == ["no checkpoint is completed"]
+
+
+def test_a_query_is_said_to_be_what_cannot_be_verified_and_nothing_else_is_blamed() -> None:
+    reports = [one._replace(ends=None) for one in (SECOND, THIRD)]
+    asked = replace(job(reports, cluster_id=""), origin=lambda _: ("", {}))
+    moment = Moment(reports=reports, ends=[], open={}, running=False)
+    unusable_input(asked, view(Cluster()), ["in"], ranges(reports, {}), moment, from_earliest=False)
+    history = History(job="job", fed=(), rest=(), reports=moment.reports, gaps=moment.gaps)
+    said = " ".join(words for one in judge(history, AT_REST).results.values() for words in one.evidence)
+    assert "a Structured Streaming query, which cannot be verified: only Spark knows the offsets" in said
+    assert "cluster" not in said
+    assert "positions" not in said
+    assert "--from-earliest" not in said

@@ -49,6 +49,7 @@ OPENED = 100.0
         (
             [*UNSETTLED, "after 2", "settle 2 sink 0=lost"],
             [
+                ("a person to decide", None),
                 ("its driver to end its generation", OPENED + 2),
                 ("settling checkpoint 2: 1 commits are not proved", None),
             ],
