@@ -1,14 +1,17 @@
 """Kafka 4.3 ends a transaction without markers in partitions that have no leader: no broker ever ends these parts."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from onceward import KafkaCluster
 from onceward.coordinator.dev.jars import fetch_progress
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName, Outcome
+from onceward.coordinator.service.committers import Committers
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State
@@ -121,15 +124,24 @@ def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
 def test_a_timed_out_transaction_that_kafka_never_finishes_holds_readers_back_only_until_the_next_sweep(
     brokers: LocalKafka, topics: Topics, out: str, job: str
 ) -> None:
-    """A driver dies while it writes, and its transaction times out while the output has no leader."""
-    with SinkJob(brokers.bootstrap_servers, job, topic=out) as first:
-        name, producer = first.open_transaction(out, timeout_ms=1_000)
+    """Two drivers die while they write, and their transactions time out while the output has no leader. One job has a
+    next driver; for the other one a coordinator sweeps, which does not know its topics."""
+    servers, other = brokers.bootstrap_servers, JobName(f"{job}-2")
+    with SinkJob(servers, job, topic=out) as first, SinkJob(servers, other, topic=out) as second:
+        opened = [one.open_transaction(out, timeout_ms=1_000) for one in (first, second)]
+        names = [name for name, _ in opened]
         lose_the_leader(brokers, topics, out)
-        wait_until(lambda: first.transactions.describe([name])[name].state in ABORTED, "it has timed out")
-        del producer
+        wait_until(
+            lambda: all(view.state in ABORTED for view in first.transactions.describe(names).values()),
+            "they have timed out",
+        )
+        del opened
     bring_it_back(brokers, topics, out)
     topics.fill(out, [b"later"], partition=0)
     topics.fill(out, [b"later"], partition=1)
-    with SinkJob(brokers.bootstrap_servers, job, topic=out, generation=2) as second:
-        second.sink.committer().sweep(JobName(job))
-    wait_until(lambda: topics.values(out) == [b"later", b"later"], "readers get past it")
+    with SinkJob(servers, job, topic=out, generation=2) as next_one:
+        next_one.sink.committer().sweep(JobName(job))
+    committers = Committers.installed({"main": KafkaCluster(servers)})
+    with closing(committers.make("kafka", Generation(2), "main")) as committer:
+        committer.sweep(other)
+    wait_until(lambda: topics.values(out) == [b"later", b"later"], "readers get past them")

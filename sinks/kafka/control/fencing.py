@@ -51,11 +51,13 @@ def fence_ids(
     def attempt(left: Collection[str]) -> dict[str, Code]:
         waiting: dict[str, Code] = {}
         for name, view in transactions.describe(left).items():
-            if view.code == ErrorCode.NONE and view.state is State.ONGOING:
+            if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            if view.code != ErrorCode.NONE:
+                waiting[name] = view.code
+            elif view.state is State.ONGOING:
                 begun.setdefault(name, view)
-            elif view.code == ErrorCode.NONE and not _may_be_fenced(
-                control, begun.get(name), view, topics, looks[name]
-            ):
+            elif not _may_be_fenced(control, begun.get(name), view, topics, looks[name]):
                 waiting[name] = ErrorCode.CONCURRENT_TRANSACTIONS
         codes = transactions.fence([name for name in left if name not in waiting])
         # Every refusal is retried: only NONE confirms that older epochs are fenced.

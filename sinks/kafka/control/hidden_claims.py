@@ -34,8 +34,10 @@ class HiddenClaim:
     def end(self) -> Code:
         """Return NONE once the id may be fenced. Raises HaltedError if the outcome is not known any more."""
         view = Transactions(self._control).describe([self._name])[self._name]
-        if view.code != ErrorCode.NONE:
+        if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return ErrorCode.NONE
+        if view.code != ErrorCode.NONE:
+            return view.code
         if view.state in PREPARED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_open = view.state is State.ONGOING

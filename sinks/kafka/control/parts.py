@@ -75,18 +75,6 @@ def reading_parts(
     return {handle.slot: _parts(handle, topics, held) for handle in handles}
 
 
-def open_parts(control: ControlPlane, topics: Collection[str] | None) -> dict[int, dict[PartitionId, tuple[int, int]]]:
-    """Return every open part in ``topics``: producer id -> partition -> (epoch, first offset). Leaves out partitions
-    whose leader does not answer or may not be asked. None: in all topics. Raises ControlPlaneError."""
-    facts = topic_facts(control, topics)
-    places = [(name, number) for name, topic in facts.items() for number in topic.leaders]
-    found: dict[int, dict[PartitionId, tuple[int, int]]] = {}
-    for place, held in control.run(_held(facts, places, None))[0].items():
-        for (producer, epoch), part in (held or {}).items():
-            found.setdefault(producer, {})[place] = (epoch, part.first_offset)
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpenPart:
     """What one partition holds of an open transaction."""
@@ -121,6 +109,15 @@ def look_for_open(
     ]
     refused = [place for place in places if place in held and held[place] is None]
     return found, refused, [place for place in places if place not in held]
+
+
+def open_parts(control: ControlPlane, topics: Collection[str] | None) -> dict[int, dict[PartitionId, tuple[int, int]]]:
+    """Return every open part in ``topics``: producer id -> partition -> (epoch, first offset). Leaves out partitions
+    whose leader does not answer or may not be asked. None: in all topics. Raises ControlPlaneError."""
+    found: dict[int, dict[PartitionId, tuple[int, int]]] = {}
+    for part in look_for_open(control, topic_facts(control, topics))[0]:
+        found.setdefault(part.producer_id, {})[part.place] = (part.epoch, part.first_offset)
+    return found
 
 
 def _held(

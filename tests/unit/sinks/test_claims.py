@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -551,6 +552,25 @@ def test_a_hidden_claim_is_not_forgotten_while_its_marker_is_skipped_again(bench
         return False
 
     bench.transport.cut = until_the_second_time
+    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+    holder(bench).take(successor, (through(2),))
+    assert claim_at(bench) == successor
+
+
+def test_a_hidden_claim_is_not_fenced_while_its_coordinator_does_not_say_what_it_decided(bench: Bench) -> None:
+    """The fence would make the brokers forget it."""
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    unanswered: list[Call] = []
+
+    def once(call: Call) -> bool:
+        unanswered.extend([call] * isinstance(call.request, DescribeTransactionsRequest))
+        return isinstance(call.request, DescribeTransactionsRequest) and len(unanswered) == 1
+
+    bench.transport.cut = once
     successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
     holder(bench).take(successor, (through(2),))
     assert claim_at(bench) == successor

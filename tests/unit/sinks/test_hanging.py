@@ -1,10 +1,12 @@
 """Transactions that the modelled brokers end without all their markers, and how a commit finishes them."""
 
 import logging
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from onceward.connections.codes import ErrorCode
@@ -78,8 +80,8 @@ class Brokers(Bench):
     def clock(self) -> Clock:
         return Clock(monotonic=self.transport.now, wait=self.wait)
 
-    def swept(self, *keep: Ids, generation: int = 1) -> list[str]:
-        made = KafkaCommitter(controls=[self.control], clock=self.clock, generation=lambda: generation, topics=["out"])
+    def swept(self, *keep: Ids, generation: int = 1, topics: Collection[str] | None = ("out",)) -> list[str]:
+        made = KafkaCommitter(controls=[self.control], clock=self.clock, generation=lambda: generation, topics=topics)
         return list(made.sweep(JobName("orders"), keep=[self.handle(ids).to_committable() for ids in keep]))
 
     def committed(self, ids: Ids) -> Settlement:
@@ -107,6 +109,8 @@ def brokers(request: pytest.FixtureRequest) -> Brokers:
 
 
 ALL = ([b"a", b"b"], [b"c"])
+BY_EACH = pytest.mark.parametrize("topics", [("out",), None], ids=["driver", "coordinator"])
+"""A coordinator does not know the topics of a job."""
 
 
 def test_a_commit_that_the_brokers_confirm_and_do_not_finish_is_finished_before_it_is_settled(
@@ -246,8 +250,11 @@ def test_a_producer_at_its_last_epoch_finishes_without_another_one(version: int,
 # -- transactions that no checkpoint will settle
 
 
+@BY_EACH
 @pytest.mark.parametrize("ended", ["timed out", "aborted", "fenced"])
-def test_an_abort_without_markers_is_finished_by_the_next_sweep(brokers: Brokers, ended: str) -> None:
+def test_an_abort_without_markers_is_finished_by_the_next_sweep(
+    brokers: Brokers, ended: str, topics: Collection[str] | None
+) -> None:
     ids = brokers.written(timeout_ms=1_000)
     brokers.skipped, brokers.skips_receipts = BOTH, True
     if ended == "timed out":
@@ -261,12 +268,12 @@ def test_an_abort_without_markers_is_finished_by_the_next_sweep(brokers: Brokers
     if ended == "fenced":
         brokers.init(NAME)
     assert brokers.held_back()
-    assert brokers.swept() == [NAME]
+    assert brokers.swept(topics=topics) == [NAME]
     brokers.wait(1)
     assert not brokers.held_back()
     assert brokers.read == ([], [])
     assert brokers.receipt_of(NAME).state is ReceiptState.ABSENT
-    assert brokers.swept() == []
+    assert brokers.swept(topics=topics) == []
 
 
 def test_a_sweep_that_fences_finishes_what_the_brokers_skip_then(brokers: Brokers) -> None:
@@ -306,9 +313,12 @@ def test_a_commit_that_the_brokers_still_report_is_not_aborted_by_a_sweep(broker
     assert brokers.read == ALL
 
 
+@BY_EACH
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("epoch", [LAST_EPOCH - 2, LAST_EPOCH - 1, LAST_EPOCH])
-def test_a_fence_that_takes_the_producer_id_finishes_first_what_the_brokers_skip(version: int, epoch: int) -> None:
+def test_a_fence_that_takes_the_producer_id_finishes_first_what_the_brokers_skip(
+    version: int, epoch: int, topics: Collection[str] | None
+) -> None:
     """Nothing can end a part once its id has another producer id."""
     brokers = Brokers(version, epoch=epoch - 1)
     assert brokers.written()[2] == epoch
@@ -320,10 +330,31 @@ def test_a_fence_that_takes_the_producer_id_finishes_first_what_the_brokers_skip
         return False
 
     brokers.transport.cut = until_the_fence_is_done
-    assert brokers.swept() == [NAME]
+    assert brokers.swept(topics=topics) == [NAME]
     brokers.wait(1)
     assert not brokers.held_back()
     assert brokers.read == ([], [])
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_id_whose_producer_id_a_fence_would_take_is_not_fenced_unseen(version: int) -> None:
+    """Its coordinator does not answer, just when the first fence has aborted it without a marker."""
+    brokers = Brokers(version, epoch=LAST_EPOCH - 1)
+    brokers.written()
+    brokers.skipped = BOTH
+    unanswered: list[Call] = []
+
+    def once(call: Call) -> bool:
+        if isinstance(call.request, AddPartitionsToTxnRequest):
+            brokers.skipped = frozenset()
+        fenced = isinstance(call.request, DescribeTransactionsRequest) and brokers.sent(InitProducerIdRequest) == 2
+        unanswered.extend([call] * fenced)
+        return fenced and len(unanswered) == 1
+
+    brokers.transport.cut = once
+    assert brokers.swept() == [NAME]
+    brokers.wait(1)
+    assert not brokers.held_back()
 
 
 def test_what_is_fenced_and_cannot_be_finished_is_named_with_the_brokers_tool(brokers: Brokers) -> None:
