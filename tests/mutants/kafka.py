@@ -13,6 +13,7 @@ from onceward.coordinator.protocol.values import CheckpointId, Claim, Committabl
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
+from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -23,7 +24,7 @@ from onceward.sinks.kafka.control.known import KnownOutcomes
 from onceward.sinks.kafka.control.logs import Batch, Log
 from onceward.sinks.kafka.control.markers import LogEnding
 from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Proof
-from onceward.sinks.kafka.control.parts import Parts, reading_parts
+from onceward.sinks.kafka.control.parts import Parts, open_parts, reading_parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions, TransactionView
@@ -80,6 +81,11 @@ WORN = SeedHunt(
 )
 TOOLS = SeedHunt(name="a tool aborts single partitions", seeds=20, faults=clear(torn=0.3))
 SKIPPED = SeedHunt(name="the brokers skip markers", seeds=20, faults=clear(skipped_markers=0.3, wishes=0, cancels=0))
+LEFT = SeedHunt(
+    name="the brokers skip markers, and no driver comes back",
+    seeds=20,
+    faults=clear(skipped_markers=0.7, gone=True, staying=True, wishes=0, cancels=0),
+)
 NEIGHBOURS = Neighbours(name="sweep among neighbours")
 SUCCESSOR = Neighbours(name="sweep after a takeover", replaced=True)
 FATES = OutcomeCases(most=1500)
@@ -485,6 +491,10 @@ def _aborts_what_hangs(control: ControlPlane, one: Hanging, view: TransactionVie
     return finish(control, one, view, commit=False)
 
 
+def _of_known_topics(control: ControlPlane, names: Collection[str] | None) -> Mapping[str, TopicFacts]:
+    return topic_facts(control, names or ())
+
+
 SETTLES_UNSEEN = within(KnownOutcomes.look, reading_parts, _nothing_is_open)
 """Nothing looks for the markers of a commit."""
 
@@ -509,6 +519,13 @@ SKIPS = (
         breaks=within(Finishing.look, finish, _aborts_what_hangs),
         hunt=SKIPPED,
         caught_by=(Invariant.I1, Invariant.I7),
+    ),
+    Mutant(
+        name="a coordinator that does not know the topics looks into none",
+        hurts="readers wait for ever for a driver that is gone",
+        breaks=within(open_parts, topic_facts, _of_known_topics),
+        hunt=LEFT,
+        caught_by=(Invariant.ORPHANS,),
     ),
 )
 
