@@ -17,6 +17,12 @@ __all__ = ["CODES", "Output", "explain"]
 _CODE = re.compile(r"\bcode=(\w+)")
 _BY_CLIENT = "The client refused a record"
 """How the executors' part begins when no broker was asked (records.py)."""
+_ENDS = (
+    *("OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "INVALID_PRODUCER_ID_MAPPING"),
+    *("CONCURRENT_TRANSACTIONS", "TRANSACTION_COORDINATOR_FENCED", "UNKNOWN_PRODUCER_ID", "PRODUCER_FENCED"),
+    *("TRANSACTION_ABORTABLE", "_FENCED"),
+)
+"""Codes of a transaction that takes no more records."""
 _POLICY = "cleanup.policy"
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 
@@ -115,6 +121,16 @@ def _said(text: str) -> Callable[[Output], str]:
     return lambda output: text.format(topics=", ".join(f"topic {name}" for name in output.topics))
 
 
+_ended = _said(
+    "The brokers take no more records of this transaction for {topics}: it has timed out, a newer generation has ended "
+    "it, or a broker has lost its state. The job writes the records again, in another one. If that repeats, "
+    "look for a second program with this job's name, and at the brokers' logs"
+)
+_not_understood = _said(
+    "The brokers do not understand the request that writes to {topics}. Run them at a version that Onceward supports, "
+    "and remove what stands between them and the executors"
+)
+
 CODES: Final[Mapping[str, tuple[bool, Callable[[Output], str]]]] = {
     "MSG_SIZE_TOO_LARGE": (True, _too_large),
     "RECORD_LIST_TOO_LARGE": (
@@ -183,6 +199,13 @@ CODES: Final[Mapping[str, tuple[bool, Callable[[Output], str]]]] = {
         False,
         _said("A disk of the brokers that lead {topics} fails. Look at their logs"),
     ),
+    "UNKNOWN": (False, _said("A broker that leads {topics} fails with an error of its own. Look at its log")),
+    "UNKNOWN_TOPIC_ID": (
+        False,
+        _said("An output topic was deleted and created again: {topics}. Start the job again, which compares both"),
+    ),
+    **dict.fromkeys(("INVALID_REQUIRED_ACKS", "INVALID_REQUEST", "UNSUPPORTED_VERSION"), (False, _not_understood)),
+    **dict.fromkeys(_ENDS, (False, _ended)),
     "_MSG_TIMED_OUT": (
         False,
         lambda output: (
