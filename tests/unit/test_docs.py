@@ -177,7 +177,7 @@ _ROWS = {
         *(70, 71, 72, 73, 74, 76, 79, 80, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96),
     ],
     "L": [*range(1, 19)],
-    "N": [*range(1, 29)],
+    "N": [*range(1, 35)],
 }
 """The faults that the page must answer for, held or not."""
 

@@ -48,6 +48,7 @@ class Handover:
         self._digest = ""
         self._refusal: HaltedError | None = None
         self._recovered = False
+        self._left = False
         self._ended: BaseException | None = None
 
     # -- Spark's thread
@@ -189,7 +190,7 @@ class Handover:
         return work.result
 
     def _impossible(self, work: Work) -> bool:
-        if self._offer is None:
+        if self._offer is None or self._left:
             return not work.replay
         return self._offer.batch != work.batch
 
@@ -201,9 +202,23 @@ class Handover:
                 f"{self._offer.batch.number} of query {self._offer.batch.query}: the checkpointLocation was replaced"
             )
         return CheckpointFailedError(
-            f"The query stopped before batch {number} was written. Nothing of it becomes visible; the next start of "
-            "the query runs it again."
+            f"The query stopped before batch {number} was written, or its sink was closed. Nothing of it becomes "
+            "visible; the next start of the query runs it again."
         )
+
+    def leave(self, stop: Callable[[], None]) -> int | None:
+        """End the run of a batch, and begin none. Return the number of the one that ran. ``stop``: see :meth:`cancel`.
+
+        A batch that has run is completed and settled, and lost slots are written again, as if nothing had happened.
+        """
+        with self._changed:
+            self._left = True
+            work = self._work
+            self._changed.notify_all()
+            if work is None or work.replay:
+                return None
+            self.cancel(stop)
+            return work.batch.number
 
     def cancel(self, stop: Callable[[], None]) -> None:
         """End the wait of :meth:`run`. ``stop`` cancels the running Spark job; called only while one runs, so that it

@@ -32,13 +32,15 @@ class Query:
         self._context: Any = spark.sparkContext
         jvm: Any = self._context._jvm
         self.id = str(running.id().toString())
+        self.run = str(running.runId().toString())
         self._running = running
         # each of these takes several round trips to the JVM, so they are asked for once
         self.location = str(running.resolvedCheckpointRoot())
         self._path: Any = jvm.org.apache.hadoop.fs.Path
         self._to_bytes: Any = jvm.org.apache.commons.io.IOUtils.toByteArray
         root = self._path(self.location)
-        self._files: Any = root.getFileSystem(self._context._jsc.hadoopConfiguration())
+        session: Any = spark._jsparkSession
+        self._files: Any = root.getFileSystem(session.sessionState().newHadoopConf())
 
     @classmethod
     def of_batch(cls, spark: "SparkSession") -> Self:
@@ -53,7 +55,8 @@ class Query:
             raise ConfigurationError(
                 "A StreamSink takes the batches of a running query, in the thread in which Spark calls the function "
                 "that is passed to foreachBatch. Nothing was written. Pass it to df.writeStream.foreachBatch(sink), or "
-                "call it inside that function; a thread that the function starts must be a pyspark.InheritableThread."
+                "call it inside that function. A thread that the function starts must be a pyspark.InheritableThread, "
+                "or, for a pool, run pyspark.inheritable_thread_target(sink)."
             )
         return cls(spark, running)
 

@@ -17,7 +17,7 @@ from onceward.coordinator.metrics.endpoint import MetricsEndpoint, as_endpoint
 from onceward.coordinator.pipeline import preflight
 from onceward.coordinator.pipeline.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.coordinator.pipeline.generations import Generations
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError, Sink
+from onceward.coordinator.pipeline.interfaces import Finding, ReplayRefusedError, Sink
 from onceward.coordinator.pipeline.journal import Journal
 from onceward.coordinator.pipeline.mailbox import NothingToReadError
 from onceward.coordinator.pipeline.measuring import NOT_MEASURED, measure
@@ -146,12 +146,17 @@ class StreamSink:
         """Held to begin a batch, and to look whether one is written: none begins after the look of a stop."""
         self._writing = False
         self._query: Query | None = None
+        """The run of the query that had the last batch."""
+        self._given: Query | None = None
+        """The run that the program waits for, until it has a batch."""
+        self._if_rows_move: list[Finding] | None = None
+        """What is unsafe then in the session of the query; None: not asked yet."""
         self._written: int | None = None
         """The last batch that was settled in this run of the query."""
         self._awaited = 0
         """Calls of :meth:`await_termination` that wait."""
-        self._failure: BaseException | None = None
-        """What the last batch raised."""
+        self._failures: dict[str | None, BaseException] = {}
+        """What the last batch of each run of a query raised, by the run's id; None: in a thread without a query."""
         self.batches = 0
         """Batches that were settled since the sink was made."""
         exit_with_codes()
@@ -222,7 +227,7 @@ class StreamSink:
             takeover=access.embedded,
             await_input=lambda: self._handover.wait_offer(self._offers_of_failed, self._closed),
         )
-        self._start(stack, "job", self._run, self._generations.stop)
+        self._start(stack, "job", self._run, self._leave)
         self._handover.wait_recovered()
         self._start(stack, "query", self._watch, self._closed.set)
 
@@ -241,6 +246,18 @@ class StreamSink:
             self._reason = reason
             self._handover.end(StreamEndedError(f"Job {self._job} was ended: {reason.value}."))
 
+    def _leave(self) -> None:
+        """Leave after settling what is completed: no program that has failed waits for the rest of a batch."""
+        self._generations.stop()
+        if (batch := self._tasks.leave()) is not None:
+            _log.warning(
+                "job %s: the sink is closed while batch %d runs. The batch is ended, nothing of it becomes visible, "
+                "and the next start runs it again. sink.stop() and sink.await_termination(query) end a query after its "
+                "batch",
+                self._job,
+                batch,
+            )
+
     _reason = CloseReason.FINISHED
     _offers_of_failed = 0
     """How many batches were offered when the query was found to have failed: the next one is of another run."""
@@ -258,15 +275,17 @@ class StreamSink:
 
     def _take(self, df: "DataFrame | None", batch: int) -> None:
         """Write a batch, or skip it if ``df`` is None."""
-        self._failure = None
         try:
-            query = self._query_here()
-            with self._batch(query):
-                self._write(df, query, batch)
-                self._written = batch
-                self.batches += 1
+            with self._one_batch:
+                query = self._query_here()
+                with self._batch(query):
+                    self._write(df, query, batch)
+                    for run in (query.run, None):
+                        self._failures.pop(run, None)
+                    self._written = batch
+                    self.batches += 1
         except Exception as error:  # noqa: BLE001 - await_termination raises it
-            self._failure = error
+            self._failures[self._run_here()] = error
             if self._query is not None and not self._query.active():
                 raise RuntimeError(f"batch {batch} of job {self._job} was not written: {_STOPPED}") from None
             if not isinstance(error, StreamEndedError):
@@ -286,30 +305,42 @@ class StreamSink:
                     f"The sink of job {self._job} gets batches of two queries that run, {query.id} and {other.id}. "
                     "Nothing of this batch was written. Give each query its own job and sink."
                 )
-            self._query, self._written = other, None
+            self._query, self._given, self._written, self._if_rows_move = other, None, None, None
+            self._failures.clear()
             return other
         return query
+
+    def _run_here(self) -> str | None:
+        """Return the id of the run that calls the sink; None outside of one, and when it is stopped."""
+        query = self._query
+        with contextlib.suppress(ConfigurationError):
+            return (query if query is not None and query.is_here() else Query.of_batch(self._spark)).run
+        return None
+
+    def _failure_of(self, query: Query) -> BaseException | None:
+        return self._failures.get(query.run) or self._failures.get(None)
 
     @contextlib.contextmanager
     def _batch(self, query: Query) -> Iterator[None]:
         """Write a batch inside, unless the query is to end: then wait until it is stopped, and raise StreamEndedError.
         To Spark a batch that fails is a failure of the query, and a stop is none."""
-        with self._one_batch:
-            with self._gate:
-                self._writing = not self._ending
-            try:
-                while not self._writing:
-                    if self._closed.wait(_LOOK_S) or not query.active():
-                        raise StreamEndedError(f"Job {self._job} is being stopped, or its sink is closed.")
-                yield
-            finally:
-                self._writing = False
+        with self._gate:
+            self._writing = not self._ending
+        try:
+            while not self._writing:
+                if self._closed.wait(_LOOK_S) or not query.active():
+                    raise StreamEndedError(f"Job {self._job} is being stopped, or its sink is closed.")
+            yield
+        finally:
+            self._writing = False
 
     def _write(self, df: "DataFrame | None", query: Query, number: int) -> None:
         kill_point(KillPoint.BATCH_BEFORE_OFFER)
         last = self._written
         if last is None:
-            self._require_usable(query, df)
+            self._require_usable(query)
+        if df is not None:
+            self._require_rows_kept(df)
         found = query.find(number, last=last)
         if last is None:
             self._require_own(query, found)
@@ -375,15 +406,21 @@ class StreamSink:
         allowed = self._allow_different_state
         return allowed if isinstance(allowed, bool) else allowed == number
 
-    def _require_usable(self, query: Query, df: "DataFrame | None") -> None:
+    def _require_rows_kept(self, df: "DataFrame") -> None:
+        """Raise PreflightError if rows of a batch move between tasks, in a session that may lose some of them then.
+        Looks at each batch: a function of the program, or a table that has grown, may move rows in a later one."""
+        if self._if_rows_move is None:  # a run of a query has a session of its own, which no one changes
+            self._if_rows_move = check_retries(df.sparkSession)
+        if self._if_rows_move and moves_rows(df):
+            preflight.require_safe(self._job, self._if_rows_move)
+
+    def _require_usable(self, query: Query) -> None:
         if query.is_temporary:
             raise ConfigurationError(
                 "The query names no checkpointLocation, and Spark deletes the one that it made when the query ends: "
                 "the next start would read everything again. Nothing was written. Set "
                 "writeStream.option('checkpointLocation', ...) to a place that stays."
             )
-        if df is not None and moves_rows(df):
-            preflight.require_safe(self._job, check_retries(df.sparkSession))
         if query.rewrites_everything and not self._allow_complete_mode:
             raise ConfigurationError(
                 "The query's output mode is complete: each batch would add its whole result to the output again. "
@@ -405,6 +442,7 @@ class StreamSink:
 
         self._awaited += 1
         try:
+            given = self._give(query)
             with stopping_on_signals(_stop_all):
                 try:
                     self._require_together(query, ended=False)
@@ -413,8 +451,9 @@ class StreamSink:
                             query.stop()
                 except StreamingQueryException:
                     if not self._ending:
-                        if self._failure is not None:
-                            raise self._failure from None
+                        failure = self._failure_of(given)
+                        if failure is not None:
+                            raise failure from None
                         raise
             ended = self._handover.ended
             if ended is not None and not isinstance(ended, StreamEndedError):
@@ -434,6 +473,8 @@ class StreamSink:
         """Wait until all queries of a program have ended, each as in :meth:`await_termination`. One that fails stops
         the others after their running batch, and its error is raised."""
         waiting, failure = list(running), None
+        for sink, query in waiting:
+            sink._give(query)
         with stopping_on_signals(_stop_all):
             while waiting:
                 for sink, query in list(waiting):
@@ -449,6 +490,13 @@ class StreamSink:
                 time.sleep(_LOOK_S if waiting else 0)
         if failure is not None:
             raise failure
+
+    def _give(self, query: "StreamingQuery") -> Query:
+        """Return a query that the program waits for, which may fail before the sink gets a batch of it."""
+        given, known = Query.of(self._spark, query), self._query
+        if known is None or (known.run != given.run and not known.active()):
+            self._given = given
+        return given
 
     def _require_together(self, query: "StreamingQuery", *, ended: bool) -> None:
         """Raise HaltedError if Spark's commit log is beyond the job's newest batch, which no batch may ever show: where
@@ -516,18 +564,19 @@ class StreamSink:
 
     def _look_for_failure(self) -> None:
         """Leave the job if its query has failed: it is not running, whatever else the program waits for."""
-        offers, query = self._handover.offers, self._query  # in this order: a new run's first offer is not counted
+        # in this order: a new run's first offer is not counted
+        offers, query = self._handover.offers, self._given or self._query
         if query is None or self._ending or self.ended or self._generations.dry or query.active():
             return
         failure = query.failure()
-        if failure is not None and query is self._query:
-            text = str(self._failure) if self._failure is not None else failure
+        if failure is not None and query is (self._given or self._query):
+            text = str(self._failure_of(query) or failure)
             self._offers_of_failed = offers
             self._generations.run_dry(NothingToReadError(f"The query has failed: {text}"))
 
     def close(self) -> None:
-        """Settle what is decided and leave the job. A batch that runs meanwhile fails, and runs again at the next
-        start."""
+        """Settle what is decided and leave the job. A batch that runs meanwhile is ended and fails, and runs again at
+        the next start."""
         with contextlib.suppress(Exception):  # without Spark's JVM there is no answer
             self._look_for_failure()
         self._stack.close()

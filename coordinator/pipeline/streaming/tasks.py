@@ -129,7 +129,14 @@ class BatchTasks:
         return [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in self._votes]
 
     def cancel(self) -> None:
-        self._handover.cancel(lambda: self._spark.sparkContext.cancelJobGroup(self._job_group))
+        self._handover.cancel(self._cancel_jobs)
+
+    def leave(self) -> int | None:
+        """End the run of a batch, and begin none. Return the number of the one that ran."""
+        return self._handover.leave(self._cancel_jobs)
+
+    def _cancel_jobs(self) -> None:
+        self._spark.sparkContext.cancelJobGroup(self._job_group)
 
     # -- the query's thread
 

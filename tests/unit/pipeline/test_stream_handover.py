@@ -109,6 +109,34 @@ def test_a_cancelled_run_stops_sparks_job_only_while_one_runs(taken: bool) -> No
     assert stopped == [True] * taken
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_sink_that_is_closed_ends_the_run_of_its_batch_and_begins_none(taken: bool) -> None:
+    handover, wanted, stopped = Handover(), work(), list[bool]()
+    with handover.offering(found(FIVE)):
+        votes = meanwhile(lambda: handover.run(wanted))
+        if taken:
+            assert handover.next_work(FIVE, always) is wanted
+            assert handover.leave(lambda: stopped.append(True)) == 5
+        else:
+            handover.leave(lambda: stopped.append(True))
+        with pytest.raises(CheckpointFailedError):
+            votes.result(10)
+        with pytest.raises(CheckpointFailedError, match="its sink was closed"):
+            handover.run(work())
+        assert handover.leave(lambda: stopped.append(True)) is None
+    assert stopped == [True] * taken
+
+
+def test_a_sink_that_is_closed_lets_lost_slots_be_written_again() -> None:
+    handover, wanted = Handover(), work(replay=True)
+    with handover.offering(found(FIVE)):
+        votes = meanwhile(lambda: handover.run(wanted))
+        assert handover.next_work(FIVE, always) is wanted
+        assert handover.leave(lambda: pytest.fail("the job is stopped")) is None
+        handover.answer(wanted, VOTES)
+        assert votes.result(10) == VOTES
+
+
 def test_spark_runs_a_batch_again_for_the_next_checkpoint_after_one_that_failed() -> None:
     handover, second = Handover(), work()
     with handover.offering(found(FIVE)):
