@@ -31,7 +31,7 @@ __all__ = [
 
 GONE = Driver(phase=Phase.GONE)
 
-_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING, Phase.AMENDING)
+_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING, Phase.REFUSING, Phase.AMENDING)
 _NAMING = ("trigger", "trigger at once", "abort", "complete", "replay")
 """Instructions that name the newest completed checkpoint."""
 _WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
@@ -74,7 +74,7 @@ def calls(driver: Driver) -> tuple[Call, ...]:
             found.append(Call("ack", d.generation, d.call, "sink", d.base, data=data, unchanged=idle))
         case Phase.LEAVING:
             found.append(_close(d, "cancelled" if d.stopping > 1 else "stopped"))
-        case Phase.DECLINING:
+        case Phase.DECLINING | Phase.REFUSING:
             found.append(Call("decline", d.generation, d.call))
         case Phase.AMENDING:
             found.append(Call("amend", d.generation, d.call, base=d.handle[2] - 1))
@@ -137,6 +137,9 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(stream=Stream.OPEN)
         case "amend" if fine:
             return d._replace(phase=Phase.IDLE, call=0, complete=call.checkpoint)
+        case "decline" if d.phase is Phase.REFUSING and (fine or late):
+            # accepted: an older copy of the store has issued the id again; else the trigger was only late
+            return d._replace(phase=Phase.IDLE, call=0, over=d.over or verdict is Verdict.ACCEPTED)
         case "decline" if fine or late:
             return d._replace(phase=Phase.ABANDONING)
         case "ack" if fine or (late and reply.decided == "completed"):
@@ -175,7 +178,7 @@ def refused(driver: Driver, call: Call) -> Driver:
     match call.kind:
         case "open":
             return GONE
-        case "decline":
+        case "decline" if d.phase is Phase.DECLINING:
             return d._replace(phase=Phase.ABANDONING)  # it does not read the answer
         case "settle":
             phase = Phase.IDLE if d.phase is Phase.SETTLING else d.phase
@@ -496,7 +499,7 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
 
 
 def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
-    """Take the trigger: run the checkpoint, or repeat the recorded answers."""
+    """Take the trigger: run the checkpoint, repeat the recorded answers, or decline it if it came to nothing."""
     checkpoint, base = d.trigger, d.trigger_base
     if d.claims:
         d = d._replace(knows=max(d.knows, base))
@@ -504,8 +507,8 @@ def _triggers(d: Driver, kafka: Kafka) -> list[Local]:
     again = "before the abort that was sent earlier" if d.abort else ""
     cost = Fault.MESSAGE if again else None
     if checkpoint <= d.last_run:
-        if checkpoint == d.answered:
-            taken = taken._replace(phase=Phase.ACKNOWLEDGING_SOURCE, call=checkpoint)
+        phase = Phase.ACKNOWLEDGING_SOURCE if checkpoint == d.answered else Phase.REFUSING
+        taken = taken._replace(phase=phase, call=checkpoint)
         return [Local(f"takes the trigger of checkpoint {checkpoint} again {again}".strip(), taken, kafka, cost)]
     if d.stopping:
         return [Local(f"does not begin checkpoint {checkpoint}: it is stopping", taken, kafka, cost)]

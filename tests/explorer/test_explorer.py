@@ -8,18 +8,19 @@ import pytest
 
 from onceward.coordinator.protocol import checkpoints, core, generations, settling
 from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.answers import Complete, Instruction
+from onceward.coordinator.protocol.answers import Complete, Instruction, Verdict
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import CloseJob
 from onceward.coordinator.protocol.facts import CheckpointRestored
 from onceward.coordinator.protocol.state import JobState
 from onceward.coordinator.protocol.values import NO_CHECKPOINT
-from tests.explorer import drivers
+from tests.explorer import drivers, moves
+from tests.explorer.coordinator import Reply
 from tests.explorer.moves import Moves
 from tests.explorer.report import scenario, summary
 from tests.explorer.search import explore
 from tests.explorer.ways_out import explore_ways_out
-from tests.explorer.world import WORLDS, Bounds
+from tests.explorer.world import WORLDS, Bounds, Call, Driver, Phase
 from tests.support import player
 from tests.support.oracle import Invariant
 
@@ -274,3 +275,20 @@ def test_a_copy_that_lacks_an_abort_completes_what_its_driver_aborts() -> None:
     assert result.broken is not None
     assert result.broken.violation.invariant is Invariant.NEVER_CHANGES
     assert scenario(result.broken).endswith("# driver 1 takes the abort of checkpoint 2\n")
+
+
+def test_an_id_that_came_to_nothing_and_is_triggered_again_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older copy of the store issues it again, and lets the generation fail; elsewhere the trigger is only late."""
+    declined = set[tuple[Verdict, bool]]()
+
+    def noting(driver: Driver, call: Call, reply: Reply) -> Any:
+        after = drivers.answered(driver, call, reply)
+        if driver.phase is Phase.REFUSING and isinstance(after, Driver):
+            declined.add((reply.verdict, after.over and not driver.over))
+        return after
+
+    monkeypatch.setattr(moves, "answered", noting)
+    result = explore(SMALLER["copies that lack an abort"])
+    assert result.broken is None, scenario(result.broken)
+    assert (Verdict.ACCEPTED, True) in declined
+    assert {verdict for verdict, fails in declined if fails} == {Verdict.ACCEPTED}

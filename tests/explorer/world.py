@@ -244,6 +244,8 @@ class Phase(IntEnum):
     """No driver: the coordinator's own threads, which end what a driver has left open."""
     CLAIMING = 14
     """Recovery: granted; has not taken the claim."""
+    REFUSING = 15
+    """Declines a checkpoint that is triggered although it came to nothing before."""
 
 
 class Stream(IntEnum):
