@@ -13,6 +13,7 @@ from onceward.coordinator.store import loading, postgres, reading
 from onceward.coordinator.store.codec import snapshots_from_text
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.coordinator.store.statements import Row, Statement
 from onceward.coordinator.store.store import Store
 from tests.support.manual_time import ManualTime
 from tests.support.many_jobs import write_jobs
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Connection]]:
-    """Yield a list of the transactions that begin meanwhile."""
-    begun: list[Connection] = []
-    begin = Connection.begin
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Statement]]:
+    """Yield a list of the statements that read meanwhile."""
+    run: list[Statement] = []
+    fetch = Statement._fetch
 
-    def beginning(self: Connection) -> object:
-        begun.append(self)
-        return begin(self)
+    def fetching(self: Statement, connection: Connection, parameters: Row) -> Any:
+        run.append(self)
+        return fetch(self, connection, parameters)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, "begin", beginning)
-        yield begun
+        patched.setattr(Statement, "_fetch", fetching)
+        yield run
 
 
 def restored_and_others(store: Store, numbers: range) -> list[Durable]:
@@ -107,7 +108,9 @@ def test_a_leader_that_decodes_for_long_says_between_two_jobs_that_it_is_there(
         assert max(silences) <= PAUSE_S / 2
 
 
-def test_a_hundred_jobs_get_a_leader_whose_database_is_a_tenth_of_a_second_away(postgres: "LocalPostgres") -> None:
+def test_a_hundred_jobs_get_a_leader_whose_database_is_a_tenth_of_a_second_away(
+    postgres: "LocalPostgres", monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A statement for each job took longer than the database allows a transaction of a leader."""
     with ExitStack() as stack:
         place = postgres_place(postgres)
@@ -117,8 +120,9 @@ def test_a_hundred_jobs_get_a_leader_whose_database_is_a_tenth_of_a_second_away(
         candidate = stack.enter_context(closing(open_candidate(place.url.replace(f":{postgres.port}", f":{port}"))))
         database = candidate.wait(60.0)
         assert database is not None
-        with closing(Store.lead(database, address="a:1")) as store:
+        with closing(Store.lead(database, address="a:1")) as store, counted(monkeypatch) as begun:
             assert store.load_jobs() == jobs
+            assert len(begun) == 4, "one for each job takes longer than clients wait, whatever the database allows"
             store.limit_silence()
             store.confirm()
 
