@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 from onceward.coordinator.errors import ConfigurationError, OncewardError
 from onceward.coordinator.protocol.committing import Age, Committer
-from onceward.coordinator.protocol.encoded import decoded_all
+from onceward.coordinator.protocol.encoded import decoding
 from onceward.coordinator.protocol.values import NO_GENERATION, Committable, Generation
 
 __all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
@@ -46,13 +46,24 @@ class Committers:
         """The names of the clusters. If empty, this coordinator cannot end any transaction."""
         return tuple(self._clusters)
 
-    def ages(self, kind: str, committables: Iterable[Committable]) -> list[Age]:
-        """The ages of those transactions whose age is known; contacts no broker."""
+    def oldest(self, kind: str, committables: Iterable[Committable]) -> Committable | None:
+        """The one whose transaction is open for longest, decoded; None if no age is known. Contacts no broker."""
         try:
             with closing(self.make(kind, NO_GENERATION)) as committer:
-                return [age for age in map(committer.age, decoded_all(committables)) if age is not None]
+                aged = [
+                    (age.open_for, one) for one in decoding(committables) if (age := committer.age(one)) is not None
+                ]
         except OncewardError:
-            return []  # an unknown document or plug-in: the error is reported when it is settled
+            return None  # an unknown document or plug-in: the error is reported when it is settled
+        return max(aged, key=lambda pair: pair[0], default=(None, None))[1]
+
+    def age(self, kind: str, committable: Committable) -> Age | None:
+        """The age of a decoded one; contacts no broker."""
+        try:
+            with closing(self.make(kind, NO_GENERATION)) as committer:
+                return committer.age(committable)
+        except OncewardError:
+            return None
 
     def make(self, kind: str, generation: Generation, cluster: str | None = None) -> Committer:
         """A committer for all clusters, or for the one named. The caller closes it. Raises ConfigurationError."""

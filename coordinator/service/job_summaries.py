@@ -1,6 +1,6 @@
 """The listed summary of a job: its durable state, what it waits for, and how old its oldest transaction is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -53,8 +53,16 @@ class JobSummaries:
         return self._engine.clock()
 
     def oldest(self, state: JobState) -> Age | None:
-        """The job's oldest pre-committed, unsettled transaction; None if none is known. May be called in any thread."""
+        """The job's oldest pre-committed, unsettled transaction; None if none is known. Decodes like :meth:`look`."""
+        self.look([state])
         return self._oldest(state, self._report(state), self._engine.clock())
+
+    def look(self, states: Iterable[JobState]) -> None:
+        """Find the oldest transactions of jobs without a driver, for :meth:`of`. Decodes all documents of an unsettled
+        checkpoint once: call it in a thread."""
+        for state in states:
+            if self._orphans is not None and not state.durable.driven:
+                self._orphans.look(state.durable)
 
     def reading(self, job: JobName) -> ReadProgress | None:
         """How far the driver of ``job`` last reported to have read; None if it is unknown. Raises UnknownJobError."""

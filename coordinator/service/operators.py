@@ -1,5 +1,6 @@
 """The operators' service: listings and requests."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -116,6 +117,7 @@ class _Listings:
         limit = requests.limit(request.limit, otherwise=MAX_LISTED)
         shown = sorted(job for job in self._visible() if job > request.after)
         found = await self._reads.read_beside(lambda store: store.last_completed_by_job())
+        await asyncio.to_thread(self._summaries.look, [self._engine.state(job) for job in shown[:limit]])
         rows = (self._row(job, found.get(job, LastCompleted())) for job in shown[:limit])
         return pb.ListJobsResponse(jobs=rows, store_id=self._engine.store_id, more=len(shown) > limit)
 
@@ -139,6 +141,7 @@ class _Listings:
     async def describe_job(self, request: pb.DescribeJobRequest) -> pb.DescribeJobResponse:
         job = self._known(request.job)
         found = await self._reads.read_beside(lambda store: store.last_completed(job))
+        await asyncio.to_thread(self._summaries.look, [self._engine.state(job)])
         durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
         return job_description_to_wire(
             JobDescription(
@@ -304,7 +307,8 @@ class _Requests:
             offset=as_count(request.offset, "offset"),
         )
         source = await self._positions(job, base)
-        skip = skip_of(source, where) if not isinstance(source, str) else source
+        # in a thread: positions may have megabytes
+        skip = await asyncio.to_thread(skip_of, source, where) if not isinstance(source, str) else source
         if isinstance(skip, str):
             return pb.SkipInputResponse(answer=_refused(skip))
         event = SkipInput(

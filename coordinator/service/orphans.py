@@ -14,7 +14,7 @@ from onceward.coordinator.protocol.answers import Answer
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import Event
-from onceward.coordinator.protocol.values import NO_GENERATION, Generation, JobName
+from onceward.coordinator.protocol.values import NO_GENERATION, Committable, CompletedCheckpoint, Generation, JobName
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
@@ -62,6 +62,8 @@ class Orphans:
         )
         self._known: dict[JobName, tuple[Generation, Orphan, asyncio.Task[None]]] = {}
         """Jobs without a driver, each with the last generation that it had."""
+        self._oldest: dict[JobName, tuple[CompletedCheckpoint, list[tuple[str, Committable]]]] = {}
+        """Of an unsettled checkpoint, the oldest committable of each sink, with the sink's kind."""
         self._longest: tuple[float, timedelta] | None = None
         """When it was fetched, and the value."""
         self._asking = asyncio.Lock()
@@ -105,22 +107,36 @@ class Orphans:
         known = self._known.get(job)
         return known[1].doing if known is not None else ""
 
-    def oldest(self, durable: Durable) -> Age | None:
-        """The age of the oldest transaction that is decided but uncommitted, for a job without a driver."""
+    def look(self, durable: Durable) -> None:
+        """Find the oldest transaction for :meth:`oldest`. Decodes all documents of an unsettled checkpoint once: call
+        it in a thread."""
         completed = durable.completed
         if completed is None or completed.settled or not self._committers.clusters:
+            self._oldest.pop(durable.job, None)
+            return
+        known = self._oldest.get(durable.job)
+        if known is None or known[0] is not completed:
+            kinds = {one.name: one.kind for one in durable.participants}
+            found = [
+                (kinds[name], oldest)
+                for name, snapshot in completed.snapshots.items()
+                if snapshot.committables
+                and (oldest := self._committers.oldest(kinds[name], snapshot.committables)) is not None
+            ]
+            self._oldest[durable.job] = completed, found
+
+    def oldest(self, durable: Durable) -> Age | None:
+        """The age of the oldest transaction that is decided but uncommitted, for a job without a driver, as far as
+        :meth:`look` has found it."""
+        completed, found = self._oldest.get(durable.job, (None, []))
+        if completed is None or completed is not durable.completed:
             return None
-        kinds = {one.name: one.kind for one in durable.participants}
-        ages = [
-            age
-            for name, snapshot in completed.snapshots.items()
-            if snapshot.committables
-            for age in self._committers.ages(kinds[name], snapshot.committables)
-        ]
-        return max(ages, key=lambda age: age.open_for, default=None)
+        ages = [self._committers.age(kind, one) for kind, one in found]
+        return max((age for age in ages if age is not None), key=lambda age: age.open_for, default=None)
 
     def _forget(self, job: JobName) -> None:
         _, orphan, task = self._known.pop(job)
+        self._oldest.pop(job, None)
         orphan.superseded = True
         task.cancel()
 

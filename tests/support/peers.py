@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from onceward.coordinator.client.tls import CoordinatorTls
+from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.rights_file import RightsFile
@@ -116,9 +117,15 @@ class ServedCoordinator:
         reflection: bool = False,
         target: str = f"{HOST}:0",
         observer: Observer | None = None,
+        committers: Committers | None = None,
     ) -> None:
         self._options = ServerOptions(
-            tls=tls, rights=rights, reflection=reflection, max_concurrent_rpcs=most, observer=observer
+            tls=tls,
+            rights=rights,
+            reflection=reflection,
+            max_concurrent_rpcs=most,
+            observer=observer,
+            committers=committers,
         )
         self._store = store
         self._target = target
@@ -127,7 +134,7 @@ class ServedCoordinator:
         self._stop: asyncio.Event | None = None
         self.address = ""
         self.server: CoordinatorServer | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="the loop", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

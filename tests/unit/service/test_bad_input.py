@@ -36,6 +36,8 @@ from onceward.coordinator.v1 import participants_pb2 as pb
 from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.coordinator.wire import limits, requests
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS
+from onceward.coordinator.wire.malformed import MalformedError
+from onceward.coordinator.wire.values import committables_from_wire
 from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
@@ -607,6 +609,18 @@ def test_a_request_names_a_bounded_number_of_slots(unharmed: tuple[grpc.Channel,
     )
     code, said = ask(unharmed[0], "ResolveSlots", request)
     assert (code, said) == (grpc.StatusCode.INVALID_ARGUMENT, "slots: 200001, must be at most 200000")
+
+
+def test_an_acknowledgement_has_a_bounded_number_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is met before any document is looked at: each slot takes memory beside its text."""
+    at = "onceward.coordinator.wire.values._committable_from_wire"
+    decoded: list[object] = []
+    monkeypatch.setattr(at, lambda message, *_: decoded.append(message))
+    few = [participants_pb2.Committable()] * limits.MAX_SLOTS
+    assert len(committables_from_wire(few, "")) == len(decoded) == 200_000
+    with pytest.raises(MalformedError, match="committables: 200001, must be at most 200000"):
+        committables_from_wire([*few, participants_pb2.Committable()], "")
+    assert len(decoded) == 200_000
 
 
 def test_refusals_of_the_client_carry_the_exit_code_of_a_usage_error(people: OperatorClient) -> None:

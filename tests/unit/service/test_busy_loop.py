@@ -3,19 +3,24 @@
 import asyncio
 import threading
 import time
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from onceward.coordinator.client.operators import OperatorClient
 from onceward.coordinator.client.session import connect
 from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol import events
+from onceward.coordinator.protocol import encoded, events
 from onceward.coordinator.protocol.answers import Grant, Instruction, Trigger, Verdict
+from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
+from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Snapshot
 from onceward.coordinator.service import group_commit, participants
+from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import CoordinatorServer
@@ -27,6 +32,7 @@ from onceward.coordinator.wire import requests
 from onceward.coordinator.wire.answers import grant_to_wire
 from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
 from tests.support.documents import committable, document
+from tests.support.peers import ServedCoordinator
 from tests.support.places import postgres_place
 from tests.support.scripted import SINK, SOURCE
 from tests.support.waiting import wait_until
@@ -127,6 +133,51 @@ def test_long_documents_are_checked_and_given_in_a_thread(
         assert again.grant.completed is not None
         assert again.grant.completed.snapshots[SINK.name] == many
     assert {name.rstrip("_0123456789") for found in threads.values() for name in found} == {"onceward-requests"}
+
+
+def test_listings_and_skips_decode_no_document_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The age of the oldest transaction is in the documents of an orphan's unsettled checkpoint."""
+    decoded: list[str] = []
+    whole = encoded._whole
+
+    def decoding(*given: Any) -> Any:
+        decoded.append(threading.current_thread().name)
+        return whole(*given)
+
+    monkeypatch.setattr(encoded, "_whole", decoding)
+    plugin: Any = lambda _clusters, **_: _Ages()  # noqa: E731
+    committers = Committers({SINK.kind: plugin}, {"main": "main"})
+    settings = CheckpointSettings(interval="1h", orphan_grace="1h")
+    many = Snapshot(committables=tuple(committable(slot, padding="x") for slot in range(50)))
+    with ExitStack() as stack:
+        served = stack.enter_context(ServedCoordinator(tmp_path / "store.db", committers=committers))
+        client = stack.enter_context(connect(served.address, patience="30s"))
+        session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
+        wanted: list[Instruction] = []
+        session.start_watch(wanted.append)
+        wait_until(lambda: Trigger(checkpoint=FIRST, base=NONE) in wanted, "the first checkpoint is triggered")
+        session.acknowledge(FIRST, NONE, {SOURCE.name: Snapshot(positions=document(offset=1)), SINK.name: many})
+        session.close(events.CloseReason.FAILED)
+        people = stack.enter_context(OperatorClient(served.address))
+        decoded.clear()
+        (row,) = people.jobs()
+        for found in (row.oldest_transaction, people.describe(JOB).summary.oldest_transaction):
+            assert (found.transaction if found is not None else "") == "t49"
+        assert len(decoded) == 50, "once, whatever asks how often"
+        skip = people.skip_input(JOB, "orders", 0, 7, "it is deleted", only_look=True)
+        assert "no plug-in can move positions of kind test" in skip.answer.detail
+        assert len(decoded) == 51
+        assert "the loop" not in decoded
+
+
+class _Ages:
+    def age(self, committable: Committable) -> Age:
+        assert committable.document.body["padding"] == "x"
+        minutes = timedelta(minutes=committable.slot)
+        return Age(transaction=f"t{committable.slot}", open_for=minutes, timeout=timedelta(hours=1))
+
+    def close(self) -> None:
+        pass
 
 
 def test_the_time_for_which_transactions_can_be_committed_runs_on_while_a_request_is_decoded() -> None:

@@ -14,6 +14,7 @@ import pytest
 from onceward.coordinator.errors import ClaimChangedError, HaltedError, OncewardError
 from onceward.coordinator.protocol.answers import Verdict
 from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction
+from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.events import (
     Acknowledge,
     Amend,
@@ -471,18 +472,24 @@ def test_an_orphans_oldest_open_decided_transaction_is_reported(
     tmp_path: Path, clusters: Sequence[str], reported: str | None
 ) -> None:
     async def body(here: Here) -> None:
+        def oldest(durable: Durable) -> Age | None:
+            here.orphans.look(durable)
+            return here.orphans.oldest(durable)
+
         await here.leave(await here.open())
-        assert here.orphans.oldest(here.engine.state(JOB).durable) is None, "nothing is decided"
+        assert oldest(here.engine.state(JOB).durable) is None, "nothing is decided"
         await here.orphan(takeover=True)
         unsettled = here.engine.state(JOB).durable
-        oldest = here.orphans.oldest(unsettled)
-        assert (oldest.transaction if oldest is not None else None) == reported
+        found = oldest(unsettled)
+        assert (found.transaction if found is not None else None) == reported
+        another = replace(unsettled.completed, amendment=1)  # type: ignore[type-var]
+        assert here.orphans.oldest(replace(unsettled, completed=another)) is None, "nothing is known of another one"
         if clusters:
             here.after_the_grace_time()
             await until(lambda: here.settled, "everything is settled")
-        assert here.orphans.oldest(replace(unsettled, completed=None)) is None
+        assert oldest(replace(unsettled, completed=None)) is None
         settled = replace(here.engine.state(JOB).durable.completed, settled=True)  # type: ignore[type-var]
-        assert here.orphans.oldest(replace(unsettled, completed=settled)) is None
+        assert oldest(replace(unsettled, completed=settled)) is None
 
     play(tmp_path, body, clusters=clusters)
 

@@ -228,7 +228,9 @@ def test_long_texts_of_a_report_are_cut() -> None:
 def summary_of(here: Here) -> JobSummary:
     """Return the summary that listings show of the job."""
     nothing = LastCompleted()  # only the disk thread may use the store, which records nothing about waits
-    return JobSummaries(here.engine, Reports(), here.orphans).of(JOB, nothing)
+    summaries = JobSummaries(here.engine, Reports(), here.orphans)
+    summaries.look([here.engine.state(JOB)])
+    return summaries.of(JOB, nothing)
 
 
 def test_the_coordinator_reports_the_cluster_that_blocks_settling_and_the_oldest_transaction(tmp_path: Path) -> None:
