@@ -14,7 +14,7 @@ from onceward.sinks.kafka.driver.columns import column_problems, project
 
 def test_all_argument_problems_are_reported_together() -> None:
     wrong: dict[str, Any] = {
-        "topics": ["ok", "not ok", "onceward"],
+        "topics": ["ok", "not ok", "onceward", ".."],
         "on_lost": "forget",
         "delivery": "maybe_once",
         "transaction_timeout": "1 fortnight",
@@ -23,7 +23,7 @@ def test_all_argument_problems_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         KafkaSink("nowhere", **wrong)
     message = str(caught.value)
-    for said in ("'not ok'", "'onceward'", "on_lost", "delivery", "transaction_timeout", "name:", "cluster:"):
+    for said in ("'not ok'", "'onceward'", "topic '..'", "on_lost", "delivery", "transaction_timeout", "name:", "cluster:"):
         assert said in message
 
 
