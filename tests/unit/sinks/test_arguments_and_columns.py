@@ -23,7 +23,16 @@ def test_all_argument_problems_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         KafkaSink("nowhere", **wrong)
     message = str(caught.value)
-    for said in ("'not ok'", "'onceward'", "topic '..'", "on_lost", "delivery", "transaction_timeout", "name:", "cluster:"):
+    for said in (
+        "'not ok'",
+        "'onceward'",
+        "topic '..'",
+        "on_lost",
+        "delivery",
+        "transaction_timeout",
+        "name:",
+        "cluster:",
+    ):
         assert said in message
 
 
