@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
-from onceward.coordinator.errors import RefusedError
+from onceward.coordinator.errors import ConfigurationError, RefusedError
 from onceward.coordinator.listings import CheckpointSummary
 from onceward.coordinator.ops.verify.history import CheckpointReport, Lane
 from onceward.coordinator.protocol.values import JobName, JsonObject, ParticipantName, Snapshot
@@ -20,8 +20,8 @@ _BATCHES = {("spark-batch", 1)}
 
 
 def positions_of(snapshots: Mapping[ParticipantName, Snapshot]) -> dict[Lane, int]:
-    """Return the next offset to read by input partition; none for a Structured Streaming query. Raises ValueError for
-    positions that cannot be read."""
+    """Return the next offset to read by input partition; none for a Structured Streaming query. Raises
+    ConfigurationError for positions that cannot be read."""
     found: dict[Lane, int] = {}
     for body in _with_offsets(snapshots):
         for topic, one in body["topics"].items():
@@ -33,7 +33,11 @@ def _with_offsets(snapshots: Mapping[ParticipantName, Snapshot]) -> list[JsonObj
     documents = [one.positions for one in snapshots.values() if one.positions is not None]
     for document in documents:
         if (document.kind, document.version) not in _OFFSETS | _BATCHES:
-            raise ValueError(f"positions of kind {document.kind!r} version {document.version} cannot be read here")
+            raise ConfigurationError(
+                f"Positions of kind {document.kind!r} and version {document.version} cannot be read. The job reads "
+                "something else than Kafka, or a newer Onceward runs it. Nothing was judged. Only jobs that read Kafka "
+                "can be verified, by a version that is not older."
+            )
     return [document.body for document in documents if (document.kind, document.version) in _OFFSETS]
 
 

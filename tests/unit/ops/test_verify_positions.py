@@ -2,6 +2,7 @@
 
 import pytest
 
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.ops.verify.asking import origin_of, positions_of
 from onceward.coordinator.ops.verify.history import Lane
 from onceward.coordinator.pipeline.streaming.batches import positions_before_the_first
@@ -21,7 +22,7 @@ def test_positions_are_read_as_the_source_writes_them() -> None:
 
 def test_positions_of_a_later_version_are_not_guessed_at() -> None:
     later = Snapshot(positions=Document(kind="kafka-positions", version=99, body={"topics": {}}))
-    with pytest.raises(ValueError, match="version 99 cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"version 99 cannot be read\. .* Nothing was judged"):
         positions_of({SOURCE: later})
 
 
