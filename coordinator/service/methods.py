@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,9 +19,12 @@ from onceward.coordinator.store.errors import ListingFailedError
 from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
 from onceward.coordinator.wire.malformed import MalformedError, as_job
 
-__all__ = ["STORE_FAILED", "Function", "parse", "refusal_of", "service_handler"]
+__all__ = ["REQUEST_SIZE", "STORE_FAILED", "Function", "parse", "refusal_of", "service_handler"]
 
 STORE_FAILED = "the coordinator lost its store: it ends or stands by, and the next one to lead reads what is stored"
+
+REQUEST_SIZE: ContextVar[int] = ContextVar("request_size")
+"""The bytes of the request that a function gets. To ask a long message takes as long as to write it."""
 
 Function = Callable[[Any], Awaitable[Message]]
 """Takes a request, returns a response; raises MalformedError, UnknownJobError, StoreError."""
@@ -89,6 +93,7 @@ def _unary(method: MethodDescriptor, function: Function, check: _Check) -> Any:
     async def answer(data: bytes) -> bytes:
         check.unread(data)
         request = parse(method, data)
+        REQUEST_SIZE.set(len(data))
         check.read(request)
         return (await function(request)).SerializeToString()
 

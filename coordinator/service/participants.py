@@ -14,7 +14,7 @@ from onceward.coordinator.protocol.events import Acknowledge, Amend, CloseReason
 from onceward.coordinator.service.documents import Vetted
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
-from onceward.coordinator.service.methods import Function, service_handler
+from onceward.coordinator.service.methods import REQUEST_SIZE, Function, service_handler
 from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports, read_report
 from onceward.coordinator.service.watchers import Watchers
@@ -52,7 +52,7 @@ def participant_service(
         """Decode a request to its events; a long one in a thread, and have its documents checked there, because its
         calls and those of all other jobs share the loop."""
         job, begun = as_job(request.job), engine.clock()
-        if request.ByteSize() <= MAX_MESSAGE_BYTES:
+        if REQUEST_SIZE.get() <= MAX_MESSAGE_BYTES:
             return [(event, None) for event in to_events(request, begun)]
 
         def decoded() -> list[tuple[E, Vetted | None]]:
@@ -71,7 +71,7 @@ def participant_service(
     async def refused(request: Long) -> pb.Answer | None:
         """The answer to a long request that is not from the job's driver; None for all others. Decoding it would take
         time from all jobs' calls. Raises UnknownJobError."""
-        if request.ByteSize() <= MAX_MESSAGE_BYTES:
+        if REQUEST_SIZE.get() <= MAX_MESSAGE_BYTES:
             return None
         sender = pb.RenewRequest(job=request.job, generation=request.generation, driver=request.driver)
         answer = await handle(as_job(request.job), requests.renew(sender, engine.clock()), 0)
@@ -95,7 +95,8 @@ def participant_service(
         if (refusal := await refused(request)) is not None:
             return pb.AcknowledgeResponse(answers=[refusal] * len(request.acknowledgements))
         job, events = as_job(request.job), await read(request, requests.acknowledge)
-        sizes = [one.ByteSize() for one in request.acknowledgements]
+        sizes = [one.ByteSize() for one in request.acknowledgements[:-1]]
+        sizes.append(REQUEST_SIZE.get() - sum(sizes))  # a driver sends the longest, its sink's, as the last
         # All are passed on before any is awaited, so that one write stores their changes.
         given = [handle(job, event, size, vetted) for (event, vetted), size in zip(events, sizes, strict=True)]
         return pb.AcknowledgeResponse(answers=[answer_to_wire(await answer) for answer in given])
@@ -113,7 +114,7 @@ def participant_service(
         if (refusal := await refused(request)) is not None:
             return pb.AmendResponse(answer=refusal)
         ((event, vetted),) = await read(request, lambda request, now: [requests.amend(request, now)])
-        return pb.AmendResponse(answer=await said(request.job, event, request.ByteSize(), vetted))
+        return pb.AmendResponse(answer=await said(request.job, event, REQUEST_SIZE.get(), vetted))
 
     async def renew(request: pb.RenewRequest) -> pb.RenewResponse:
         job, event = as_job(request.job), requests.renew(request, engine.clock())

@@ -18,8 +18,8 @@ from onceward.coordinator.protocol.answers import Grant, Instruction, Trigger, V
 from onceward.coordinator.protocol.committing import Age
 from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Snapshot
-from onceward.coordinator.service import group_commit, participants
+from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement, Snapshot
+from onceward.coordinator.service import group_commit, methods, participants
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -101,6 +101,38 @@ def test_a_long_request_is_decoded_while_other_calls_are_answered(
         acknowledging.join(30)
         assert {answer.verdict for answer in answers} <= {Verdict.ACCEPTED, Verdict.DUPLICATE}
         assert answers
+
+
+def test_the_size_of_a_long_request_is_not_asked_for(
+    coordinator: EmbeddedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message would be written for it, on the loop: that was half of a coordinator's longest step."""
+    asked: list[str] = []
+
+    class Parsed:
+        def __init__(self, message: Any) -> None:
+            self.message = message
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "ByteSize":
+                asked.append(type(self.message).__name__)
+            return getattr(self.message, name)
+
+    parse = methods.parse
+    monkeypatch.setattr(methods, "parse", lambda method, data: Parsed(parse(method, data)))
+    many = Snapshot(committables=tuple(committable(slot, padding=f"{slot:0100}") for slot in range(1_000)))
+    with connect(coordinator.address, patience="30s") as client:
+        session = client.open_job(JOB, (SOURCE, SINK), CheckpointSettings(interval="1h"), None, driver="d1")
+        wanted: list[Instruction] = []
+        session.start_watch(wanted.append)
+        wait_until(lambda: Trigger(checkpoint=FIRST, base=NONE) in wanted, "the first checkpoint is triggered")
+        answers = session.acknowledge(
+            FIRST, NONE, {SOURCE.name: Snapshot(positions=document(offset=1)), SINK.name: many}
+        )
+        assert {answer.verdict for answer in answers} == {Verdict.ACCEPTED}
+        proved = [Settlement(slot=slot, outcome=Outcome.COMMITTED, evidence="x" * 100) for slot in range(1_000)]
+        assert session.settle(FIRST, SINK.name, proved).verdict is Verdict.ACCEPTED
+    assert asked == []
 
 
 def test_long_documents_are_checked_and_given_in_a_thread(
