@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from onceward.connections.codes import ErrorCode
 from onceward.coordinator.errors import FencedError
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH, Hanging, hangs
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
-from onceward.sinks.kafka.control.parts import open_parts
+from onceward.sinks.kafka.control.parts import look_for_open
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.control.transactions import (
     OVER,
@@ -39,7 +40,8 @@ def fence_ids(
     """Abort the open transaction of each id and fence every older epoch, with confirmation.
 
     At its producer's last epoch, a fence takes the producer id from an id, and then nothing can end what hangs of it:
-    so that is finished before. It is looked for where the transaction was open, and in ``topics`` (None: all).
+    so there EndTxn aborts the transaction, and what hangs is finished, before the fence. It is looked for where the
+    transaction was open, and in ``topics`` (None: all).
 
     Never call it for the id of a transaction that is undecided, or decided as committed but not settled.
     Raises ControlPlaneError.
@@ -57,6 +59,10 @@ def fence_ids(
                 waiting[name] = view.code
             elif view.state is State.ONGOING:
                 begun.setdefault(name, view)
+                if view.epoch >= LAST_EPOCH:  # with transaction.version 2 the fence's abort takes the producer id, too
+                    pair = Transaction(id=name, producer_id=view.producer_id, epoch=view.epoch, version=4)
+                    transactions.end([pair], commit=False)
+                    waiting[name] = ErrorCode.CONCURRENT_TRANSACTIONS
             elif not _may_be_fenced(control, begun.get(name), view, topics, looks[name]):
                 waiting[name] = ErrorCode.CONCURRENT_TRANSACTIONS
         codes = transactions.fence([name for name in left if name not in waiting])
@@ -76,17 +82,21 @@ def _may_be_fenced(
     finishing: Finishing,
 ) -> bool:
     """Return whether nothing hangs of an id that is not open and whose producer id a fence would take. Takes a look if
-    something does. ``begun``: the view when it was open. Raises ControlPlaneError if it cannot be finished."""
+    something does; False, too, while a leader does not answer. ``begun``: the view when it was open. Raises
+    ControlPlaneError if it cannot be finished."""
     producer_id = view.producer_id if begun is None else begun.producer_id
     if view.epoch < LAST_EPOCH and view.producer_id == producer_id:
         return True
     if view.state not in OVER:
         return False
-    wrote = () if begun is None else begun.partitions.keys() - {OFFSETS_TOPIC}
-    parts = open_parts(control, None if topics is None else {*topics, *wrote}).get(producer_id)
-    if not parts:
+    wrote = {} if begun is None else {name: its for name, its in begun.partitions.items() if name != OFFSETS_TOPIC}
+    facts = topic_facts(control, None if topics is None else {*topics, *wrote})
+    found, _, silent = look_for_open(control, facts)
+    if any(begun is None or number in wrote.get(name, ()) for name, number in silent):
+        return False  # no one knows what hangs there, and brokers skip markers just then
+    places = {part.place: part.first_offset for part in found if part.producer_id == producer_id}
+    if not places:
         return True
-    places = {place: first for place, (_, first) in parts.items()}
     one = Hanging(id=view.id, producer_id=producer_id, places=places, group=view.id)
     if (why := finishing.look(one, view, commit=False)) is not None:
         raise ControlPlaneError(hangs(control, f"{view.id} was to be fenced and has ended", one, why))

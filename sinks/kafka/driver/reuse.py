@@ -9,11 +9,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from onceward.sinks.kafka.control.hanging import LAST_EPOCH
+
 __all__ = ["ReusableIds"]
 
 _KEPT_PER_SLOT = 4
 """A slot uses one id while the previous one settles, and its worker holds a third one ready."""
 _KEPT_AT_LEAST = 16
+_STEPS = 2
+"""Epochs from one transaction of an id to the next: its end may raise the epoch, and the next one's start does. None
+begins at the last epoch: whatever ends it there may take the producer id, and no skipped marker could be written."""
 
 
 class ReusableIds:
@@ -63,6 +68,9 @@ class ReusableIds:
             unused = [suffix for suffix, last in self._dropped.items() if last <= run]
             for suffix in unused:
                 del self._dropped[suffix], self._pairs[suffix]
+            for suffix in [suffix for suffix, (_, epoch) in used.items() if epoch + _STEPS >= LAST_EPOCH]:
+                del self._free[suffix]
+                self._dropped[suffix] = self._runs
             while len(self._free) > max(_KEPT_AT_LEAST, _KEPT_PER_SLOT * self._most_slots):
                 self._dropped[self._free.popitem(last=False)[0]] = self._runs
             return unused

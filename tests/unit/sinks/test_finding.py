@@ -1,5 +1,6 @@
 """Hanging transactions of any program, found on modelled brokers."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -22,8 +23,14 @@ def brokers(request: pytest.FixtureRequest) -> Brokers:
     return Brokers(request.param)
 
 
-def found(brokers: Brokers, *topics: str) -> FoundHanging:
-    clock = Clock(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), monotonic=brokers.transport.now, wait=brokers.wait)
+def found(brokers: Brokers, *topics: str, meanwhile: Callable[[], object] = lambda: None) -> FoundHanging:
+    """``meanwhile``: what happens between the two looks."""
+
+    def wait(seconds: float) -> None:
+        meanwhile()
+        brokers.wait(seconds)
+
+    clock = Clock(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), monotonic=brokers.transport.now, wait=wait)
     return find_hanging(brokers.control, topics or None, clock)
 
 
@@ -46,6 +53,24 @@ def test_only_what_no_coordinator_will_end_is_found_at_two_looks(brokers: Broker
     assert one.certain
     assert one.remedy.endswith(f"abort --topic out --partition 1 --start-offset {one.offset}")
     assert "an abort loses them" in one.meaning
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "about to be ended"])
+def test_what_is_ended_between_the_two_looks_does_not_hang(brokers: Brokers, ended: bool) -> None:
+    """By a tool, or by its own program, which has begun to write the marker."""
+    ids = opened(brokers, "another")
+    brokers.end_without(ids, OTHER, receipt=False)
+    suspected: list[bool] = []
+
+    def meanwhile() -> None:
+        suspected.append(True)
+        if ended:
+            brokers.cluster.log(OTHER).mark(ids[1], ids[2] + 1, commit=False, now=brokers.transport.now())
+        else:
+            assert brokers.enlist(brokers.init("another"), OTHER) == 0
+
+    assert found(brokers, meanwhile=meanwhile).transactions == ()
+    assert suspected == [True]
 
 
 def test_what_is_ours_is_ended_by_its_job(brokers: Brokers) -> None:

@@ -357,6 +357,56 @@ def test_an_id_whose_producer_id_a_fence_would_take_is_not_fenced_unseen(version
     assert not brokers.held_back()
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_what_is_open_at_the_last_epoch_is_aborted_before_a_fence_takes_its_producer_id(version: int) -> None:
+    """With transaction.version 2, brokers give the id another one already when the fence's abort is complete."""
+    brokers = Brokers(version, epoch=LAST_EPOCH - 1)
+    ids = brokers.written()
+    brokers.transport.sent.clear()
+    seen: list[tuple[State, int]] = []
+
+    def fences(call: Call) -> bool:
+        if isinstance(call.request, InitProducerIdRequest):
+            entry = brokers.cluster.entry(NAME)
+            assert entry is not None
+            seen.append((State(entry.state.value), entry.producer_id))
+        return False
+
+    brokers.transport.cut = fences
+    assert brokers.swept() == [NAME]
+    assert seen == [(State.COMPLETE_ABORT, ids[1])]
+    assert brokers.code_of_init(NAME, ids=ids) != ErrorCode.NONE or brokers.view(NAME).producer_id != ids[1]
+    assert brokers.read == ([], [])
+
+
+@BY_EACH
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_fence_that_takes_the_producer_id_waits_for_leaders_that_are_away(
+    version: int, topics: Collection[str] | None
+) -> None:
+    """Without its leader no one knows whether a part hangs; brokers skip markers just then."""
+    brokers = Brokers(version, epoch=LAST_EPOCH - 1)
+    brokers.written()
+    brokers.skipped = BOTH
+    logs = [brokers.cluster.log(place) for place in BOTH]
+    leaders = [log.leader for log in logs]
+    for log in logs:
+        log.leader = -1
+
+    def comes_back(_call: Call) -> bool:
+        if brokers.transport.now() >= 5:
+            brokers.skipped = frozenset()
+            for log, leader in zip(logs, leaders, strict=True):
+                log.leader = leader
+        return False
+
+    brokers.transport.cut = comes_back
+    assert brokers.swept(topics=topics) == [NAME]
+    brokers.wait(1)
+    assert not brokers.held_back()
+    assert brokers.read == ([], [])
+
+
 def test_what_is_fenced_and_cannot_be_finished_is_named_with_the_brokers_tool(brokers: Brokers) -> None:
     """As when another program takes the id over at the same moment, at the producer's last epoch."""
     brokers.written()

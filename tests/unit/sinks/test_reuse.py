@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.driver import reuse
 from onceward.sinks.kafka.driver.reuse import ReusableIds
 
@@ -90,3 +91,15 @@ def test_workers_that_stay_use_their_ids_again(slots: int) -> None:
     for _ in range(10):
         job.run(workers)
     assert sum(worker.made for worker in workers) <= 3 * slots
+
+
+@pytest.mark.parametrize(("epoch", "offered"), [(LAST_EPOCH - 3, True), (LAST_EPOCH - 2, False), (LAST_EPOCH, False)])
+def test_an_id_is_not_used_at_its_producers_last_epoch(epoch: int, offered: bool) -> None:
+    """Brokers may then end it with another producer id, and markers that they skip could never be written."""
+    ids = ReusableIds()
+    ids.offered()
+    ids.written(1)
+    assert ids.settled(1, {"worker.0": (7, epoch)}) == []
+    assert ("worker.0" in ids.offered()) is offered
+    ids.written(2)
+    assert ids.settled(2, {}) == ([] if offered else ["worker.0"]), "its receipt is not needed any more"
