@@ -48,7 +48,7 @@ def _kafka(
 
 @dev.command("topic")
 def _topic(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="A topic; may be repeated.")],
     servers: Annotated[str, typer.Option(metavar="HOST:PORT", help="What ``onceward dev kafka`` has printed.")],
     partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 3,
 ) -> None:
