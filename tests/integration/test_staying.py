@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,16 @@ from confluent_kafka.admin import NewPartitions, OffsetSpec
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, OncewardError
+from onceward.coordinator.client.session import connect
+from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
+from onceward.coordinator.pipeline import opening
 from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
 from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
 from onceward.coordinator.protocol.events import CloseReason
 from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.sinks.kafka.control.committables import KafkaCommittable
+from tests.support.processes import Processes, free_address, listens
 from tests.support.topics import (
     Topics,
     assert_exactly_once,
@@ -56,8 +60,8 @@ class Bench:
             source=KafkaSource(self.topics.servers, topics=[self.source], **{"start": "earliest", **(source or {})}),
             sink=KafkaSink(self.topics.servers, topic=self.sink),
             spark=self.spark,
-            state_dir=self.directory / "state",
             **{
+                "state_dir": self.directory / "state",
                 "tasks": "staying",
                 "settings": CheckpointSettings(interval="50ms"),
                 "restart": NO_RESTART,
@@ -326,6 +330,39 @@ def test_what_a_failed_abort_leaves_open_is_aborted_before_new_tasks_begin(bench
         running.until(grown, "the records of the new partition are visible")
         running.until(arrived(bench, 3 * bench.filled + rounds), "all records are copied")
     bench.exact()
+
+
+def held_back(bench: Bench) -> Iterable[int]:
+    return open_transactions_hold_back(bench.topics.servers, bench.sink).values()
+
+
+def test_staying_tasks_hold_readers_back_no_longer_than_their_driver_waits_for_its_coordinator(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their transactions would time out only after minutes."""
+    monkeypatch.setattr(opening, "connect", partial(connect, patience="5s"))
+    address = free_address()
+    with Processes(tmp_path / "coordinator") as processes:
+        serving = processes.start_coordinator(address, {})
+        wait_until(lambda: listens(address), "the coordinator listens", 60)
+        options: dict[str, Any] = {
+            "coordinator": address,
+            "state_dir": None,
+            "settings": CheckpointSettings(interval="10s"),
+        }
+        bench.fill(5)
+        with Running(bench.pipeline(**options)) as running:
+            running.until(arrived(bench, 15), "the first records are copied")
+            bench.fill(5)
+            running.until(lambda: sum(held_back(bench)), "the next ones are in an open transaction")
+            serving.send(signal.SIGKILL)
+            wait_until(lambda: running.error is not None, "the driver has given its coordinator up", 120)
+            assert isinstance(running.error, CoordinatorLostError), running.error
+        wait_until(lambda: not sum(held_back(bench)), "the transaction is aborted", 30)
+        processes.start_coordinator(address, {})
+        with Running(bench.pipeline(**options)) as running:
+            running.until(arrived(bench, 30), "all records are copied")
+        bench.exact()
 
 
 def test_rows_that_a_transform_makes_of_no_input_become_visible_with_their_checkpoint(bench: Bench) -> None:

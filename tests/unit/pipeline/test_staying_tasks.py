@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from onceward.coordinator.errors import ConfigurationError
 from onceward.coordinator.pipeline.interfaces import Assignment, Plan, Sink, Source
 from onceward.coordinator.pipeline.mailbox import Mailbox
 from onceward.coordinator.pipeline.runtime import Threads
 from onceward.coordinator.pipeline.staying.group import TaskFailedError
 from onceward.coordinator.pipeline.staying.link import Link, LinkLostError, TaskCredentials, connect
-from onceward.coordinator.pipeline.staying.tasks import StayingTasks
+from onceward.coordinator.pipeline.staying.tasks import StayingTasks, require_short_interval
 from onceward.coordinator.pipeline.tasks import Vote
 from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.protocol.values import CheckpointId, Document, Generation, JobName
@@ -122,6 +123,14 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.tasks.leave()
+
+
+@pytest.mark.parametrize("name", ["interval", "min_pause"])
+def test_no_setting_lets_more_than_a_minute_pass_between_two_cuts(name: str) -> None:
+    """Readers wait for what staying tasks have open."""
+    require_short_interval(CheckpointSettings(**{name: "60s"}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"{name} must be at most 60 s"):
+        require_short_interval(CheckpointSettings(**{name: "61s"}))  # type: ignore[arg-type]
 
 
 def test_what_old_tasks_left_is_swept_before_new_ones_begin(bench: Bench) -> None:
