@@ -29,6 +29,8 @@ _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy job sweeps in every checkpoint."""
 _STALLED = 60.0
 """Seconds after which staying tasks that do not read input that is there are replaced."""
+_HELD_INTERVAL = 10.0
+"""Seconds for which it is added up how long staying tasks were held back: their checkpoints are short."""
 _SETTLE_LIMIT = 60.0
 """Seconds to finish decided commits after Spark is lost; the next generation commits the rest."""
 
@@ -85,6 +87,8 @@ class CheckpointWriter:
         self._mailbox = mailbox
         self._ages = ages
         self._last_sweep = members.runtime.monotonic()
+        self._held, self._held_since = 0.0, self._last_sweep
+        """For how long staying tasks were held back, and since when that is added up."""
         self._unread_since: float | None = None
         """Since when the input has records that the staying tasks do not report."""
         self.plan: Plan | None = None
@@ -213,6 +217,7 @@ class CheckpointWriter:
             if staying.finished:
                 return self._nothing(base, positions, assigned, finished=True)
             if not (self._await_news(staying, checkpoint) or staying.passed()):
+                self._observe_held(0.0)
                 self._look_for_stall(staying, positions)
                 self._sweep_now_and_then(checkpoint)
                 return self._nothing(base, positions, assigned, finished=False)
@@ -239,12 +244,21 @@ class CheckpointWriter:
             proved = self._prove(written, coming)
             votes, voted = self._await_votes(staying, checkpoint, coming)
             kill_point(KillPoint.DRIVER_AFTER_VOTES)
+            self._observe_held(sum(vote.held for vote in votes) / len(votes))
             return self._answers(written, votes, voted, proved)
         except Exception:
             staying.end()
             with contextlib.suppress(Exception):  # the failure itself says enough
                 self.plan = m.source.plan(positions)
             raise
+
+    def _observe_held(self, held: float) -> None:
+        """Report now and then for how long staying tasks were held back. ``held``: seconds, their average."""
+        self._held += held
+        now = self._m.runtime.monotonic()
+        if (seconds := now - self._held_since) >= _HELD_INTERVAL:
+            self._m.source.observe_held(seconds, self._held)
+            self._held, self._held_since = 0.0, now
 
     def _await_tasks(self, checkpoint: CheckpointId, done: Callable[[], bool]) -> None:
         self._mailbox.wait(lambda: done() or self._mailbox.aborted(checkpoint), None)

@@ -259,6 +259,9 @@ class Source(ABC):
         size their next plans by it. Replays after a loss are not reported: their size is fixed. ``held``: for how many
         of these seconds a task's reader was held back, by its own report (``held_back()``, optional)."""
 
+    def observe_held(self, seconds: float, held: float) -> None:  # noqa: B027 - optional
+        """Report for how many of the last ``seconds`` the readers of staying tasks were held back."""
+
     def on_settled(self, positions: Document) -> None:  # noqa: B027 - optional
         """Called when everything before ``positions`` is proved committed, in the order of the checkpoints and perhaps
         repeatedly. Must not wait: the next commit does."""

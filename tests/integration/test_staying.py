@@ -348,7 +348,7 @@ def test_staying_tasks_hold_readers_back_no_longer_than_their_driver_waits_for_i
         options: dict[str, Any] = {
             "coordinator": address,
             "state_dir": None,
-            "settings": CheckpointSettings(interval="10s"),
+            "settings": CheckpointSettings(interval="5s"),
         }
         bench.fill(5)
         with Running(bench.pipeline(**options)) as running:

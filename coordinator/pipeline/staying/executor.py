@@ -133,7 +133,8 @@ class StayingTask:
         # the next checkpoint begins here, before the driver knows of this vote
         following = replace(task, checkpoint=0, sink_options=cut["options"])
         self._voted = task.checkpoint
-        self._link.send(report(replace(vote, steps=measured)))
+        held: float = getattr(follower, "held_back", float)()
+        self._link.send(report(replace(vote, steps=measured, held=held)))
         kill_point(KillPoint.TASK_AFTER_VOTE)
         return following
 

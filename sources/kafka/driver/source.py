@@ -51,7 +51,7 @@ __all__ = ["KafkaSource"]
 _log = logger("onceward.source.kafka")
 
 _SHOWN_S = 1.0
-"""Shorter throttling in a checkpoint is not shown."""
+"""Shorter throttling is not shown."""
 
 
 class KafkaSource(Source):
@@ -217,7 +217,7 @@ class KafkaSource(Source):
     def observe_run(self, plan: Plan, seconds: float, *, failed: bool = False, held: float = 0.0) -> None:
         """See :meth:`Source.observe_run`. What it learns outlives a generation, but not the process."""
         if not failed:
-            self._show_throttling(seconds, held)
+            self.observe_held(seconds, held)
         sizing = self._limits.sizing
         if sizing is None or plan.records == 0:
             return
@@ -235,13 +235,14 @@ class KafkaSource(Source):
         )
         self._limits = replace(self._limits, sizing=sizing.observe(ran))
 
-    def _show_throttling(self, seconds: float, held: float) -> None:
+    def observe_held(self, seconds: float, held: float) -> None:
+        """See :meth:`Source.observe_held`: show a quota that holds reading back, while it does."""
         link = f"a quota of cluster {self.cluster.name!r}"
         if held < _SHOWN_S:
             self._links.worked(link)
             return
         why = (
-            f"the brokers held reading back for {min(held, seconds):.0f} of the last checkpoint's {seconds:.0f} s, as "
+            f"the brokers held reading back for {min(held, seconds):.0f} of the last {seconds:.0f} s, as "
             "consumer_byte_rate or request_percentage of this user or client id says"
         )
         self._links.failed(link, why, waiting="reading", held=True)

@@ -115,6 +115,7 @@ class KafkaFollower:
         self._finished = False
         self._reported = False
         """Since the last cut, the driver has heard of passed offsets."""
+        self._throttled = 0.0
 
     def cut(self, allowed: Sequence[int] = ()) -> None:
         """See :meth:`Follower.cut`. ``allowed``: for each range, the records until the next cut; only with limits."""
@@ -155,6 +156,11 @@ class KafkaFollower:
         lags = [each.lag(self._consumer.known_end(*place)) for place, each in self._ranges.items()]
         return {"ranges": [each.grown() for each in self._ranges.values()], "lags": lags}
 
+    def held_back(self) -> float:
+        """Return the seconds for which brokers have held the reading back since the last call."""
+        seconds, self._throttled = self._throttled, 0.0
+        return seconds
+
     def close(self) -> None:
         with self._closing:
             self._closed = True
@@ -172,6 +178,9 @@ class KafkaFollower:
     def _some(self, most: int, wait: float, heard: float) -> tuple[list[pa.RecordBatch], float]:
         """Return the batches of one call of the client, and when something came last."""
         made, events, came = self._fetch(most, wait)
+        if throttled := self._consumer.throttling.taken():
+            self._throttled += throttled
+            heard = time.monotonic() + throttled  # the broker answers, and says how long it will not
         ended = []
         for event in events:
             of = self._ranges.get(Partition(event.topic or "", event.partition))

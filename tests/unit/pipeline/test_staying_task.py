@@ -24,6 +24,7 @@ class Input:
     def __init__(self) -> None:
         self._records: queue.Queue[str | None] = queue.Queue()
         self.yielded = 0
+        self.held = 0.0
         self.taken = threading.Semaphore(0)
         """Released for each batch that the task has asked for and got."""
 
@@ -44,6 +45,10 @@ class Input:
         """Like the real one, returns what is new since the last call."""
         grown, self.yielded = self.yielded, 0
         return {"ranges": [grown], "lags": []}
+
+    def held_back(self) -> float:
+        held, self.held = self.held, 0.0
+        return held
 
     def close(self) -> None: ...
 
@@ -120,6 +125,20 @@ def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_conf
         assert "sent" not in voted
         assert coming["reached"] == voted["reached"] == {"ranges": [2], "lags": []}
         assert replace(Vote.from_json(voted["vote"]), steps={}) == Vote.from_json(coming["vote"])
+        driver.send({"end": True})
+        assert driver.receive() == {"ended": True}
+        running.join()
+
+
+def test_a_task_reports_with_each_vote_for_how_long_its_reading_was_held_back() -> None:
+    given, output = Input(), Output()
+    with linked() as (driver, link):
+        running = begun(driver, link, given, output)
+        for checkpoint, held in ((1, 7.5), (2, 0.0)):
+            given.held = held
+            driver.send({"cut": checkpoint, "options": {}, "at": 0.0})
+            assert Vote.from_json(driver.receive()["vote"]).held == held
+            driver.send({"flushed": checkpoint})
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}
         running.join()

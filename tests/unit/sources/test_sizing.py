@@ -420,7 +420,7 @@ def test_a_quota_is_shown_until_a_checkpoint_is_not_held_back() -> None:
     source.observe_run(_planned(source), 20.0, held=15.0)
     (waits,) = links.troubles()
     assert (waits.link, waits.held) == ("a quota of cluster 'main'", True)
-    assert "15 of the last checkpoint's 20 s" in waits.why
+    assert "15 of the last 20 s" in waits.why
     source.observe_run(_planned(source), 20.0, failed=True)
     assert links.troubles(), "a failure says nothing of it"
     source.observe_run(_planned(source), 1.0, held=0.2)
