@@ -23,9 +23,10 @@ from onceward.sinks.kafka.control.finding import find_hanging
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, finish_abandoned
 from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
+from onceward.sinks.kafka.control.looking import judgements
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
 from onceward.sinks.kafka.control.recent import RecentPreCommits
-from onceward.sinks.kafka.control.settling import Settling, judgements
+from onceward.sinks.kafka.control.settling import Settling
 from onceward.sinks.kafka.control.transactions import PREPARED
 from onceward.sinks.kafka.errors import ControlPlaneError
 

@@ -8,7 +8,7 @@ It keeps no state beyond one call: the committables and the brokers hold all it 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from onceward.coordinator.killpoints import KillPoint, armed, kill_point
 from onceward.coordinator.protocol.values import Outcome, Settlement
@@ -18,9 +18,9 @@ from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
-from onceward.sinks.kafka.control.hanging import is_over
 from onceward.sinks.kafka.control.known import KnownOutcomes
-from onceward.sinks.kafka.control.markers import LogEnding, read_endings
+from onceward.sinks.kafka.control.looking import how_to_finish, judgements
+from onceward.sinks.kafka.control.markers import read_endings
 from onceward.sinks.kafka.control.outcomes import (
     EndAnswer,
     Judgement,
@@ -30,16 +30,14 @@ from onceward.sinks.kafka.control.outcomes import (
     conclude,
     describe_code,
     has_ended,
-    judge,
     judge_torn,
-    needs_log,
 )
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import read_receipts
 from onceward.sinks.kafka.control.recent import RecentAnswers
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
-__all__ = ["Settling", "judgements"]
+__all__ = ["Settling"]
 
 _MAY_BE_UNMARKED = frozenset({Proof.LOST, Proof.NOTHING, Proof.UNSTABLE, Proof.OPEN_ELSEWHERE})
 """What is seen of a transaction that timed out, or whose id an interrupted attempt to write markers has used."""
@@ -217,7 +215,7 @@ class Settling:
                 Transactions(control).fence([self._pending[slot].transaction.id])
             concluded = conclude(seen)
             if unmarked and len(seen) >= 2 and {judged.proof for judged in seen[-2:]} <= _MAY_BE_UNMARKED:
-                found = _unmarked(control, self._pending[slot], asked.parts[slot], judgement.evidence)
+                found = how_to_finish(control, self._pending[slot], asked.parts[slot], judgement.evidence)
                 concluded = found or concluded
             if concluded is not None:
                 self._know(control, slot, *concluded)
@@ -232,44 +230,3 @@ class Settling:
     def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
         self._pending.pop(slot, None)
         self._settled[slot] = Settlement(slot=slot, outcome=outcome, evidence=evidence)
-
-
-def _unmarked(
-    control: ControlPlane, handle: KafkaCommittable, parts: Parts, evidence: str
-) -> tuple[Outcome, str] | None:
-    """Return how to finish a transaction of a completed checkpoint that is over and has open ``parts``; None if that is
-    not known. The markers decide what readers see: if every part waits for its marker, all can be committed, as the
-    checkpoint is, even if the brokers meant to abort them."""
-    transaction = handle.transaction
-    view = Transactions(control).describe([transaction.id])[transaction.id]
-    log = read_endings(control, [handle])[transaction.id]
-    if not is_over(transaction.producer_id, transaction.epoch, view) or log.ending is not LogEnding.UNKNOWN:
-        return None
-    if log.aborted:
-        return Outcome.LOST, f"{evidence}; a part was aborted, and others are open without a marker: {log.detail}"
-    if parts.whole:
-        return Outcome.COMMITTED, f"{evidence}; every part is there and waits for its marker"
-    return None
-
-
-def judgements(
-    control: ControlPlane, handles: Sequence[KafkaCommittable], asked: Mapping[int, Code]
-) -> dict[int, Judgement]:
-    """Judge each transaction once, by slot, changing nothing. `asked`: the preceding answers to EndTxn, if sent."""
-    if not handles:
-        return {}
-    by_slot = {handle.slot: handle for handle in handles}
-    tokens = {handle.transaction.id: handle.token for handle in handles}
-    views = Transactions(control).describe(tokens)
-    receipts = read_receipts(control, tokens)
-    looks = {
-        slot: Look(end=asked.get(slot), view=views[handle.transaction.id], receipt=receipts[handle.transaction.id])
-        for slot, handle in by_slot.items()
-    }
-    judged = {slot: judge(by_slot[slot].transaction, look) for slot, look in looks.items()}
-    unproved = [slot for slot, look in looks.items() if needs_log(by_slot[slot].transaction, look)]
-    endings = read_endings(control, [by_slot[slot] for slot in unproved])
-    for slot in unproved:
-        transaction = by_slot[slot].transaction
-        judged[slot] = judge(transaction, replace(looks[slot], log=endings[transaction.id]))
-    return judged
