@@ -444,6 +444,19 @@ def skipping(bench: Bench) -> set[str]:
     return names
 
 
+def hidden(bench: Bench) -> ClaimHolder:
+    """The holder of a claim of checkpoint 2 that was committed without its marker."""
+    ours, skipped = held(bench), skipping(bench)
+    skipped.add("job.claim")
+    assert ours.renew(through(2))
+    bench.wait(1)
+    skipped.clear()
+    return ours
+
+
+SUCCESSOR = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+
+
 @pytest.mark.parametrize("decided", ["committed", "aborted", "timed out"])
 def test_a_claim_that_ended_without_its_marker_is_ended_as_decided_and_taken_over(bench: Bench, decided: str) -> None:
     ours, skipped = held(bench), skipping(bench)
@@ -468,37 +481,24 @@ def test_a_claim_that_ended_without_its_marker_is_ended_as_decided_and_taken_ove
 
 
 def test_a_claim_that_is_hidden_and_whose_outcome_is_forgotten_is_left_to_a_person(bench: Bench) -> None:
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
+    hidden(bench)
     bench.init("job.claim")
     with pytest.raises(HaltedError, match=r"without a marker.*kafka-transactions\.sh find-hanging"):
         holder(bench).take(replace(OURS, generation=Generation(2)), (OURS,))
 
 
 def test_a_live_holder_ends_its_hidden_claim_by_the_next_one(bench: Bench) -> None:
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
+    ours = hidden(bench)
     assert ours.renew(through(3))
     assert claim_at(bench) == through(3)
 
 
 def test_no_claim_is_written_behind_a_hidden_one(bench: Bench) -> None:
     """If it were, and its writer died, its abort would take back a claim under which records are committed."""
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
+    ours = hidden(bench)
     ours.prepare(through(3))
-    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
-    holder(bench).take(successor, (through(2),))
-    assert claim_at(bench) == successor
+    holder(bench).take(SUCCESSOR, (through(2),))
+    assert claim_at(bench) == SUCCESSOR
 
 
 @pytest.mark.parametrize("request_type", [InitProducerIdRequest, AddOffsetsToTxnRequest, EndTxnRequest])
@@ -552,18 +552,13 @@ def test_a_hidden_claim_is_not_forgotten_while_its_marker_is_skipped_again(bench
         return False
 
     bench.transport.cut = until_the_second_time
-    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
-    holder(bench).take(successor, (through(2),))
-    assert claim_at(bench) == successor
+    holder(bench).take(SUCCESSOR, (through(2),))
+    assert claim_at(bench) == SUCCESSOR
 
 
 def test_a_hidden_claim_is_not_fenced_while_its_coordinator_does_not_say_what_it_decided(bench: Bench) -> None:
     """The fence would make the brokers forget it."""
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
+    hidden(bench)
     unanswered: list[Call] = []
 
     def once(call: Call) -> bool:
@@ -571,9 +566,8 @@ def test_a_hidden_claim_is_not_fenced_while_its_coordinator_does_not_say_what_it
         return isinstance(call.request, DescribeTransactionsRequest) and len(unanswered) == 1
 
     bench.transport.cut = once
-    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
-    holder(bench).take(successor, (through(2),))
-    assert claim_at(bench) == successor
+    holder(bench).take(SUCCESSOR, (through(2),))
+    assert claim_at(bench) == SUCCESSOR
 
 
 @pytest.mark.parametrize("left", range(5))
@@ -581,28 +575,18 @@ def test_a_claim_that_is_hidden_near_the_last_epoch_is_ended_and_taken_over(benc
     """The commit at the last epoch would take the producer id from the claim's id, and with it every way to end it."""
     settings = replace(bench.cluster.settings, last_used_epoch=lambda _id: LAST_EPOCH - 1 - left)
     bench.cluster._state.settings = settings
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
-    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
-    holder(bench).take(successor, (through(2),))
-    assert claim_at(bench) == successor
+    hidden(bench)
+    holder(bench).take(SUCCESSOR, (through(2),))
+    assert claim_at(bench) == SUCCESSOR
 
 
 def test_a_hidden_claim_of_an_earlier_producer_id_is_left_to_a_person(bench: Bench) -> None:
-    ours, skipped = held(bench), skipping(bench)
-    skipped.add("job.claim")
-    assert ours.renew(through(2))
-    bench.wait(1)
-    skipped.clear()
+    hidden(bench)
     entry = bench.cluster.entry("job.claim")
     assert entry is not None
     entry.producer_id += 1000
-    successor = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
     with pytest.raises(HaltedError, match=r"earlier producer id.*kafka-transactions\.sh find-hanging"):
-        holder(bench).take(successor, (through(2),))
+        holder(bench).take(SUCCESSOR, (through(2),))
 
 
 def test_a_first_claim_without_its_marker_is_not_taken_for_none(bench: Bench) -> None:
