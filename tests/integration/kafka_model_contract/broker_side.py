@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -190,6 +190,15 @@ class ThreeBrokersSide(BrokerSide):
     def regain_leaders(self, topic: str) -> None:
         self._kafka.restart(AWAY)
         wait_until(lambda: self._leaders(topic) == {AWAY}, f"{topic} has a leader")
+        wait_until(lambda: self._answers(topic), f"the leader of {topic} knows that it leads")
+
+    def _answers(self, topic: str) -> bool:
+        """The other brokers may know the new leader, and its epoch, before it does: UNKNOWN_LEADER_EPOCH."""
+        try:
+            self.ends(topic)
+        except KafkaException:
+            return False
+        return True
 
     def _leaders(self, topic: str) -> set[int]:
         return set(topic_facts(self.control, [topic])[topic].leaders.values())
