@@ -7,7 +7,7 @@ nothing. Here every call is served as one with a stream of requests, which is th
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.peers import Guard, PeerRefusedError
+from onceward.coordinator.service.rights import Right
+from onceward.coordinator.service.shares import Shares
 from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
 from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS, MAX_HEALTH_CALLS_OF_CONNECTION
 from onceward.coordinator.wire.malformed import MalformedError, as_job
@@ -25,6 +27,11 @@ __all__ = ["CallsDoor", "Connections", "Door", "Entrance", "HealthDoor", "behind
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
+LISTINGS_AT_ONCE = 8
+"""Calls that only look, read and answered at a time. More than a peer has reads of the store, so that the next one is
+ready."""
+_TURN_S = 0.25
+"""After that a call no longer counts as one of them: one whose request never comes must not hold others up."""
 _REQUEST_LIMIT_S = 5.0
 """How long the request of a health check may take."""
 _LOOK_S = 1.0
@@ -40,6 +47,9 @@ class Door(Protocol):
 
     async def admit(self, method: str, context: Context) -> None:
         """Look further at a call that is open. Raises PeerRefusedError."""
+
+    def turn(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+        """Wait until the call may be read and answered."""
 
 
 class Connections:
@@ -82,6 +92,7 @@ class CallsDoor:
         self.count = 0
         """Of open calls."""
         self._of_peer: Counter[str] = Counter()
+        self._listings = Shares(guard, LISTINGS_AT_ONCE)
 
     @contextmanager
     def open(self, method: str, context: Context) -> Iterator[None]:
@@ -103,6 +114,13 @@ class CallsDoor:
         needs = NEEDS[method]
         if not self._guard.has_any(needs):
             raise self._guard.refuse(method, needs, await _job(context))
+
+    def turn(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+        """Few listings of a peer, or of a connection, at a time: hundreds that are opened at the same moment must not
+        keep the loop from decisions."""
+        if NEEDS[method].rights != (Right.VIEW,):
+            return nullcontext()
+        return self._listings.one(self._guard.calling or context.peer(), _TURN_S)
 
 
 class HealthDoor:
@@ -154,6 +172,9 @@ class HealthDoor:
     async def admit(self, method: str, context: Context) -> None:
         pass
 
+    def turn(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
 
 def behind(door: Door, handler: grpc.GenericRpcHandler, connections: Connections) -> grpc.GenericRpcHandler:
     """Return ``handler`` with ``door`` before all of its calls. ``connections`` counts theirs."""
@@ -196,7 +217,8 @@ class _Behind(grpc.GenericRpcHandler):
                 with door.open(method, context), connections.used(context.peer()):
                     await door.admit(method, context)
                     if found.request_streaming:
-                        return await found.stream_unary(requests, context)
+                        async with door.turn(method, context):
+                            return await found.stream_unary(requests, context)
                     request = await _one(context, door.limit_s)
                     return await (found.unary_stream or found.unary_unary)(request, context)
             except PeerRefusedError as error:

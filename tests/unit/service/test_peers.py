@@ -1,10 +1,12 @@
 """Peers of a coordinator with a rights file: real servers with TLS, real certificates and tokens."""
 
+import asyncio
 import logging
 import os
 import pickle
 import queue
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,6 +46,7 @@ from onceward.coordinator.protocol.values import (
 )
 from onceward.coordinator.service import budget, doors
 from onceward.coordinator.service.needs import NEEDS
+from onceward.coordinator.service.operators import _Listings
 from onceward.coordinator.service.peers import NOTED_PER_HOUR
 from onceward.coordinator.service.rights import digest_of
 from onceward.coordinator.service.rights_file import RightsFile
@@ -116,7 +119,8 @@ class World:
         held = RightsFile(self.files.rights, certificates=client_ca)
         tls = self.files.server_tls(client_ca=client_ca)
         served = ServedCoordinator(self.store, tls=tls, rights=held, **options)
-        self.address = self._cleanup.enter_context(served).address
+        self.server = self._cleanup.enter_context(served)
+        self.address = self.server.address
 
     def tls(self, name: str) -> CoordinatorTls:
         if name not in self._made:
@@ -645,6 +649,45 @@ def test_one_peer_cannot_take_all_memory(world: World, monkeypatch: pytest.Monke
     refused = acknowledge("x", "x-3", 50_000)
     assert (refused.verdict, "peer x would then hold" in refused.detail) == (Verdict.REFUSED, True)
     assert acknowledge("y", Y, 30_000).verdict is Verdict.ACCEPTED
+
+
+def test_few_listings_of_a_peer_are_read_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds that are opened at the same moment kept the loop from decisions for a second."""
+    go_on, running = threading.Event(), list[str]()
+    listed = _Listings.list_jobs
+
+    async def listing(self: _Listings, request: operators.ListJobsRequest) -> operators.ListJobsResponse:
+        if request.after:
+            running.append(request.after)
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+        return await listed(self, request)
+
+    monkeypatch.setattr(_Listings, "list_jobs", listing)
+    monkeypatch.setattr(doors, "_TURN_S", 600.0)
+    world.serve()
+    request = operators.ListJobsRequest(after="a").SerializeToString()
+    method: Any = world.raw("viewer").unary_unary(METHODS["ListJobs"])
+    held = [method.future(request, timeout=60) for _ in range(40)]
+    assert world.server.server is not None
+    calls = world.server.server._calls
+    wait_until(lambda: (calls.count, len(running)) == (40, doors.LISTINGS_AT_ONCE), "all are open, and few are read")
+    assert world.people("operator").jobs() == [], "another peer has its own"
+    assert len(running) == doors.LISTINGS_AT_ONCE
+    go_on.set()
+    assert [one.code() for one in held] == [grpc.StatusCode.OK] * 40
+    assert len(running) == 40
+
+
+def test_calls_that_send_nothing_keep_no_listing_waiting(world: World) -> None:
+    world.serve()
+    silent = held_calls(world.raw("viewer"), 4 * doors.LISTINGS_AT_ONCE)
+    assert world.server.server is not None
+    calls = world.server.server._calls
+    wait_until(lambda: calls.count == len(silent), "all are open")
+    assert world.people("viewer").jobs() == []
+    for one in silent:
+        one.cancel()
 
 
 def test_a_peer_with_two_proofs_has_no_calls_beside_those_of_each(
