@@ -12,7 +12,7 @@ from onceward.connections.codes import ErrorCode
 from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.pipeline import settler
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
-from onceward.sinks.kafka.control.claims import read_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts

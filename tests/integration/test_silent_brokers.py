@@ -17,7 +17,7 @@ from onceward.coordinator.dev.kafka import LocalKafka
 from onceward.coordinator.errors import CheckpointFailedError, OncewardError
 from onceward.coordinator.pipeline.interfaces import JobContext
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
-from onceward.sinks.kafka.control import claims, fencing, forgetting
+from onceward.sinks.kafka.control import claim_reading, claims, fencing, forgetting
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.executor import producers
@@ -45,7 +45,7 @@ def broker() -> Iterator[LocalKafka]:
 def test_every_request_of_source_and_sink_ends_while_the_broker_is_silent(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (claims, fencing, forgetting):
+    for module in (claim_reading, claims, fencing, forgetting):
         monkeypatch.setattr(module, "PATIENCE_S", GIVE_UP_S)
     monkeypatch.setattr(producers, "_INIT_LIMIT_S", GIVE_UP_S)
     topics = Topics(broker.bootstrap_servers, JOB)

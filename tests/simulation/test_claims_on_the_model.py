@@ -11,7 +11,8 @@ from kafka.protocol.producer import EndTxnRequest, TxnOffsetCommitRequest
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from tests.support.kafka_model import LAST_EPOCH, Call, Settings
 from tests.support.kafka_model.bench import Bench

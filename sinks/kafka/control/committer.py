@@ -13,7 +13,8 @@ from onceward.coordinator.pipeline.tasks import ranges_of
 from onceward.coordinator.protocol.committing import FoundHanging
 from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim, read_written_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable

@@ -4,7 +4,7 @@ from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
 from onceward.coordinator.backoff import Backoff
 from onceward.coordinator.protocol.values import Claim
-from onceward.sinks.kafka.control.claims import read_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from onceward.sinks.kafka.control.fencing import PATIENCE_S, list_open

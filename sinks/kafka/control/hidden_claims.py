@@ -16,7 +16,8 @@ TIMEOUT_MS = 10_000
 """Timeout of a transaction that takes milliseconds; no process waits for it to expire."""
 _COMMITS_MS, _ABORTS_MS = TIMEOUT_MS + 1, TIMEOUT_MS + 2
 """Timeouts of a transaction that ends a hidden claim. It makes the brokers forget what they had decided, and they
-report its timeout: if this process dies in the middle, the next one knows the decision."""
+report its timeout, the only value of ours that they keep with an open transaction: if this process dies in the middle,
+the next one knows the decision."""
 
 _ATTEMPTS = 5
 """Ends without effect before no end can have any."""

@@ -32,7 +32,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Role,
 )
-from onceward.sinks.kafka.control import claims
+from onceward.sinks.kafka.control import claim_reading, claims
 from onceward.sinks.kafka.control.brokers import batch_limits, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -322,7 +322,7 @@ class KafkaSink(Sink):
 
     def read_claim(self) -> Claim | None:
         control, context = self._opened()
-        return claims.read_claim(control, context.job, self._clock)
+        return claim_reading.read_claim(control, context.job, self._clock)
 
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
         """See :meth:`Sink.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s."""

@@ -20,7 +20,8 @@ from kafka.protocol.producer import (
 
 from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim, read_written_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.kafka_model import LAST_EPOCH, Call, Settings

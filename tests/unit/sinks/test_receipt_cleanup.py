@@ -8,7 +8,8 @@ import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 
 from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.control.claims import ClaimHolder, read_claim
+from onceward.sinks.kafka.control.claim_reading import read_claim
+from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
