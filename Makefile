@@ -61,7 +61,7 @@ screenshots: ## draw the pictures of the page in docs/images again, in Chromium
 	@sh scripts/chromium.sh
 	@$(PY) -m tests.unit.web.chromium.screenshots
 
-protos: ## generate coordinator/v1 from protos/
+protos: ## generate wire/v1 from protos/
 	@sh scripts/setup.sh --no-broker
 	@$(PY) scripts/protos.py
 

@@ -18,7 +18,7 @@ from benchmarks.sizes import Placed, Sizes
 from benchmarks.systems import Kind, System
 from benchmarks.topics import Topics
 from benchmarks.workloads import Content, Workload, expected, record
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["BROKER", "Bench"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from benchmarks.errors import SetUpError
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.jars import cache_directory
-from onceward.coordinator.dev.java import find_java
+from onceward.dev.errors import LocalServerError
+from onceward.dev.jars import cache_directory
+from onceward.dev.java import find_java
 
 __all__ = ["compiled", "jars", "python_environment"]
 

@@ -1,6 +1,6 @@
 """Errors that end a benchmark, or one of its systems, with a reason that a person can act on."""
 
-from onceward.coordinator.errors import OncewardError
+from onceward.common.errors import OncewardError
 
 __all__ = ["BenchmarkError", "NotOfferedError", "SetUpError"]
 

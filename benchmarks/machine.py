@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.java import find_java
-from onceward.coordinator.dev.kafka.jars import jar_list
+from onceward.dev.errors import LocalServerError
+from onceward.dev.java import find_java
+from onceward.dev.kafka.jars import jar_list
 
 __all__ = ["describe_machine"]
 

@@ -24,7 +24,7 @@ from benchmarks.scratch import scratch_directory
 from benchmarks.sizes import Sizes
 from benchmarks.systems import System
 from benchmarks.workloads import Workload
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["main"]
 

@@ -25,10 +25,10 @@ from benchmarks.scratch import scratch_directory
 from benchmarks.topics import Topics
 from benchmarks.workloads import Workload, record
 from onceward import KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.pipeline.spark import make_session
-from onceward.coordinator.protocol.values import JobName
+from onceward.connectors.interfaces import JobContext
+from onceward.dev.kafka import LocalKafka
+from onceward.driver.spark.session import make_session
+from onceward.protocol.values import JobName
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,11 +20,11 @@ from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
 from onceward import KafkaSink
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.pipeline.origins import origins_of
-from onceward.coordinator.pipeline.tasks import CheckpointTask
-from onceward.coordinator.protocol.values import (
+from onceward.connectors.interfaces import JobContext
+from onceward.connectors.tasks import CheckpointTask
+from onceward.dev.kafka import LocalKafka
+from onceward.driver.origins import origins_of
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Committable,

@@ -28,7 +28,7 @@ from benchmarks.scratch import scratch_directory
 from benchmarks.systems import Task
 from benchmarks.topics import Topics
 from benchmarks.workloads import Workload
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["main"]
 

@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
+from onceward.common.errors import ConfigurationError, PreflightError
+from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster, Setting
-from onceward.coordinator.errors import ConfigurationError, PreflightError
-from onceward.coordinator.printable import logger
 
 __all__ = ["KAFKA_LOGGER", "admin_client", "answered_offset", "cluster_id", "reach"]
 

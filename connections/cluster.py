@@ -9,12 +9,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from onceward.common.errors import ConfigurationError
 from onceward.connections.limits import CLIENT_LIMITS
 from onceward.connections.redaction import redact_control_plane_logs
 from onceward.connections.secrets import is_reference, reference_problem, resolve
 from onceward.connections.translate import PASSWORD_KEYS, REFERENCE_KEYS, control_settings, setting_problem
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.protocol.values import Name
+from onceward.protocol.values import Name
 
 __all__ = ["KAFKA_TOPIC", "ClusterName", "KafkaCluster", "Setting"]
 

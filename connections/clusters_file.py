@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
 
 __all__ = ["load_clusters"]
 

@@ -1,6 +1,6 @@
 """Errors of the control plane of a Kafka cluster. Executors import this module, so it imports no client."""
 
-from onceward.coordinator.errors import OncewardError
+from onceward.common.errors import OncewardError
 
 __all__ = ["ControlPlaneClosedError", "ControlPlaneError"]
 

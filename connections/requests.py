@@ -27,10 +27,10 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from onceward.common.links import Links
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
-from onceward.coordinator.links import Links
 
 __all__ = [
     "IN_FLIGHT",

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 __all__ = ["Secret", "is_reference", "reference_problem", "resolve"]
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 __all__ = ["PASSWORD_KEYS", "REFERENCE_KEYS", "control_settings", "setting_problem"]
 

@@ -1,1 +1,1 @@
-"""The coordinator, which decides checkpoints and stores them, and the pipeline that it drives."""
+"""The process that decides checkpoints: its store and its service."""

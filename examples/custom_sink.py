@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onceward import Committer, KafkaSource, Pipeline, Sink
-from onceward.coordinator.errors import CheckpointFailedError, ClaimChangedError, FencedError, HaltedError
-from onceward.coordinator.pipeline.interfaces import (
+from onceward.common.errors import CheckpointFailedError, ClaimChangedError, FencedError, HaltedError
+from onceward.connectors.interfaces import (
     CheckpointTask,
     Finding,
     JobContext,
@@ -37,7 +37,7 @@ from onceward.coordinator.pipeline.interfaces import (
     SlotWriter,
     Vote,
 )
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Claim,

@@ -8,20 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onceward.client.tls import CoordinatorTls
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
-    from onceward.coordinator.client.tls import CoordinatorTls
-    from onceward.coordinator.metrics.endpoint import MetricsEndpoint
-    from onceward.coordinator.pipeline.interfaces import Committer, Sink, Source
-    from onceward.coordinator.pipeline.pipeline import Pipeline
-    from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
-    from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
-    from onceward.coordinator.pipeline.streaming.sink import StreamSink
-    from onceward.coordinator.protocol.settings import CheckpointSettings
+    from onceward.connectors.interfaces import Committer, Sink, Source
+    from onceward.driver.pipeline import Pipeline
+    from onceward.driver.restarts import NO_RESTART, Restart
+    from onceward.driver.streaming.pipeline import StreamingPipeline
+    from onceward.driver.streaming.sink import StreamSink
+    from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sources.kafka.driver.format import register
     from onceward.sources.kafka.driver.source import KafkaSource
     from onceward.sources.kafka.driver.table import kafka_table
+    from onceward.watch.metrics.endpoint import MetricsEndpoint
 
 __all__ = [
     "NO_RESTART",
@@ -44,20 +44,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "NO_RESTART": "coordinator.pipeline.restarts",
-    "CheckpointSettings": "coordinator.protocol.settings",
-    "Committer": "coordinator.pipeline.interfaces",
-    "CoordinatorTls": "coordinator.client.tls",
+    "NO_RESTART": "driver.restarts",
+    "CheckpointSettings": "protocol.settings",
+    "Committer": "connectors.interfaces",
+    "CoordinatorTls": "client.tls",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",
-    "MetricsEndpoint": "coordinator.metrics.endpoint",
-    "Pipeline": "coordinator.pipeline.pipeline",
-    "Restart": "coordinator.pipeline.restarts",
-    "Sink": "coordinator.pipeline.interfaces",
-    "Source": "coordinator.pipeline.interfaces",
-    "StreamingPipeline": "coordinator.pipeline.streaming.pipeline",
-    "StreamSink": "coordinator.pipeline.streaming.sink",
+    "MetricsEndpoint": "watch.metrics.endpoint",
+    "Pipeline": "driver.pipeline",
+    "Restart": "driver.restarts",
+    "Sink": "connectors.interfaces",
+    "Source": "connectors.interfaces",
+    "StreamingPipeline": "driver.streaming.pipeline",
+    "StreamSink": "driver.streaming.sink",
     "kafka_table": "sources.kafka.driver.table",
     "load_clusters": "connections.clusters_file",
     "register": "sources.kafka.driver.format",

@@ -1,7 +1,7 @@
 """Fixtures of pytest for the tests of jobs: ``pytest_plugins = ["onceward.testing"]``. Part of ``onceward[dev]``."""
 
 try:
-    from onceward.coordinator.dev.testing import LocalTopics, Record, local_kafka, local_topics, spark_session
+    from onceward.dev.testing import LocalTopics, Record, local_kafka, local_topics, spark_session
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"onceward.testing is part of onceward[dev], which is not installed completely ({error.name} is missing). "

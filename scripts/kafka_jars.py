@@ -1,6 +1,6 @@
 """Write the list of the jars of a Kafka broker, with their checksums, for the local Kafka:
 
-    .venv/bin/python scripts/kafka_jars.py 3.9.2      # writes coordinator/dev/kafka/jars-3.9.txt
+    .venv/bin/python scripts/kafka_jars.py 3.9.2      # writes dev/kafka/jars-3.9.txt
 
 Ivy, which PySpark ships, resolves the broker and what it runs on from its default repository.
 """
@@ -11,10 +11,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from onceward.coordinator.dev.jars import ivy_jar
-from onceward.coordinator.dev.java import find_java
+from onceward.dev.jars import ivy_jar
+from onceward.dev.java import find_java
 
-LISTS = Path(__file__).resolve().parent.parent / "coordinator" / "dev" / "kafka"
+LISTS = Path(__file__).resolve().parent.parent / "dev" / "kafka"
 LOGGING = {
     3: ("org.slf4j", "slf4j-reload4j", "1.7.36"),
     4: ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),

@@ -1,4 +1,4 @@
-"""Generate ``coordinator/v1`` from ``protos/``; with ``--check`` only compare, and fail if they differ.
+"""Generate ``wire/v1`` from ``protos/``; with ``--check`` only compare, and fail if they differ.
 
 ``protos/released.txt`` lists every field, enum value and method that a released client or store may rely on: removing,
 renaming or renumbering one fails every run. ``--release`` adds the new ones.
@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-TARGET = Path("onceward/coordinator/v1")
+TARGET = Path("onceward/wire/v1")
 RELEASED = PROTOS / "released.txt"
 INIT = '"""Generated from ``protos/`` by ``scripts/protos.py``. Never edited."""\n'
 

@@ -124,7 +124,7 @@ if ! { "$VENV/bin/python" -c '' && fingerprint | cmp -s - "$STAMP"; } 2>/dev/nul
 fi
 check_java
 if [ "$broker" = yes ]; then
-    "$VENV/bin/python" -m onceward.coordinator.dev.kafka --prepare-only
-    "$VENV/bin/python" -m onceward.coordinator.dev.postgres >/dev/null
+    "$VENV/bin/python" -m onceward.dev.kafka --prepare-only
+    "$VENV/bin/python" -m onceward.dev.postgres >/dev/null
     "$VENV/bin/onceward" archive-classes >>"$LOG" # half a minute once; each start of Spark then takes half the time
 fi

@@ -38,7 +38,7 @@ printf 'test: without brokers\n' >&2
 run -n "$workers" tests/unit tests/scenarios tests/mutants tests/simulation tests/explorer "$@"
 printf 'test: on real brokers\n' >&2
 # the network tests need toxiproxy, which is built once; without it they are skipped, with the reason
-.venv/bin/python -m onceward.coordinator.dev.toxiproxy >/dev/null || true
+.venv/bin/python -m onceward.dev.toxiproxy >/dev/null || true
 run -n "$workers" tests/integration tests/network tests/crash tests/checker "$@"
 [ "$nothing" -lt 2 ] || exit "$NONE"
 exit "$end"

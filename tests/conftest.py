@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
     from tests.support.collector import Collector
     from tests.support.places import Place
     from tests.support.processes import Starter
@@ -75,9 +75,9 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def postgres() -> Iterator["LocalPostgres"]:
     """One PostgreSQL for the whole session."""
-    from onceward.coordinator.dev.jars import fetch_progress
-    from onceward.coordinator.dev.postgres.binaries import is_offered
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.jars import fetch_progress
+    from onceward.dev.postgres.binaries import is_offered
+    from onceward.dev.postgres.server import LocalPostgres
 
     if not is_offered():
         pytest.skip("there is no PostgreSQL to fetch for this machine")

@@ -3,8 +3,8 @@
 import secrets
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.protocol.settings import CheckpointSettings, Duration
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.settings import CheckpointSettings, Duration
+from onceward.protocol.values import (
     JobName,
     Outcome,
     Participant,

@@ -13,15 +13,15 @@ import grpc
 from google.protobuf.message import Message
 
 from benchmarks.coordinator.documents import SOURCE, members, read, settings, settlements, written
-from onceward.coordinator.client.calls import call_backoff
-from onceward.coordinator.protocol.answers import Complete, Trigger
-from onceward.coordinator.protocol.settings import CheckpointSettings, Duration
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Role, Snapshot
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.answers import instruction_from_wire
-from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
+from onceward.client.calls import call_backoff
+from onceward.protocol.answers import Complete, Trigger
+from onceward.protocol.settings import CheckpointSettings, Duration
+from onceward.protocol.values import NO_CHECKPOINT, CheckpointId, JobName, ParticipantName, Role, Snapshot
+from onceward.wire.answers import instruction_from_wire
+from onceward.wire.channel import KeepAlive
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
 
 __all__ = ["DriverFailedError", "Measurements", "SimulatedDriver", "all_watch"]
 
@@ -34,7 +34,7 @@ _COMMIT_S = (0.005, 0.02)
 """How long its transactions take to end."""
 
 if TYPE_CHECKING:
-    from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
+    from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceAsyncStub as Stub
 
 
 class DriverFailedError(RuntimeError):

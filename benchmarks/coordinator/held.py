@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator
 from benchmarks.coordinator.size import fill
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.values import JobName
 
 __all__ = ["measure_held"]
 

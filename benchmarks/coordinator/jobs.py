@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.server import ServedCoordinator, served
 from benchmarks.percentiles import percentile
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.protocol.values import JobName
+from onceward.dev.postgres.server import LocalPostgres
+from onceward.protocol.values import JobName
 
 __all__ = [
     "measure_jobs",

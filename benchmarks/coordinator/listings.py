@@ -12,9 +12,9 @@ import grpc
 from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_watch
 from benchmarks.coordinator.jobs import milliseconds, watched_lags
 from benchmarks.coordinator.server import ServedCoordinator, served
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.dev.postgres.server import LocalPostgres
+from onceward.protocol.values import JobName
+from onceward.wire.v1 import operators_pb2 as pb
 
 __all__ = ["measure_listings"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
 from benchmarks.coordinator.server import ServedCoordinator, served
-from onceward.coordinator.client.session import CoordinatorClient, Session, connect
-from onceward.coordinator.protocol.answers import Complete, Instruction, Trigger
-from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.wire.values import snapshot_to_wire
+from onceward.client.session import CoordinatorClient, Session, connect
+from onceward.protocol.answers import Complete, Instruction, Trigger
+from onceward.protocol.values import JobName
+from onceward.wire.values import snapshot_to_wire
 
 __all__ = ["measure_memory"]
 

@@ -18,7 +18,7 @@ from benchmarks.coordinator.drivers import Measurements, SimulatedDriver, all_wa
 from benchmarks.coordinator.jobs import SLOTS
 from benchmarks.coordinator.server import ServedCoordinator
 from benchmarks.coordinator.size import fill
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.values import JobName
 
 __all__ = ["measure_page", "measure_readings"]
 

@@ -42,7 +42,7 @@ class ServedCoordinator:
     def start(self) -> float:
         """Returns the seconds from the process's start to the first call that it takes."""
         slow = ["benchmarks.coordinator.slow_disk", str(self._delay_ms)]
-        command = [sys.executable, "-m", *(slow if self._delay_ms else ["onceward.coordinator.ops"])]
+        command = [sys.executable, "-m", *(slow if self._delay_ms else ["onceward.operate"])]
         command += ["serve", "--listen", self.address, "--store", self._store_url]
         command += ["--web", self.page] if self.page else []
         log = self.directory / "serve.log"

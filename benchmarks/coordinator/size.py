@@ -11,13 +11,13 @@ from typing import Any
 
 from benchmarks.coordinator.documents import PARTICIPANTS, SINK, SOURCE, read, settings, settlements, written
 from benchmarks.percentiles import percentile
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
-from onceward.coordinator.protocol.values import JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.store.store import Store
+from onceward.dev.postgres.server import LocalPostgres
+from onceward.protocol.answers import Verdict
+from onceward.protocol.events import Acknowledge, CloseJob, CloseReason, Event, OpenJob, Settle, Watch
+from onceward.protocol.values import JobName, Snapshot
 
 __all__ = ["JobsWithoutDrivers", "fill", "measure_decisions", "measure_size"]
 

@@ -5,7 +5,7 @@ import time
 
 from sqlalchemy import Connection, Engine, event
 
-from onceward.coordinator.ops.cli import main
+from onceward.operate.cli import main
 
 
 def _delay(_connection: Connection) -> None:

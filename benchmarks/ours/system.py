@@ -11,7 +11,7 @@ from benchmarks.errors import NotOfferedError
 from benchmarks.ours.job import takes_delivery
 from benchmarks.systems import Command, Kind, Task
 from benchmarks.workloads import Workload
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
+from onceward.driver.journal import EVENTS_VARIABLE
 
 __all__ = ["EVENTS", "OURS", "TRANSFORMING_JVM", "Ours", "environment"]
 

@@ -17,8 +17,8 @@ import onceward
 from benchmarks.queries.dataframes import OUTPUT_MODES, QUERIES
 from benchmarks.queries.workloads import QueryWorkload
 from onceward import KafkaSink, StreamSink
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.spark.session import make_session
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from benchmarks.running import Running
 from benchmarks.sizes import Sizes
 from benchmarks.systems import System
 from benchmarks.topics import Topics
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["Ground"]
 

@@ -34,7 +34,7 @@ from benchmarks.rounds import Run, run_rounds, set_up
 from benchmarks.scratch import scratch_directory
 from benchmarks.sizes import Placed, Sizes
 from benchmarks.systems import System
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["against_peers", "longer", "main", "profile"]
 

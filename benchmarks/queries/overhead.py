@@ -19,7 +19,7 @@ from benchmarks.queries.workloads import QueryWorkload, record
 from benchmarks.results import say
 from benchmarks.rounds import Run, measured
 from benchmarks.topics import Topics
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["SYSTEMS", "Load", "measure"]
 

@@ -24,7 +24,7 @@ from benchmarks.rounds import Run, measured
 from benchmarks.scale.axes import Axis, Point, axes
 from benchmarks.scratch import scratch_directory
 from benchmarks.workloads import Workload
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["main", "more"]
 

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from onceward.coordinator.protocol.encoded import text_size
-from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.service.memory import usable_memory
+from onceward.protocol.encoded import text_size
+from onceward.protocol.events import Acknowledge, Amend, Event
+from onceward.protocol.state import JobState
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     CompletedCheckpoint,
@@ -21,8 +22,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from onceward.coordinator.service.memory import usable_memory
-from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES, MAX_KEPT_BYTES, MAX_RESPONSE_BYTES
+from onceward.wire.limits import MAX_CHECKPOINT_BYTES, MAX_KEPT_BYTES, MAX_RESPONSE_BYTES
 
 __all__ = ["Budget"]
 

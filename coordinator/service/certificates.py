@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.wire.pem import expiry_in
+from onceward.common.printable import log_fields, logger
+from onceward.wire.pem import expiry_in
 
 __all__ = ["ExpiredCertificates", "expiry_of"]
 

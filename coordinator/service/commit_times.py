@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from onceward.coordinator.listings import CommitTimes
+from onceward.wire.rows import CommitTimes
 
 __all__ = ["RecentCommits"]
 

@@ -10,10 +10,10 @@ from contextlib import closing
 from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
-from onceward.coordinator.errors import ConfigurationError, OncewardError
-from onceward.coordinator.protocol.committing import Age, Committer
-from onceward.coordinator.protocol.encoded import decoding
-from onceward.coordinator.protocol.values import NO_GENERATION, Committable, Generation
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.protocol.committing import Age, Committer
+from onceward.protocol.encoded import decoding
+from onceward.protocol.values import NO_GENERATION, Committable, Generation
 
 __all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
 

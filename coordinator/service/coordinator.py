@@ -8,10 +8,7 @@ from datetime import datetime
 
 import grpc
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.listings import CoordinatorDescription, CoordinatorRole, Standby
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
@@ -25,6 +22,9 @@ from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import JobName
+from onceward.wire.rows import CoordinatorDescription, CoordinatorRole, Standby
 
 __all__ = ["Coordinator"]
 

@@ -2,7 +2,7 @@
 
 import heapq
 
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.values import JobName
 
 __all__ = ["Deadlines"]
 

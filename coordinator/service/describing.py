@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 import grpc
 
-from onceward.coordinator.listings import CoordinatorDescription
 from onceward.coordinator.service.methods import service_handler
 from onceward.coordinator.service.peers import Guard
-from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.wire.listings import coordinator_description_to_wire
+from onceward.wire.listings import coordinator_description_to_wire
+from onceward.wire.rows import CoordinatorDescription
+from onceward.wire.v1 import operators_pb2 as pb
 
 __all__ = ["coordinator_service", "own_version"]
 

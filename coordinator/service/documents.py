@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Self, TypeAlias
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import printable
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.encoded import decoded, decoding
-from onceward.coordinator.protocol.events import Acknowledge, Amend, Event
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import Author, CheckpointId, Committable, Document, ParticipantName
+from onceward.common.errors import ConfigurationError
+from onceward.common.printable import printable
+from onceward.protocol.durable import Durable
+from onceward.protocol.encoded import decoded, decoding
+from onceward.protocol.events import Acknowledge, Amend, Event
+from onceward.protocol.state import JobState
+from onceward.protocol.values import Author, CheckpointId, Committable, Document, ParticipantName
 
 __all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker", "Vetted"]
 

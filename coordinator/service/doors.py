@@ -13,14 +13,14 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.peers import Guard, PeerRefusedError
 from onceward.coordinator.service.rights import Right
 from onceward.coordinator.service.shares import Shares
-from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
-from onceward.coordinator.wire.limits import MAX_HEALTH_CALLS, MAX_HEALTH_CALLS_OF_CONNECTION
-from onceward.coordinator.wire.malformed import MalformedError, as_job
+from onceward.protocol.values import JobName
+from onceward.wire.limits import MAX_HEALTH_CALLS, MAX_HEALTH_CALLS_OF_CONNECTION
+from onceward.wire.malformed import MalformedError, as_job
+from onceward.wire.v1.operators_pb2 import DescribeJobRequest
 
 __all__ = ["CallsDoor", "Connections", "Door", "Entrance", "HealthDoor", "behind"]
 

@@ -11,7 +11,7 @@ from typing import Self, cast
 
 import grpc
 
-from onceward.coordinator.errors import CoordinatorLostError, StoreError
+from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.direct import DirectChannel
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.observer import Observer
@@ -53,7 +53,7 @@ class EmbeddedCoordinator:
         self._closed = False
         try:
             self.address = f"unix:{self._places.socket()}"
-            """For :func:`onceward.coordinator.client.session.connect`; also in the file ``coordinator.address``."""
+            """For :func:`onceward.client.session.connect`; also in the file ``coordinator.address``."""
             self._thread = threading.Thread(target=self._run, name="onceward-coordinator", daemon=True)
             self._thread.start()
             if not self._ready.wait(_START_LIMIT_S):

@@ -7,27 +7,9 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol.answers import Answer, Instruction, Note, Verdict
-from onceward.coordinator.protocol.core import next_deadline, note_of, step, wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event, OpenJob, PermitAdoption, Tick
-from onceward.coordinator.protocol.facts import (
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointSettled,
-    CheckpointTriggered,
-    Fact,
-    GenerationEnded,
-    GenerationGranted,
-    JobHalted,
-)
-from onceward.coordinator.protocol.generations import fenced_answer
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import MAX_ID, Generation, JobName
+from onceward.common.errors import StoreError
+from onceward.common.killpoints import KillPoint, kill_point
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.budget import Budget
 from onceward.coordinator.service.commit_times import RecentCommits
 from onceward.coordinator.service.deadlines import Deadlines
@@ -38,6 +20,24 @@ from onceward.coordinator.service.quotas import jobs_refusal, quota_refusal
 from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.reader import Reader
 from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Answer, Instruction, Note, Verdict
+from onceward.protocol.core import next_deadline, note_of, step, wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event, OpenJob, PermitAdoption, Tick
+from onceward.protocol.facts import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointSettled,
+    CheckpointTriggered,
+    Fact,
+    GenerationEnded,
+    GenerationGranted,
+    JobHalted,
+)
+from onceward.protocol.generations import fenced_answer
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import MAX_ID, Generation, JobName
 
 __all__ = ["CommitBatch", "Engine", "UnknownJobError"]
 

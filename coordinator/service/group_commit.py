@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol.answers import Answer
-from onceward.coordinator.protocol.events import Event
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.documents import Vetted
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.service.turns import Turns
 from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Answer
+from onceward.protocol.events import Event
+from onceward.protocol.values import JobName
 
 __all__ = ["GroupCommit", "Handle"]
 

@@ -5,9 +5,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
 from onceward.coordinator.service.deadlines import Deadlines
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
 
 __all__ = ["MAX_DISTINCT", "Chores", "Housekeeping"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from onceward.coordinator.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
+from onceward.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 
 __all__ = ["Intake"]
 

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.read_progress import ReadProgress
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, JobName
-from onceward.coordinator.protocol.waits import waits
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.reports import Report, Reports
 from onceward.coordinator.store.reading import LastCompleted
+from onceward.protocol.committing import Age
+from onceward.protocol.read_progress import ReadProgress
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import NO_CHECKPOINT, JobName
+from onceward.protocol.waits import waits
+from onceward.wire.rows import JobProgress, JobSummary, JobWait
 
 __all__ = ["JobSummaries"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
-from onceward.coordinator.errors import StoreError
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.methods import refusal_of
-from onceward.coordinator.wire.lead import LEADER, TERM
+from onceward.wire.lead import LEADER, TERM
 
 __all__ = ["Gate"]
 

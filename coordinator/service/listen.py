@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 __all__ = ["DEFAULT_LISTEN", "LONGEST_SOCKET_PATH", "Listen", "parse_listen", "scratch_for_sockets"]
 

@@ -11,13 +11,13 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from onceward.coordinator.errors import StoreError
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.engine import UnknownJobError
 from onceward.coordinator.service.needs import NEEDS, Needs
 from onceward.coordinator.service.peers import OPEN, Guard, PeerRefusedError
 from onceward.coordinator.store.errors import ListingFailedError
-from onceward.coordinator.v1.operators_pb2 import DescribeJobRequest
-from onceward.coordinator.wire.malformed import MalformedError, as_job
+from onceward.wire.malformed import MalformedError, as_job
+from onceward.wire.v1.operators_pb2 import DescribeJobRequest
 
 __all__ = ["REQUEST_SIZE", "STORE_FAILED", "Function", "parse", "refusal_of", "service_handler"]
 

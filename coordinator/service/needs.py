@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.coordinator.service.rights import Right
-from onceward.coordinator.v1 import operators_pb2 as pb
+from onceward.wire.v1 import operators_pb2 as pb
 
 __all__ = ["NEEDS", "Needs"]
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from onceward.coordinator.listings import CheckpointSummary
-from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.answers import Note
+from onceward.protocol.committing import Age
+from onceward.protocol.durable import Durable
+from onceward.protocol.facts import Fact
+from onceward.protocol.state import JobState
+from onceward.protocol.values import JobName
+from onceward.wire.rows import CheckpointSummary
 
 __all__ = ["Observer", "Unfinished", "View", "observers"]
 

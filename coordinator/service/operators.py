@@ -7,13 +7,7 @@ from typing import TypeVar
 
 import grpc
 
-from onceward.coordinator.listings import JobDescription
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.events import Event, RequestRestore, SkipInput
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.job_summaries import JobSummaries
@@ -26,12 +20,15 @@ from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.listing import Listings
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.v1 import participants_pb2
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.answers import answer_to_wire
-from onceward.coordinator.wire.limits import MAX_LISTED, MAX_SAVEPOINTS
-from onceward.coordinator.wire.listings import (
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.core import step
+from onceward.protocol.events import Event, RequestRestore, SkipInput
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
+from onceward.wire import requests
+from onceward.wire.answers import answer_to_wire
+from onceward.wire.limits import MAX_LISTED, MAX_SAVEPOINTS
+from onceward.wire.listings import (
     checkpoint_description_to_wire,
     checkpoint_summary_to_wire,
     generation_summary_to_wire,
@@ -40,8 +37,11 @@ from onceward.coordinator.wire.listings import (
     job_summary_to_wire,
     loss_report_to_wire,
 )
-from onceward.coordinator.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
-from onceward.coordinator.wire.values import request_to_wire
+from onceward.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
+from onceward.wire.rows import JobDescription
+from onceward.wire.v1 import operators_pb2 as pb
+from onceward.wire.v1 import participants_pb2
+from onceward.wire.values import request_to_wire
 
 __all__ = ["operator_service"]
 

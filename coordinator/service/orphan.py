@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.errors import FencedError, HaltedError, OncewardError
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.links import Links
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol import orphans
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event, Settle, TakeOrphan
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import Committable, JobName, ParticipantName
+from onceward.common.backoff import Backoff
+from onceward.common.errors import FencedError, HaltedError, OncewardError
+from onceward.common.killpoints import KillPoint, kill_point
+from onceward.common.links import Links
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.orphan_clusters import HOPELESS, OrphanClusters
 from onceward.coordinator.service.thread_lanes import ThreadLanes
+from onceward.protocol import orphans
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event, Settle, TakeOrphan
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import Committable, JobName, ParticipantName
 
 __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 

@@ -8,13 +8,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
-from onceward.coordinator.links import Links
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol.committing import Committer
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.encoded import decoded_all
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
+from onceward.common.links import Links
+from onceward.common.printable import log_fields, logger
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.thread_lanes import ThreadLanes
+from onceward.protocol.committing import Committer
+from onceward.protocol.durable import Durable
+from onceward.protocol.encoded import decoded_all
+from onceward.protocol.values import (
     Author,
     Claim,
     Committable,
@@ -25,8 +27,6 @@ from onceward.coordinator.protocol.values import (
     Role,
     Settlement,
 )
-from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.thread_lanes import ThreadLanes
 
 __all__ = ["HOPELESS", "OrphanClusters"]
 

@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from onceward.coordinator.links import Links
-from onceward.coordinator.protocol.answers import Answer
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event
-from onceward.coordinator.protocol.values import NO_GENERATION, Committable, CompletedCheckpoint, Generation, JobName
+from onceward.common.links import Links
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import Orphan, Pace, Surroundings
 from onceward.coordinator.service.orphan_clusters import OrphanClusters
 from onceward.coordinator.service.thread_lanes import ThreadLanes
+from onceward.protocol.answers import Answer
+from onceward.protocol.committing import Age
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event
+from onceward.protocol.values import NO_GENERATION, Committable, CompletedCheckpoint, Generation, JobName
 
 __all__ = ["Orphans"]
 

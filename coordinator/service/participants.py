@@ -9,8 +9,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
-from onceward.coordinator.protocol.answers import Answer, Grant, Verdict
-from onceward.coordinator.protocol.events import Acknowledge, Amend, CloseReason, Event, Settle
 from onceward.coordinator.service.documents import Vetted
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
@@ -18,11 +16,13 @@ from onceward.coordinator.service.methods import REQUEST_SIZE, Function, service
 from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports, read_report
 from onceward.coordinator.service.watchers import Watchers
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.answers import answer_to_wire, grant_to_wire
-from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
-from onceward.coordinator.wire.malformed import as_job
+from onceward.protocol.answers import Answer, Grant, Verdict
+from onceward.protocol.events import Acknowledge, Amend, CloseReason, Event, Settle
+from onceward.wire import requests
+from onceward.wire.answers import answer_to_wire, grant_to_wire
+from onceward.wire.limits import MAX_MESSAGE_BYTES
+from onceward.wire.malformed import as_job
+from onceward.wire.v1 import participants_pb2 as pb
 
 __all__ = ["participant_service"]
 

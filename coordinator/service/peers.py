@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 
-from onceward.coordinator.printable import log_fields, logger, printable
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
+from onceward.common.printable import log_fields, logger, printable
 from onceward.coordinator.service.needs import Needs
 from onceward.coordinator.service.rights import EVERYBODY, Credentials, Peer, Right, digest_of
 from onceward.coordinator.service.rights_file import RightsFile
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.values import NO_CHECKPOINT, NO_GENERATION, JobName
 
 __all__ = ["NOTED_PER_HOUR", "OPEN", "TOKEN_HEADER", "TOKEN_SCHEME", "Caller", "Guard", "PeerRefusedError"]
 

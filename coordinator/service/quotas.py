@@ -1,8 +1,8 @@
 """What the store may keep: of a job, and how many jobs. Savepoints have their quota where they are requested."""
 
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.events import Event, OpenJob
-from onceward.coordinator.wire.limits import MAX_JOBS, MAX_RETAINED
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.events import Event, OpenJob
+from onceward.wire.limits import MAX_JOBS, MAX_RETAINED
 
 __all__ = ["jobs_refusal", "quota_refusal"]
 

@@ -5,14 +5,14 @@ For listings only, so it is kept in memory; the next renewal repeats it.
 
 from dataclasses import dataclass, replace
 
-from onceward.coordinator.links import Trouble
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.read_progress import ReadProgress
-from onceward.coordinator.protocol.values import Generation, JobName
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_SHOWN_TEXT, MAX_TROUBLES
-from onceward.coordinator.wire.malformed import MalformedError
-from onceward.coordinator.wire.values import age_from_wire, progress_from_wire, trouble_from_wire
+from onceward.common.links import Trouble
+from onceward.protocol.committing import Age
+from onceward.protocol.read_progress import ReadProgress
+from onceward.protocol.values import Generation, JobName
+from onceward.wire.limits import MAX_SHOWN_TEXT, MAX_TROUBLES
+from onceward.wire.malformed import MalformedError
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.values import age_from_wire, progress_from_wire, trouble_from_wire
 
 __all__ = ["MAX_RECENT", "Report", "Reports", "read_report"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from onceward.coordinator.protocol.values import Name
+from onceward.protocol.values import Name
 
 __all__ = [
     "EVERYBODY",

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.errors import ConfigurationError
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.rights import InvalidRightsError, Rights, parse_rights
 
 __all__ = ["RightsFile"]

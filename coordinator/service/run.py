@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.errors import ConfigurationError, StoreError
-from onceward.coordinator.links import Links
-from onceward.coordinator.listings import Leader
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.backoff import Backoff
+from onceward.common.errors import ConfigurationError, StoreError
+from onceward.common.links import Links
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.store.database import Candidate
@@ -27,7 +26,8 @@ from onceward.coordinator.store.errors import StoreDamagedError
 from onceward.coordinator.store.opening import open_candidate
 from onceward.coordinator.store.private import make_private_directory
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
+from onceward.wire.limits import MAX_MESSAGE_BYTES
+from onceward.wire.rows import Leader
 
 __all__ = ["Serving", "serve"]
 

@@ -12,10 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.listings import Certificate, CoordinatorDescription, CoordinatorRole, Leader, Setting
-from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.certificates import expiry_of
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
@@ -32,16 +29,19 @@ from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
-from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.lead import LIVE, READY
-from onceward.coordinator.wire.limits import (
+from onceward.protocol.answers import Note
+from onceward.protocol.values import JobName
+from onceward.wire.channel import KeepAlive
+from onceward.wire.lead import LIVE, READY
+from onceward.wire.limits import (
     MAX_CALLS_OF_PEER,
     MAX_CONCURRENT_RPCS,
     MAX_MESSAGE_BYTES,
     MAX_RESPONSE_BYTES,
     MAX_STREAMS,
 )
+from onceward.wire.rows import Certificate, CoordinatorDescription, CoordinatorRole, Leader, Setting
+from onceward.wire.v1 import operators_pb2, participants_pb2
 
 __all__ = ["CoordinatorServer", "ServerOptions"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeAlias
 
-from onceward.coordinator.protocol.encoded import decoded
-from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
+from onceward.protocol.encoded import decoded
+from onceward.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
 
 __all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
 

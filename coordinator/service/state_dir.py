@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.listen import LONGEST_SOCKET_PATH, scratch_for_sockets
 from onceward.coordinator.store.private import make_private_directory, require_private_directory
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.errors import ConfigurationError
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.certificates import ExpiredCertificates
-from onceward.coordinator.wire.pem import no_password, version_of
+from onceward.wire.pem import no_password, version_of
 
 __all__ = ["ServerTls"]
 

@@ -6,9 +6,9 @@ What every checkpoint of a healthy job does is at DEBUG: a coordinator has hundr
 import logging
 from typing import assert_never
 
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.values import CheckpointKind, Generation, JobName
+from onceward.common.printable import log_fields, logger
+from onceward.protocol import facts
+from onceward.protocol.values import CheckpointKind, Generation, JobName
 
 __all__ = ["log_transition"]
 

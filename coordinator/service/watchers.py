@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from onceward.coordinator.protocol.answers import Answer, Instruction, Verdict
-from onceward.coordinator.protocol.events import StreamLost
-from onceward.coordinator.protocol.values import Generation, JobName
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import Handle
 from onceward.coordinator.service.methods import STORE_FAILED
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.answers import answer_to_wire, instruction_to_wire
-from onceward.coordinator.wire.malformed import as_job
+from onceward.protocol.answers import Answer, Instruction, Verdict
+from onceward.protocol.events import StreamLost
+from onceward.protocol.values import Generation, JobName
+from onceward.wire import requests
+from onceward.wire.answers import answer_to_wire, instruction_to_wire
+from onceward.wire.malformed import as_job
+from onceward.wire.v1 import participants_pb2 as pb
 
 __all__ = ["Watchers"]
 

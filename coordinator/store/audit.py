@@ -2,10 +2,10 @@
 
 from typing import Any, assert_never
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.requests import Request
-from onceward.coordinator.protocol.values import COORDINATOR, Claim, Generation
+from onceward.protocol import facts
+from onceward.protocol.answers import Note
+from onceward.protocol.requests import Request
+from onceward.protocol.values import COORDINATOR, Claim, Generation
 
 __all__ = ["MAX_DETAIL", "entry_of_fact", "entry_of_note"]
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, checksum, replacing, unsealed
 from onceward.coordinator.store.statements import Statement
+from onceward.protocol.values import CheckpointId, CheckpointState, JobName
 
 __all__ = ["CheckpointRows", "Key", "Unfinished"]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from onceward.coordinator.protocol import encoded, sharing
-from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
-from onceward.coordinator.protocol.encoded import EncodedBody
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import encoded, sharing
+from onceward.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
+from onceward.protocol.encoded import EncodedBody
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.requests import Ending, Request, RequestState, Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,

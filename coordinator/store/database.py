@@ -9,8 +9,8 @@ from enum import StrEnum
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from onceward.coordinator.listings import Leader, Standby
 from onceward.coordinator.store.errors import StoreError
+from onceward.wire.rows import Leader, Standby
 
 __all__ = ["MAX_STANDBYS", "Beside", "Candidate", "Database", "StoreKind", "cause_of"]
 

@@ -9,7 +9,7 @@ StoreError              a read or write failed; the result of the last write is 
 NoSuchCheckpointError   the checkpoint is missing or not readable; the store is unharmed
 """
 
-from onceward.coordinator.errors import ExitCode, StoreError
+from onceward.common.errors import ExitCode, StoreError
 
 __all__ = [
     "PUT_BACK",

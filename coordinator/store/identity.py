@@ -4,7 +4,7 @@ import uuid
 
 from sqlalchemy import Connection, Table, insert, inspect, select
 
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store import migrations
 from onceward.coordinator.store.database import Database
 from onceward.coordinator.store.errors import PUT_BACK, StoreDamagedError, StoreUnusableError

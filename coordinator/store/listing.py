@@ -6,14 +6,6 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from onceward.coordinator.listings import (
-    CheckpointDescription,
-    CheckpointSummary,
-    GenerationSummary,
-    HistoryEntry,
-    LossReport,
-)
-from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, JobName
 from onceward.coordinator.store.reading import (
     LastCompleted,
     checkpoint_description,
@@ -25,6 +17,14 @@ from onceward.coordinator.store.reading import (
     loss_reports,
     savepoint_count,
     unfinished_checkpoints,
+)
+from onceward.protocol.values import CheckpointId, CompletedCheckpoint, JobName
+from onceward.wire.rows import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
 )
 
 __all__ = ["Listings"]

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, select
 
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol.durable import Durable, RestoreOrder
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CompletedCheckpoint, Generation, JobName
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store.codec import durable_parts
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.reading import completed_from
 from onceward.coordinator.store.schema import checkpoints, generations, jobs, unsealed
 from onceward.coordinator.store.statements import Statement
+from onceward.protocol.durable import Durable, RestoreOrder
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import CheckpointId, CompletedCheckpoint, Generation, JobName
 
 __all__ = ["Read", "load"]
 

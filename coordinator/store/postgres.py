@@ -21,12 +21,12 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from onceward.coordinator.listings import Leader, Standby
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store.database import MAX_STANDBYS, Beside, Candidate, Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import meta, metadata
 from onceward.coordinator.store.term import LEADER_RECORDS, leader_of
+from onceward.wire.rows import Leader, Standby
 
 __all__ = [
     "LOCK_SPACE",

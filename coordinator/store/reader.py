@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from onceward.coordinator.printable import log_fields, logger
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store.database import Beside, Database
 from onceward.coordinator.store.errors import ListingFailedError, StoreError
 from onceward.coordinator.store.listing import Listings

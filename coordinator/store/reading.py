@@ -11,17 +11,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, select, true
 
-from onceward.coordinator.listings import (
-    CheckpointDescription,
-    CheckpointSummary,
-    GenerationSummary,
-    HistoryEntry,
-    LossReport,
-    RecordedSettlement,
+from onceward.coordinator.store.codec import document_from_text, phases_from_text, snapshots_from_text
+from onceward.coordinator.store.errors import NoSuchCheckpointError
+from onceward.coordinator.store.schema import (
+    checkpoints,
+    generations,
+    history,
+    jobs,
+    losses,
+    settlements,
+    text_checksum,
+    unsealed,
 )
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.answers import Verdict
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,
@@ -36,17 +40,13 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from onceward.coordinator.store.codec import document_from_text, phases_from_text, snapshots_from_text
-from onceward.coordinator.store.errors import NoSuchCheckpointError
-from onceward.coordinator.store.schema import (
-    checkpoints,
-    generations,
-    history,
-    jobs,
-    losses,
-    settlements,
-    text_checksum,
-    unsealed,
+from onceward.wire.rows import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
+    RecordedSettlement,
 )
 
 __all__ = [

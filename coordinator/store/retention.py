@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Delete, bindparam, delete, func, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from onceward.coordinator.protocol.facts import CheckpointCompleted, CheckpointSettled
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointKind, CheckpointState, JobName
 from onceward.coordinator.store.schema import checkpoints, generations, history, jobs, losses, settlements
 from onceward.coordinator.store.statements import Statement
+from onceward.protocol.facts import CheckpointCompleted, CheckpointSettled
+from onceward.protocol.values import NO_CHECKPOINT, CheckpointKind, CheckpointState, JobName
 
 __all__ = ["KEPT_ABORTED", "KEPT_GENERATIONS", "KEPT_HISTORY", "KEPT_LOSSES", "PRUNED_AT_ONCE", "prune"]
 

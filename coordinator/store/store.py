@@ -9,12 +9,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from onceward.coordinator.listings import Leader, Standby
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store.checkpoint_rows import Unfinished
 from onceward.coordinator.store.database import Database, StoreKind, cause_of
 from onceward.coordinator.store.errors import StoreError
@@ -26,6 +21,11 @@ from onceward.coordinator.store.reader import Reader
 from onceward.coordinator.store.retention import prune
 from onceward.coordinator.store.term import Term, begin_term, require_term
 from onceward.coordinator.store.writing import write_notes, write_steps
+from onceward.protocol.answers import Note
+from onceward.protocol.durable import Durable
+from onceward.protocol.facts import Fact
+from onceward.protocol.values import JobName
+from onceward.wire.rows import Leader, Standby
 
 __all__ = ["Store", "with_suspension"]
 

@@ -15,9 +15,9 @@ from typing import Any, LiteralString, Self
 
 from sqlalchemy import Connection, insert, select, update
 
-from onceward.coordinator.listings import Leader
 from onceward.coordinator.store.errors import PUT_BACK, LeadLostError, StoreDamagedError
 from onceward.coordinator.store.schema import checksum, meta, unsealed
+from onceward.wire.rows import Leader
 
 __all__ = ["LEADER_RECORDS", "TERM_RECORD", "Term", "begin_term", "leader_of", "next_number", "require_term"]
 

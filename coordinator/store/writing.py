@@ -8,22 +8,7 @@ from typing import Any, assert_never
 
 from sqlalchemy import Connection, Table, bindparam, insert, select
 
-from onceward.coordinator.printable import log_fields, logger
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Note
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
-    CheckpointState,
-    CompletedCheckpoint,
-    JobName,
-    Outcome,
-    ParticipantName,
-    RequestId,
-    Settlement,
-    Snapshot,
-)
+from onceward.common.printable import log_fields, logger
 from onceward.coordinator.store.audit import entry_of_fact, entry_of_note
 from onceward.coordinator.store.checkpoint_rows import CheckpointRows, Unfinished
 from onceward.coordinator.store.codec import document_of, document_to_text, phases_to_text, snapshots_to_text
@@ -40,6 +25,21 @@ from onceward.coordinator.store.schema import (
     unsealed,
 )
 from onceward.coordinator.store.statements import Row, Statement
+from onceward.protocol import facts
+from onceward.protocol.answers import Note
+from onceward.protocol.durable import Durable
+from onceward.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    CompletedCheckpoint,
+    JobName,
+    Outcome,
+    ParticipantName,
+    RequestId,
+    Settlement,
+    Snapshot,
+)
 
 __all__ = ["FactWriter", "write_notes", "write_steps"]
 

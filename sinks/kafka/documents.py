@@ -1,6 +1,6 @@
 """Kind, version and owner of this sink's documents, for a coordinator that has no Kafka client installed."""
 
-from onceward.coordinator.protocol.values import Author, Document
+from onceward.protocol.values import Author, Document
 from onceward.sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["KIND", "VERSION", "check_committable", "require_own"]

@@ -11,8 +11,8 @@ OncewardError
     └── ContradictionError         the broker's state contradicts the decision; a person must look
 """
 
+from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
 
 __all__ = [
     "ContradictionError",

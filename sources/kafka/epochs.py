@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from onceward.coordinator.errors import HaltedError
+from onceward.common.errors import HaltedError
 from onceward.sources.kafka.positions import Cursor, Partition
 
 __all__ = [

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Author, Document
+from onceward.common.errors import HaltedError
+from onceward.protocol.values import Author, Document
 
 __all__ = ["KIND", "VERSION", "Cursor", "KafkaPositions", "Partition", "TopicPosition", "check_positions", "skip_to"]
 

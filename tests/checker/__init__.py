@@ -1,1 +1,1 @@
-"""The checker: records runs for the judge in ``coordinator/ops/verify``, and proves that both can report FAIL."""
+"""The checker: records runs for the judge in ``operate/verify``, and proves that both can report FAIL."""

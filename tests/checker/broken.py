@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink, KafkaSource
-from onceward.coordinator.pipeline.interfaces import Plan, SlotWriter
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
+from onceward.connectors.interfaces import Plan, SlotWriter
+from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.identifiers import TransactionalId

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, PartitionEnd, Visible
+from onceward.operate.verify import CheckpointReport, Content, Fed, History, Lane, PartitionEnd, Visible
 
 __all__ = ["GOOD", "Shape", "good_histories", "made", "record"]
 

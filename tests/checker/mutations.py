@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from onceward.coordinator.ops.verify import Content, History, Lane, Part, Property, Visible
+from onceward.operate.verify import Content, History, Lane, Part, Property, Visible
 from tests.checker.histories import with_seen_as_at_rest
 
 __all__ = ["MUTATIONS", "Mutation", "one_more", "reported_otherwise", "with_gap"]

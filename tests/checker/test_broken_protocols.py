@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import Grade, History, Property, Verification, judge
+from onceward.common.killpoints import KillPoint
+from onceward.operate.verify import Grade, History, Property, Verification, judge
 from tests.checker.broken import BROKEN
 from tests.support.processes import JobProcesses, bounded
 from tests.support.recorder import Recorder

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceward.coordinator.ops.verify import (
+from onceward.operate.verify import (
     AT_REST,
     CheckpointReport,
     Content,

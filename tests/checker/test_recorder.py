@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import Grade, Property, judge
-from onceward.coordinator.ops.verify.cluster import Raw, Reader
+from onceward.common.killpoints import KillPoint
+from onceward.operate.verify import Grade, Property, judge
+from onceward.operate.verify.cluster import Raw, Reader
 from tests.checker.test_verify import RECORDS, Copied
 from tests.support.history_files import read_history
 from tests.support.processes import QUICK, JobProcesses, Process, Starter, bounded, free_address

@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.protocol.values import CheckpointState, JobName
 from onceward.coordinator.service.state_dir import StateDirectory
 from onceward.coordinator.store.store import Store
+from onceward.protocol.values import CheckpointState, JobName
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions
 from tests.support.processes import Starter, free_address
 from tests.support.shared_kafka import SharedKafka
@@ -70,7 +70,7 @@ class Copied:
         where = ["--input", prefix + self.source, "--output", prefix + self.sink]
         where += ["--clusters", "clusters.toml"] if cluster else ["--servers", self.topics.servers]
         ran = subprocess.run(
-            [sys.executable, "-m", "onceward.coordinator.ops", "verify", *about, *where, *more],
+            [sys.executable, "-m", "onceward.operate", "verify", *about, *where, *more],
             cwd=self.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -229,7 +229,7 @@ def test_input_that_retention_has_deleted_is_unknown(topics: Topics, job: str, t
 def test_records_repeated_by_a_restore_are_expected_twice(topics: Topics, job: str, tmp_path: Path) -> None:
     copied = Copied(topics, job, tmp_path)
     where = ["--state-dir", str(tmp_path / "state"), "--reason", "the output was cut", "--yes"]
-    restore = [sys.executable, "-m", "onceward.coordinator.ops", "restore", job, "--from", "2", *where]
+    restore = [sys.executable, "-m", "onceward.operate", "restore", job, "--from", "2", *where]
     subprocess.run(restore, check=True, capture_output=True)
     copied.run()
     code, said, printed = copied.verify()
@@ -256,7 +256,7 @@ def test_a_running_job_is_judged_at_a_moment_when_all_is_settled(
         command = [
             sys.executable,
             "-m",
-            "onceward.coordinator.ops",
+            "onceward.operate",
             "verify",
             "--job",
             job,

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from onceward.coordinator.dev.postgres.binaries import is_offered
-from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from onceward.dev.postgres.binaries import is_offered
+from onceward.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from tests.crash import parallel, report
 from tests.crash.suite import PARTS, Plan
 from tests.support.schedules import Schedule

@@ -11,8 +11,8 @@ from copy import copy
 from signal import SIGCONT
 from typing import Any
 
-from onceward.coordinator.dev.kafka.versions import broker_version
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.kafka.versions import broker_version
 from tests.crash.points import SCENES, Scene
 from tests.support.harness import Armed, Harness
 from tests.support.jobs import Job, Setup

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME

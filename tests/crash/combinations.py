@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import TypeAlias
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.crash.points import NOT_ALONE, ONCE_PER_PROCESS, lose_transactions, scene_of
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
 from tests.crash.disturbed import DECIDED, INJECT_VARIABLE, TRACE_VARIABLE
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged

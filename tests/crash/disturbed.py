@@ -11,9 +11,9 @@ import os
 import subprocess
 import threading
 
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.ops.cli import main
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.coordinator.service import engine
+from onceward.operate.cli import main
 
 __all__ = ["DECIDED", "INJECT_VARIABLE", "TRACE_VARIABLE"]
 

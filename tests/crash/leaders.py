@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.postgres.server import LocalPostgres
+from onceward.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic
 from tests.crash.points import SCENES, Scene, visit
 from tests.support.harness import Armed
 from tests.support.jobs import Job, Setup, judged

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from signal import SIGTERM
 from typing import TypeAlias
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import REACH_LIMIT_S, at_point

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.schedules import Kill, Outcome, Schedule
 
 __all__ = ["LIMITS", "Row", "limits", "missing_points", "numbers", "rows", "versions", "write"]

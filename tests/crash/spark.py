@@ -5,7 +5,7 @@ import random
 import signal
 from collections.abc import Iterator
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, KilledJob, at_point

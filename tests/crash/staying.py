@@ -2,7 +2,7 @@
 
 import random
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.crash.spark import DRIVER, kill_driver
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged

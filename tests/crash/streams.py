@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.crash.points import lose_transactions
 from tests.crash.spark import EXECUTOR, WORKER, kill_driver_jvm, kill_one
 from tests.support.harness import Harness

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from tests.crash.blackouts import black_out, black_out_after_end_txn, lose_leader, outlast, scenes_of_drivers
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import allocate, change_executors, decommission

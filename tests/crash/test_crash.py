@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.postgres.binaries import is_offered
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify import CheckpointReport, Content, Fed, History, Lane, Visible
+from onceward.common.killpoints import KillPoint
+from onceward.dev.postgres.binaries import is_offered
+from onceward.operate.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.blackouts import lose_leader
 from tests.crash.brokers import fill_disk, roll_brokers
 from tests.crash.cluster import allocate, change_executors, decommission

@@ -13,27 +13,27 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-from onceward.coordinator.protocol import answers, core, evolve, orphans
-from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
+from onceward.coordinator.store.term import next_number
+from onceward.protocol import answers, core, evolve, orphans
+from onceward.protocol import state as states
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import (
     Acknowledge,
     Amend,
     Event,
     OpenJob,
 )
-from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.facts import Fact
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     Committable,
     Generation,
     JobName,
     OnLost,
     Participant,
 )
-from onceward.coordinator.store.term import next_number
 from tests.explorer.oracle import Demand, Fork, Output, see, see_answer, see_state, stamp
 from tests.explorer.world import NO_CLAIM, Bounds, Call
 from tests.support.documents import document

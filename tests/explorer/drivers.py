@@ -1,4 +1,4 @@
-"""A driver that keeps the contract (docs/protocol.md, coordinator/pipeline/generation.py), as pure functions.
+"""A driver that keeps the contract (docs/protocol.md, driver/generation.py), as pure functions.
 
 Its threads block in their calls, so it takes an answer at the moment it is given: the thread could not have moved
 before, and its next call may stay in flight for any time. Its steps at Kafka are separate moves. Two groups of steps
@@ -9,7 +9,7 @@ sending its report. With a claim, reading it, taking it and renewing it are move
 
 from typing import NamedTuple
 
-from onceward.coordinator.protocol.answers import Verdict
+from onceward.protocol.answers import Verdict
 from tests.explorer.coordinator import Reply, View
 from tests.explorer.world import NO_CLAIM, Call, Claim, Driver, Fault, Kafka, Phase, Stream, Transaction
 from tests.support.oracle import Invariant, Violation

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from onceward.coordinator.protocol.answers import Verdict
+from onceward.protocol.answers import Verdict
 from tests.explorer.coordinator import Coordinators, Result, View
 from tests.explorer.drivers import (
     GONE,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import facts
+from onceward.protocol.answers import Abort, Answer, Complete, Decision, Instruction, Trigger
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     CompletedCheckpoint,
     Generation,
     Outcome,

@@ -4,7 +4,7 @@ These probes also justify two reductions of the search. A call of a stale genera
 checkpoint, change nothing now or ever (generations and ids only grow), so worlds drop such calls.
 """
 
-from onceward.coordinator.protocol.answers import Verdict
+from onceward.protocol.answers import Verdict
 from tests.explorer.coordinator import Coordinators, View
 from tests.explorer.world import Call
 from tests.support.oracle import Invariant, Violation

@@ -4,7 +4,7 @@ Events of the core are played, so the lines below them are the core's real outpu
 the network are comments.
 """
 
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.protocol.settings import CheckpointSettings
 from tests.explorer.coordinator import SETTINGS, command
 from tests.explorer.search import Broken, Result
 from tests.explorer.world import Call

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol import checkpoints, core, generations, settling
-from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.answers import Complete, Instruction, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import CloseJob
-from onceward.coordinator.protocol.facts import CheckpointRestored
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import NO_CHECKPOINT
+from onceward.protocol import checkpoints, core, generations, settling
+from onceward.protocol import state as states
+from onceward.protocol.answers import Complete, Instruction, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import CloseJob
+from onceward.protocol.facts import CheckpointRestored
+from onceward.protocol.state import JobState
+from onceward.protocol.values import NO_CHECKPOINT
 from tests.explorer import drivers, moves
 from tests.explorer.coordinator import Reply
 from tests.explorer.moves import Moves

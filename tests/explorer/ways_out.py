@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from onceward.coordinator.protocol import orphans
-from onceward.coordinator.protocol.answers import Complete, Fail, Halt, Replay, Trigger
-from onceward.coordinator.protocol.core import wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind, Outcome, ParticipantName
+from onceward.protocol import orphans
+from onceward.protocol.answers import Complete, Fail, Halt, Replay, Trigger
+from onceward.protocol.core import wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import CheckpointKind, Outcome, ParticipantName
 from tests.explorer.coordinator import frozen
 from tests.support.oracle import Invariant, Violation
 from tests.support.player import Player

@@ -258,7 +258,7 @@ class Stream(IntEnum):
 
 
 class Driver(NamedTuple):
-    """One driver process, following docs/protocol.md and coordinator/pipeline/generation.py.
+    """One driver process, following docs/protocol.md and driver/generation.py.
 
     Received instructions and those in flight are one set, ``trigger`` to ``over``: its threads look at arbitrary times,
     so an instruction in flight and one not yet read are the same.

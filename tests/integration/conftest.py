@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward.coordinator.dev.kafka import places
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.dev.kafka import places
+from onceward.driver.spark.session import make_session
 from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics

@@ -8,9 +8,9 @@ import sys
 from datetime import timedelta
 
 from onceward import KafkaSink
-from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.pipeline.tasks import CheckpointTask
-from onceward.coordinator.protocol.values import JobName
+from onceward.connectors.interfaces import JobContext
+from onceward.connectors.tasks import CheckpointTask
+from onceward.protocol.values import JobName
 from tests.support.sink_job import batch
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.protocol.committing import TransactionHandle
-from onceward.coordinator.protocol.values import Author, Committable, JobName, Settlement
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.protocol.committing import TransactionHandle
+from onceward.protocol.values import Author, Committable, JobName, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline

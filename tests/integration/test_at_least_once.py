@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.values import Claim
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.values import Claim
 from onceward.sinks.kafka.errors import DeliveryError
 from tests.support.processes import QUICK, JobProcesses, Starter, bounded
 from tests.support.sink_job import SinkJob, batch
@@ -59,7 +59,7 @@ class Job:
         about = ["--job", self.job, "--state-dir", self.here.spec["state_dir"], "--servers", self.topics.servers]
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "onceward.coordinator.ops", "verify", *about, "--json"),
+                *(sys.executable, "-m", "onceward.operate", "verify", *about, "--json"),
                 *("--input", self.source, "--output", self.sink, *more),
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.listings import JobDescription
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import JobName
 from onceward.sources.kafka.driver.sizing import FIRST, GROWTH, LEAST
+from onceward.wire.rows import JobDescription
 from tests.support.scripted import CoordinatorProcess
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once

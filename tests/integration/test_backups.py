@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.errors import ExitCode
+from onceward.common.killpoints import KillPoint
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, Process, Starter, bounded, free_address, listens
 from tests.support.topics import Topics, assert_exactly_once

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward.coordinator.errors import ConfigurationError, OncewardError
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.restarts import Restart
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.restarts import Restart
 from tests.integration.test_pipeline import Bench, reported, robbed, through_spark
 from tests.support.topics import Topics, assert_exactly_once
 

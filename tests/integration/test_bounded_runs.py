@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.processes import JobProcesses, Starter
 from tests.support.topics import Topics, assert_exactly_once, wait_for
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from onceward.coordinator.dev.kafka.topics import make_topics
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
 from onceward.coordinator.service.rights import digest_of
+from onceward.dev.kafka.topics import make_topics
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from tests.support.canaries import Left, arguments_of, files_in, found_in
 from tests.support.collector import Collector
@@ -29,7 +29,7 @@ from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 

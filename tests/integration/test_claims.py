@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ClaimChangedError, ExitCode, FencedError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, JobName
+from onceward.common.errors import ClaimChangedError, ExitCode, FencedError
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.values import CheckpointId, Claim, Generation, JobName
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, Starter, bounded

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.versions import highest_transaction_version
-from onceward.coordinator.errors import FencedError, HaltedError
-from onceward.coordinator.killpoints import KILL_POINT_VARIABLE
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import FencedError, HaltedError
+from onceward.common.killpoints import KILL_POINT_VARIABLE
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.versions import highest_transaction_version
+from onceward.protocol.values import (
     CheckpointId,
     Claim,
     Committable,
@@ -69,7 +69,7 @@ def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: Shar
     committables = sink.prepared(1, [b"a"])
     program = (
         "import json, sys\n"
-        "from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
+        "from onceward.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
         "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "body = json.loads(sys.argv[2])\n"
         "document = Document(kind='kafka-transaction', version=1, body=body)\n"
@@ -304,7 +304,7 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     committables = sink.prepared(1, [b"a"], [b"b"], [b"c"])
     program = (
         "import json, sys\n"
-        "from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
+        "from onceward.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
         "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
         "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
         "author = Author(job=JobName(sys.argv[3]), participant=ParticipantName('sink'), generations=range(1, 2))\n"

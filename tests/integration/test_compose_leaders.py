@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.postgres.binaries import is_offered
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
+from onceward.dev.postgres.binaries import is_offered
+from onceward.dev.postgres.server import LocalPostgres
 from tests.integration.test_compose_quickstart import written
 from tests.support.composed import Composed, composed
 from tests.support.waiting import wait_until

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.demo.expected import outputs
-from onceward.coordinator.dev.demo.flights import TOTAL, messages
-from onceward.coordinator.dev.demo.topics import FLIGHTS
+from onceward.dev.demo.expected import outputs
+from onceward.dev.demo.flights import TOTAL, messages
+from onceward.dev.demo.topics import FLIGHTS
 from tests.support.composed import composed
 
 pytestmark = [pytest.mark.slow, pytest.mark.compose]

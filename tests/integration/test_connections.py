@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from onceward import KafkaCluster, KafkaSource
+from onceward.common.errors import CheckpointFailedError, ConfigurationError, PreflightError
 from onceward.connections.admin import admin_client, reach
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, PreflightError
-from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.protocol.values import JobName
+from onceward.connectors.interfaces import JobContext
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition

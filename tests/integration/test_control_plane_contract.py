@@ -20,8 +20,8 @@ from kafka.protocol.producer import (
 )
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.versions import broker_version, highest_transaction_version
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.versions import broker_version, highest_transaction_version
 from onceward.sinks.kafka.control import brokers
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.transactions import end_txn_version

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from onceward.coordinator.dev.demo import topics as names
-from onceward.coordinator.dev.demo.broker import Broker, read_committed
-from onceward.coordinator.dev.demo.check import Checked, check
-from onceward.coordinator.dev.demo.expected import Expected, Record, expected_output, output_of
-from onceward.coordinator.dev.demo.feeder import feed
-from onceward.coordinator.dev.demo.flights import messages
-from onceward.coordinator.dev.demo.history import History
-from onceward.coordinator.dev.demo.markers import End
-from onceward.coordinator.dev.demo.run import run_demo
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.postgres.binaries import is_offered
+from onceward.dev.demo import topics as names
+from onceward.dev.demo.broker import Broker, read_committed
+from onceward.dev.demo.check import Checked, check
+from onceward.dev.demo.expected import Expected, Record, expected_output, output_of
+from onceward.dev.demo.feeder import feed
+from onceward.dev.demo.flights import messages
+from onceward.dev.demo.history import History
+from onceward.dev.demo.markers import End
+from onceward.dev.demo.run import run_demo
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.postgres.binaries import is_offered
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -199,8 +199,8 @@ def test_the_fed_records_are_the_data_set_in_order_per_key(cluster: LocalKafka) 
 _TRANSFORM = """
 import sys
 from pyspark.sql import SparkSession
-from onceward.coordinator.dev.demo.flights import messages
-from onceward.coordinator.dev.demo.job import delays
+from onceward.dev.demo.flights import messages
+from onceward.dev.demo.job import delays
 spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.ui.enabled", "false")
@@ -242,7 +242,7 @@ def test_ending_the_demo_ends_all_its_processes(tmp_path: Path, number: signal.S
     keep = tmp_path / "demo"
     with (tmp_path / "output").open("wb") as output:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "onceward.coordinator.dev.demo", "--seconds", "60", "--keep", str(keep)],
+            [sys.executable, "-m", "onceward.dev.demo", "--seconds", "60", "--keep", str(keep)],
             stdout=output,
             stderr=output,
             env={**os.environ, "TMPDIR": str(tmp_path)},  # all processes inherit it, which is how they are found

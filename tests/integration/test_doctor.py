@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.ops.cli import app
+from onceward.dev.kafka import LocalKafka
+from onceward.operate.cli import app
 from tests.support.processes import ONCEWARD
 from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline, StreamingPipeline
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
+from onceward.common.errors import ConfigurationError
+from onceward.driver.restarts import NO_RESTART
+from onceward.protocol.events import CloseReason
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until

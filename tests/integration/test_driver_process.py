@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
+from onceward.client.operators import OperatorClient
 from tests.support.processes import QUICK, JobProcesses, Process, Starter, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once
 from tests.support.waiting import wait_until

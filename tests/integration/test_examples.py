@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.topics import make_topics
-from onceward.coordinator.killpoints import KILL_POINT_VARIABLE, KillPoint
+from onceward.common.killpoints import KILL_POINT_VARIABLE, KillPoint
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.topics import make_topics
 from tests.support.commands import onceward
 from tests.support.processes import Process, free_address, spark_variables
 from tests.support.topics import Topics

@@ -9,9 +9,9 @@ import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.pipeline import settler
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
+from onceward.dev.kafka import LocalKafka
+from onceward.driver import settler
+from onceward.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable

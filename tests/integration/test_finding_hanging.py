@@ -9,9 +9,9 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.protocol.values import Outcome
+from onceward.dev.kafka import LocalKafka
+from onceward.operate.cli import app
+from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finding import find_hanging

@@ -10,15 +10,15 @@ from queue import SimpleQueue
 import pytest
 from confluent_kafka import Producer
 
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.listings import JobSummary
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus, Transition
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store.store import Store
+from onceward.protocol import facts
+from onceward.protocol.answers import Instruction, Trigger, Verdict
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus, Transition
+from onceward.protocol.values import (
     CheckpointId,
     Committable,
     Document,
@@ -29,10 +29,10 @@ from onceward.coordinator.protocol.values import (
     Role,
     Snapshot,
 )
-from onceward.coordinator.store.store import Store
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions, TransactionView
+from onceward.wire.rows import JobSummary
 from tests.support.processes import CLUSTER, Process, Processes, free_address
 from tests.support.stored_jobs import StoredJob
 from tests.support.topics import Topics

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import ConfigurationError, RefusedError
+from onceward.operate.cli import app
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control import forgetting
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.ops.verify.cluster import ClusterView, Reader
-from onceward.coordinator.ops.verify.history import Lane
+from onceward.common.errors import CheckpointFailedError
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.places import free_ports
+from onceward.operate.verify.cluster import ClusterView, Reader
+from onceward.operate.verify.history import Lane
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.delivery import Delivery

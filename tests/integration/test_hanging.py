@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.jars import fetch_progress
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, JobName, Outcome
 from onceward.coordinator.service.committers import Committers
+from onceward.dev.jars import fetch_progress
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import CheckpointId, Claim, Committable, Generation, JobName, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.transactions import State

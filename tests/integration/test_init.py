@@ -15,7 +15,7 @@ TEST = "tests/test_job.py::test_paid_orders_are_copied"
 
 def test_the_test_of_a_new_project_passes_until_its_transform_is_wrong(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    subprocess.run([sys.executable, "-m", "onceward.coordinator.ops", "init", project], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "onceward.operate", "init", project], check=True, timeout=60)
     ran = run_tests(project)
     assert f"PASSED {TEST}" in ran.stdout, ran.stdout[-4000:] + ran.stderr[-2000:]
     assert "1 passed in" in ran.stdout  # and no warnings

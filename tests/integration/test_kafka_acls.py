@@ -16,18 +16,18 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.dev.kafka.topics import make_topics
-from onceward.coordinator.errors import OncewardError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.listings import JobSummary
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import Outcome
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import OncewardError
+from onceward.common.killpoints import KillPoint
+from onceward.dev.kafka.topics import make_topics
+from onceward.driver.restarts import NO_RESTART
+from onceward.operate.cli import app
+from onceward.protocol.events import CloseReason
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from onceward.wire.rows import JobSummary
 from tests.support.guarded import ROLES, Guarded, Right, guarded_kafka, least_rights
 from tests.support.processes import QUICK, JobProcesses, Process, bounded, descendants, free_address
 from tests.support.sink_job import SinkJob

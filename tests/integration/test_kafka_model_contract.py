@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from tests.integration.kafka_model_contract.broker_side import BrokerSide
 from tests.integration.kafka_model_contract.model_side import ModelSide
 from tests.integration.kafka_model_contract.scripts import SCRIPTS, Script

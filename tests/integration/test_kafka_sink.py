@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Severity
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome
+from onceward.common.errors import ConfigurationError, HaltedError, PreflightError
+from onceward.connectors.interfaces import Finding, JobContext, Severity
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome
 from onceward.sinks.kafka.client.partitioner import LONGEST_KEY
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable

@@ -19,11 +19,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from onceward import KafkaCluster, KafkaSink, KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import ConfigurationError, HaltedError
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.interfaces import JobContext, Plan, Resource
-from onceward.coordinator.protocol.values import Document, JobName
+from onceward.common.errors import ConfigurationError, HaltedError
+from onceward.common.links import Links
+from onceward.connectors.interfaces import JobContext, Plan, Resource
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import Document, JobName
 from onceward.sources.kafka.client import consumer
 from onceward.sources.kafka.driver import discovery, held_back, subscription
 from onceward.sources.kafka.executor import clients

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.support.feeder import Feeder
 from tests.support.processes import QUICK, JobProcesses, Starter, bounded, free_address
 from tests.support.schedules import STAYING_POINTS

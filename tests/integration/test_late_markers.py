@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.jars import fetch_progress
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.jars import fetch_progress
+from onceward.dev.kafka import LocalKafka
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import State, Transactions
 from tests.integration.test_zombies import asleep

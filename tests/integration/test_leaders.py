@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.health import run_health
-from onceward.coordinator.wire.lead import READY
+from onceward.common.killpoints import KillPoint
+from onceward.operate.health import run_health
+from onceward.wire.lead import READY
 from tests.support.places import postgres_place
 from tests.support.processes import QUICK, JobProcesses, Process, Starter, armed_with, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -16,11 +16,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kafka import KafkaAdminClient
 
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.kafka import LocalKafka, LocalKafkaError
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.kafka.settings import NodePorts
-from onceward.coordinator.dev.kafka.topics import make_topics
+from onceward.dev.errors import LocalServerError
+from onceward.dev.kafka import LocalKafka, LocalKafkaError
+from onceward.dev.kafka.places import free_ports
+from onceward.dev.kafka.settings import NodePorts
+from onceward.dev.kafka.topics import make_topics
 from tests.support.brokers import needs_transaction_version
 from tests.support.shared_kafka import shared_kafka
 from tests.support.topics import Topics
@@ -180,7 +180,7 @@ def test_the_client_listener_can_require_credentials_while_the_internal_one_stay
 
 OWNER = """
 import signal, sys, tempfile
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 kafka = LocalKafka(brokers=int(sys.argv[1]))
 kafka.start()
 print(*kafka.pids.values(), kafka.directory, flush=True)
@@ -250,7 +250,7 @@ def test_a_port_that_another_process_takes_at_the_last_moment_is_replaced(monkey
             tries.append(nodes)
             return [replace(ports[0], client=taken)] if len(tries) == 1 else ports
 
-        monkeypatch.setattr("onceward.coordinator.dev.kafka.cluster.free_ports", unlucky_first)
+        monkeypatch.setattr("onceward.dev.kafka.cluster.free_ports", unlucky_first)
         with LocalKafka() as local:
             assert len(tries) == 2
             assert str(taken) not in local.bootstrap_servers
@@ -263,7 +263,7 @@ def test_a_port_that_another_process_takes_at_the_last_moment_is_replaced(monkey
 def test_the_command_makes_topics_prints_bootstrap_servers_and_stops_cleanly_on_a_signal(
     number: signal.Signals,
 ) -> None:
-    command = [sys.executable, "-m", "onceward.coordinator.ops", "dev", "kafka", "--partitions", "2"]
+    command = [sys.executable, "-m", "onceward.operate", "dev", "kafka", "--partitions", "2"]
     command += ["--topic", "orders", "--topic", "orders-eur", "--topic", "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

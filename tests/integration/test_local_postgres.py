@@ -11,14 +11,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.postgres.server import LocalPostgres
+from onceward.dev.errors import LocalServerError
+from onceward.dev.postgres.server import LocalPostgres
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 OWNER = """
 import time
-from onceward.coordinator.dev.postgres.server import LocalPostgres
+from onceward.dev.postgres.server import LocalPostgres
 with LocalPostgres() as postgres:
     print(postgres.pid, postgres.directory, flush=True)
     time.sleep(600)
@@ -61,7 +61,7 @@ def test_data_outlives_a_crash_and_a_stop_where_a_directory_is_named(reachable: 
 
 
 def test_dev_postgres_prints_a_url_that_serve_takes_and_ends_with_a_signal() -> None:
-    command = [sys.executable, "-m", "onceward.coordinator.ops", "dev", "postgres"]
+    command = [sys.executable, "-m", "onceward.operate", "dev", "postgres"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()

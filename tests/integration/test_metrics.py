@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.metrics.endpoint import Endpoint
-from onceward.coordinator.metrics.registry import Registry
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointState, JobName
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.state_dir import StateDirectory
+from onceward.driver.restarts import NO_RESTART
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import CheckpointState, JobName
+from onceward.watch.metrics.endpoint import Endpoint
+from onceward.watch.metrics.registry import Registry
 from tests.support.scraped import Scraped, scrape
 from tests.support.scripted import CoordinatorProcess
 from tests.support.sparkless import SparklessPipeline

@@ -13,9 +13,9 @@ import pyspark
 import pytest
 
 from benchmarks.environments import python_environment
-from onceward.coordinator.dev.jars import cache_directory
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.jars import cache_directory
+from onceward.dev.kafka.places import free_ports
 from tests.support.processes import JobProcesses, Process, armed_with
 from tests.support.stream_queries import NAMED_STATE, VISITS, expected, feed, records
 from tests.support.topics import Topics, abort_with_the_brokers_tool, open_transactions_hold_back

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.listings import JobSummary
-from onceward.coordinator.protocol.status import JobStatus
+from onceward.client.operators import OperatorClient
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.status import JobStatus
+from onceward.wire.rows import JobSummary
 from tests.support.processes import JobProcesses, Process, bounded, free_address
 from tests.support.topics import Topics, assert_exactly_once, fill, open_transactions_hold_back
 from tests.support.waiting import wait_until

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.jars import fetch_progress
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.jars import fetch_progress
+from onceward.dev.kafka import LocalKafka
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, Process, halt
 from tests.support.topics import Topics

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.protocol.values import Committable, Outcome
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import Committable, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.transactions import State
 from tests.integration.test_committer import commit_behind_its_back

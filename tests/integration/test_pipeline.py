@@ -17,12 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from typer.testing import CliRunner
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline import diagnosis, spark_job
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
-from onceward.coordinator.protocol.events import CloseReason
+from onceward.common.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
+from onceward.driver import diagnosis
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.restarts import NO_RESTART, Restart
+from onceward.driver.spark import job as spark_job
+from onceward.operate.cli import app
+from onceward.protocol.events import CloseReason
 from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for
 from tests.support.waiting import wait_until
 

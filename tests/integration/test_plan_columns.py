@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward.coordinator.pipeline import plans
-from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
+from onceward.driver.spark import plans
+from onceward.executor.functions import VOTE_SCHEMA, reading, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline import plans
-from onceward.coordinator.pipeline.executor import VOTE_SCHEMA, reading, writing
-from onceward.coordinator.pipeline.plans import PlanFacts
-from onceward.coordinator.pipeline.spark import Spark
-from onceward.coordinator.pipeline.spark_job import CheckpointJob, numbers
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import ConfigurationError
+from onceward.driver.spark import plans
+from onceward.driver.spark.job import CheckpointJob, numbers
+from onceward.driver.spark.plans import PlanFacts
+from onceward.driver.spark.session import Spark
+from onceward.executor.functions import VOTE_SCHEMA, reading, writing
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.driver.columns import project
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from onceward import KafkaCluster
 from onceward.connections.rdkafka.library import lib
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from onceward.sinks.kafka.executor.producers import connected, producer_settings
 from tests.support.sink_job import batch
 from tests.support.topics import Topics

@@ -10,9 +10,9 @@ import pytest
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.protocol.events import CloseReason
+from onceward.common.links import Links
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.protocol.events import CloseReason
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once

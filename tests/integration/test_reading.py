@@ -41,7 +41,7 @@ READS_WITH_WHAT_WAS_SENT = """
 import os, sys
 from pathlib import Path
 import onceward
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.spark.session import make_session
 
 servers, topic, place = sys.argv[1:]
 os.environ["PYTHONPATH"] = place

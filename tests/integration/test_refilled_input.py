@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.interfaces import JobContext, Plan, ReplayRefusedError
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import Document, JobName
+from onceward.common.errors import CheckpointFailedError, HaltedError
+from onceward.common.links import Links
+from onceward.connectors.interfaces import JobContext, Plan, ReplayRefusedError
+from onceward.dev.kafka import LocalKafka
+from onceward.driver.restarts import NO_RESTART
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import Document, JobName
 from onceward.sources.kafka.client import ArrowConsumer
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients

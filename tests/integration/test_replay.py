@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.values import JobName, ParticipantName
+from onceward.client.operators import OperatorClient
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.answers import Verdict
+from onceward.protocol.values import JobName, ParticipantName
 from tests.support.processes import QUICK, JobProcesses, bounded, free_address
 from tests.support.topics import (
     Topics,

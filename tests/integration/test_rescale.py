@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
+from onceward.driver.restarts import NO_RESTART
+from onceward.protocol.events import CloseReason
 from tests.support.processes import JobProcesses
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once, open_transactions_hold_back, wait_for

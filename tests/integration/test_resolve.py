@@ -11,11 +11,11 @@ from confluent_kafka import TopicPartition
 from typer.testing import CliRunner, Result
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.coordinator.errors import ExitCode, HaltedError, RefusedError
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.restarts import NO_RESTART
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import Author, Committable, Outcome, Settlement
+from onceward.common.errors import ExitCode, HaltedError, RefusedError
+from onceward.driver.restarts import NO_RESTART
+from onceward.operate.cli import app
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import Author, Committable, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane

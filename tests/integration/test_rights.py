@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import ConfigurationError, RefusedError
-from onceward.coordinator.ops.token import make_token
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import ConfigurationError, RefusedError
+from onceward.operate.token import make_token
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
 from tests.support.peers import PeerFiles
 from tests.support.scripted import CoordinatorProcess
 from tests.support.shared_kafka import SharedKafka

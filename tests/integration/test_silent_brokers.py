@@ -13,10 +13,10 @@ from functools import partial
 import pytest
 
 from onceward import KafkaCluster, KafkaSource
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import CheckpointFailedError, OncewardError
-from onceward.coordinator.pipeline.interfaces import JobContext
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
+from onceward.common.errors import CheckpointFailedError, OncewardError
+from onceward.connectors.interfaces import JobContext
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control import claim_reading, claims, fencing, forgetting
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane

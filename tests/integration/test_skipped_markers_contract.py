@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.versions import broker_version
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.versions import broker_version
 from tests.integration.kafka_model_contract.broker_side import AWAY, ThreeBrokersSide
 from tests.integration.kafka_model_contract.model_side import ModelSide
 from tests.integration.kafka_model_contract.scripts import Script

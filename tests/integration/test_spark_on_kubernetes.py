@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS
+from onceward.dev.kafka.places import free_ports
+from onceward.dev.managed_process import OURS
 from tests.support.kubernetes_api import kubernetes
 from tests.support.manifests import config_map, find
 from tests.support.processes import spark_variables

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.jvm.spark import write_archive
+from onceward.common.jvm.spark import write_archive
 
 STOPPED_BY_SPARK = """
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.spark.session import make_session
 
 first, made = make_session("orders")
 assert made
@@ -29,8 +29,8 @@ def test_a_session_that_spark_has_ended_is_replaced_by_the_next_generation() -> 
 
 EXECUTORS_WITHOUT_ARROW = """
 import os, sys
-from onceward.coordinator.errors import PreflightError
-from onceward.coordinator.pipeline.spark import Spark, make_session, ship
+from onceward.common.errors import PreflightError
+from onceward.driver.spark.session import Spark, make_session, ship
 
 import pyarrow  # the driver has it
 os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
@@ -56,7 +56,7 @@ def test_an_executor_without_arrow_is_refused_with_the_missing_package(tmp_path:
 
 
 STARTED = """
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.spark.session import make_session
 
 assert make_session("orders")[0].range(3).count() == 3
 """
@@ -76,7 +76,7 @@ def test_a_session_maps_the_archived_classes_of_spark(tmp_path: Path) -> None:
 
 
 WORKER = """
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.spark.session import make_session
 
 spark, _ = make_session("orders")
 
@@ -101,8 +101,8 @@ def test_python_workers_of_a_session_that_we_make_run_the_installed_pyspark() ->
 
 COPY = """
 from onceward import KafkaSink, KafkaSource
-from onceward.coordinator.pipeline.spark import Spark, make_context, ship
-from onceward.coordinator.pipeline.spark_job import CheckpointJob
+from onceward.driver.spark.session import Spark, make_context, ship
+from onceward.driver.spark.job import CheckpointJob
 from pyspark.sql import SparkSession
 
 context, made = make_context("orders", scheduling=True)
@@ -137,7 +137,7 @@ def test_a_job_without_dataframes_starts_without_spark_sql(tmp_path: Path) -> No
 
 
 QUIET = """
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.driver.spark.session import make_session
 
 spark, _ = make_session("orders")
 assert spark.sparkContext.getConf().get("spark.ui.showConsoleProgress") == "false"
@@ -158,7 +158,7 @@ SEARCHED = """
 import sys
 from contextlib import nullcontext, suppress
 
-from onceward.coordinator.pipeline.spark import failures_unlogged, make_session
+from onceward.driver.spark.session import failures_unlogged, make_session
 
 spark, _ = make_session("orders")
 

@@ -16,15 +16,15 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import NewPartitions, OffsetSpec
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
-from onceward.coordinator.pipeline import opening
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import CheckpointFailedError, ConfigurationError, CoordinatorLostError, OncewardError
 from onceward.coordinator.service.state_dir import StateDirectory
+from onceward.driver import opening
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.restarts import NO_RESTART, Restart
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import CheckpointId, CheckpointKind, JobName
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.support.processes import Processes, free_address, listens
 from tests.support.topics import (

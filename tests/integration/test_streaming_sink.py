@@ -16,15 +16,15 @@ from pyspark.sql import GroupedData, functions
 from typer.testing import CliRunner
 
 from onceward import CheckpointSettings, KafkaSink, Restart, StreamingPipeline, StreamSink
-from onceward.coordinator.errors import ConfigurationError, HaltedError, PreflightError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.executor import DIGEST_COLUMN
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.pipeline.streaming.expressions import ArrowFunction, RecordHashes
-from onceward.coordinator.pipeline.streaming.queries import Query
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import Author, Committable, Settlement
+from onceward.common.errors import ConfigurationError, HaltedError, PreflightError
+from onceward.common.killpoints import KillPoint
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.streaming.expressions import ArrowFunction, RecordHashes
+from onceward.driver.streaming.queries import Query
+from onceward.executor.functions import DIGEST_COLUMN
+from onceward.operate.cli import app
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import Author, Committable, Settlement
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
+from onceward.client.operators import OperatorClient
 from onceward.coordinator.service.state_dir import StateDirectory
+from onceward.protocol.values import CheckpointId, CheckpointKind, Claim, Generation, JobName, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts

@@ -17,16 +17,16 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from onceward import KafkaCluster
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import CheckpointFailedError, CoordinatorLostError, PreflightError
+from onceward.common.links import Links
 from onceward.connections.admin import reach
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
-from onceward.coordinator.errors import CheckpointFailedError, CoordinatorLostError, PreflightError
-from onceward.coordinator.links import Links
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.toxiproxy import Link, LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sources.kafka.control.metadata import BrokerView

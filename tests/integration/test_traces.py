@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline, StreamingPipeline, register
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import CheckpointFailedError, OncewardError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart
-from onceward.coordinator.pipeline.spark_tasks import Tasks
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointState, Committable, JobName
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import CheckpointFailedError, OncewardError
+from onceward.common.killpoints import KillPoint
 from onceward.coordinator.service.state_dir import StateDirectory
-from onceward.coordinator.traces.ids import ids_of
+from onceward.driver.journal import Journal
+from onceward.driver.restarts import NO_RESTART, Restart
+from onceward.driver.spark.tasks import Tasks
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import CheckpointId, CheckpointState, Committable, JobName
 from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.watch.traces.ids import ids_of
 from tests.support.collector import Collector, Trace
 from tests.support.processes import CLUSTER, JobProcesses, bounded
 from tests.support.scripted import CoordinatorProcess

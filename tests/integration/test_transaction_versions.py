@@ -17,12 +17,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.protocol.admin import UpdateFeaturesRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
+from onceward.common.errors import FencedError
+from onceward.common.killpoints import KillPoint
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.errors import FencedError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
+from onceward.connectors.tasks import Vote
+from onceward.dev.kafka import LocalKafka
+from onceward.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer, Waves

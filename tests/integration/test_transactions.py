@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.versions import highest_transaction_version
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.versions import highest_transaction_version
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions

@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 
-from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.dev.kafka.places import free_ports
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.support.processes import spark_variables
 from tests.support.terminal import Terminal

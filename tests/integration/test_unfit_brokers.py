@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward import KafkaCluster, KafkaSink
+from onceward.common.errors import PreflightError
+from onceward.common.links import Links
 from onceward.connections.admin import reach
-from onceward.coordinator.dev.kafka import LocalKafka, readiness
-from onceward.coordinator.errors import PreflightError
-from onceward.coordinator.links import Links
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.interfaces import JobContext, Severity
-from onceward.coordinator.protocol.values import JobName
+from onceward.connectors.interfaces import JobContext, Severity
+from onceward.dev.kafka import LocalKafka, readiness
+from onceward.operate.cli import app
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.status import JobStatus
+from onceward.common.errors import ExitCode
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.status import JobStatus
 from tests.integration.test_orphans import QUICK, coordinator, job_in, log, quick_world, readers_wait
 from tests.support.processes import JobProcesses, Process
 from tests.support.topics import Topics, assert_exactly_once

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.ops.init import FILES
+from onceward.common.errors import ExitCode
+from onceward.operate.init import FILES
+from tests.support.rooms import ROOMS
 from tests.support.topics import Topics
 
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).resolve().parents[2]
-OUR_FOLDERS = ("connections", "coordinator", "sinks", "sources")
+OUR_FOLDERS = [room for room in ROOMS if room != "dev"]
 
 JOB = """
 import sys
@@ -66,7 +67,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", built),
-        *(tree, tree / "coordinator" / "dev"),
+        *(tree, tree / "dev"),
         cwd=tree,
     )
     (core,), (dev,) = built.glob("onceward-*.whl"), built.glob("onceward_dev-*.whl")
@@ -108,12 +109,12 @@ def test_the_wheel_adds_one_importable_name(wheels: tuple[Path, Path]) -> None:
         assert any(name.startswith(f"onceward/{folder}/") for name in core)
     assert {"onceward/py.typed", "onceward/testing.py"} <= set(core)
     for file in ("static/page.js", "static/style.css", "templates/base.html"):
-        assert f"onceward/coordinator/web/{file}" in core
+        assert f"onceward/watch/web/{file}" in core
     for file in FILES:
-        assert f"onceward/coordinator/ops/project/{Path(file).name.removeprefix('.')}.txt" in core
+        assert f"onceward/operate/project/{Path(file).name.removeprefix('.')}.txt" in core
     assert not any("deploy" in name or name.endswith((".yml", ".json")) for name in core)
-    assert all(name.startswith("onceward/coordinator/dev/") for name in dev)
-    assert {f"onceward/coordinator/dev/kafka/jars-{version}.txt" for version in ("3.9", "4.0", "4.3")} <= set(dev)
+    assert all(name.startswith("onceward/dev/") for name in dev)
+    assert {f"onceward/dev/kafka/jars-{version}.txt" for version in ("3.9", "4.0", "4.3")} <= set(dev)
     assert not set(core) & set(dev)
 
 

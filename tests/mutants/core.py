@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from onceward.coordinator.protocol import checkpoints, core, evolve, generations, settling
-from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.answers import Answer, Complete, Decision, Instruction, Ready, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Acknowledge, OpenJob, Settle
-from onceward.coordinator.protocol.facts import (
+from onceward.protocol import checkpoints, core, evolve, generations, settling
+from onceward.protocol import state as states
+from onceward.protocol.answers import Answer, Complete, Decision, Instruction, Ready, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Acknowledge, OpenJob, Settle
+from onceward.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointCompleted,
@@ -17,10 +17,10 @@ from onceward.coordinator.protocol.facts import (
     Fact,
     GenerationGranted,
 )
-from onceward.coordinator.protocol.generations import Step
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import Transition
-from onceward.coordinator.protocol.values import CheckpointId, Generation, Outcome, ParticipantName, Snapshot
+from onceward.protocol.generations import Step
+from onceward.protocol.state import JobState
+from onceward.protocol.status import Transition
+from onceward.protocol.values import CheckpointId, Generation, Outcome, ParticipantName, Snapshot
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration, Lives

@@ -8,13 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import CheckpointCompleted, SavepointReleased
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, JobName
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.store import Store
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.facts import CheckpointCompleted, SavepointReleased
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import CheckpointId, CheckpointKind, JobName
 from tests.mutants.breaking import Break
 from tests.mutants.hunts import random_moves
 from tests.mutants.mutant import Finding

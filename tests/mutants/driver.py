@@ -4,15 +4,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onceward.coordinator.client.calls import Caller
-from onceward.coordinator.client.session import Session
-from onceward.coordinator.errors import CoordinatorLostError, StoreError
-from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
-from onceward.coordinator.pipeline.generation import GenerationRun
-from onceward.coordinator.pipeline.recovery import Recovery
-from onceward.coordinator.pipeline.settler import Settler
-from onceward.coordinator.protocol.committing import Committer
-from onceward.coordinator.protocol.values import (
+from onceward.client.calls import Caller
+from onceward.client.session import Session
+from onceward.common.errors import CoordinatorLostError, StoreError
+from onceward.coordinator.service.engine import CommitBatch, Engine
+from onceward.driver.checkpoint_runner import CheckpointRunner
+from onceward.driver.generation import GenerationRun
+from onceward.driver.recovery import Recovery
+from onceward.driver.settler import Settler
+from onceward.protocol.committing import Committer
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     Author,
     CheckpointId,
@@ -22,7 +23,6 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.service.engine import CommitBatch, Engine
 from tests.mutants.breaking import Field, always, both, within, wrapped
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Acknowledge
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Acknowledge
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import CheckpointId, JobName
 from tests.explorer.search import explore
 from tests.explorer.ways_out import explore_ways_out
 from tests.explorer.world import Bounds

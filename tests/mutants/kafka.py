@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from unittest.mock import ANY as ANYTHING
 
+from onceward.common.errors import ClaimChangedError, FencedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import ClaimChangedError, FencedError
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol import generations
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Committable, JsonObject
+from onceward.connectors.tasks import Vote
+from onceward.protocol import generations
+from onceward.protocol.values import CheckpointId, Claim, Committable, JsonObject
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts

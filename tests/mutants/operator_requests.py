@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from onceward.coordinator.protocol import checkpoints, evolve, generations, operator_requests, resolving, settling
-from onceward.coordinator.protocol.answers import Ready, Verdict
-from onceward.coordinator.protocol.durable import Durable, RestoreOrder, UndecidedCheckpoint
-from onceward.coordinator.protocol.events import OpenJob
-from onceward.coordinator.protocol.facts import AbortReason, CheckpointRestored, EndingRequested, Fact
-from onceward.coordinator.protocol.generations import Step
-from onceward.coordinator.protocol.requests import Ending
-from onceward.coordinator.protocol.state import JobState, record
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, Snapshot
+from onceward.protocol import checkpoints, evolve, generations, operator_requests, resolving, settling
+from onceward.protocol.answers import Ready, Verdict
+from onceward.protocol.durable import Durable, RestoreOrder, UndecidedCheckpoint
+from onceward.protocol.events import OpenJob
+from onceward.protocol.facts import AbortReason, CheckpointRestored, EndingRequested, Fact
+from onceward.protocol.generations import Step
+from onceward.protocol.requests import Ending
+from onceward.protocol.state import JobState, record
+from onceward.protocol.values import CheckpointId, CheckpointKind, Generation, Snapshot
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.core import LIVES
 from tests.mutants.hunts import WaysOut

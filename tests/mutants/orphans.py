@@ -4,15 +4,19 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onceward.coordinator.protocol import evolve, generations, orphans, settling
-from onceward.coordinator.protocol import state as states
-from onceward.coordinator.protocol.answers import Ready
-from onceward.coordinator.protocol.committing import Committer
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import TakeOrphan
-from onceward.coordinator.protocol.facts import GenerationGranted
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.orphan import Orphan
+from onceward.coordinator.service.orphan_clusters import OrphanClusters
+from onceward.coordinator.service.orphans import Orphans
+from onceward.protocol import evolve, generations, orphans, settling
+from onceward.protocol import state as states
+from onceward.protocol.answers import Ready
+from onceward.protocol.committing import Committer
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import TakeOrphan
+from onceward.protocol.facts import GenerationGranted
+from onceward.protocol.state import JobState
+from onceward.protocol.values import (
     COORDINATOR,
     Committable,
     Generation,
@@ -20,10 +24,6 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from onceward.coordinator.service.engine import Engine
-from onceward.coordinator.service.orphan import Orphan
-from onceward.coordinator.service.orphan_clusters import OrphanClusters
-from onceward.coordinator.service.orphans import Orphans
 from tests.explorer.world import WORLDS, Bounds
 from tests.mutants.breaking import always, both, within, wrapped
 from tests.mutants.hunts import Exploration

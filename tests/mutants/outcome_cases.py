@@ -10,8 +10,8 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.producer import InitProducerIdRequest, WriteTxnMarkersRequest
 
-from onceward.coordinator.errors import FencedError
-from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
+from onceward.common.errors import FencedError
+from onceward.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter

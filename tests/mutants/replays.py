@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
-from onceward.coordinator.pipeline.replaying import Replayer
-from onceward.coordinator.pipeline.settler import Settler
-from onceward.coordinator.protocol import checkpoints, core, settling
-from onceward.coordinator.protocol.answers import Ready
-from onceward.coordinator.protocol.events import Settle
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
+from onceward.driver.checkpoint_runner import CheckpointRunner
+from onceward.driver.replaying import Replayer
+from onceward.driver.settler import Settler
+from onceward.protocol import checkpoints, core, settling
+from onceward.protocol.answers import Ready
+from onceward.protocol.events import Settle
+from onceward.protocol.state import JobState
+from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration

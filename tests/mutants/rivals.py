@@ -13,13 +13,13 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
-from onceward.coordinator.errors import ClaimChangedError, FencedError, RefusedError
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Settle, TakeOrphan, Tick, Watch
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import ClaimChangedError, FencedError, RefusedError
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Acknowledge, Event, OpenJob, Settle, TakeOrphan, Tick, Watch
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

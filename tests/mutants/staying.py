@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from onceward.coordinator.pipeline.checkpoint_runner import CheckpointRunner
-from onceward.coordinator.pipeline.mailbox import Mailbox
-from onceward.coordinator.pipeline.staying.executor import StayingTask
-from onceward.coordinator.pipeline.staying.group import Report, TaskGroup
-from onceward.coordinator.pipeline.staying.tasks import StayingTasks
-from onceward.coordinator.protocol.values import Document, Generation
+from onceward.driver.checkpoint_runner import CheckpointRunner
+from onceward.driver.mailbox import Mailbox
+from onceward.driver.staying.group import Report, TaskGroup
+from onceward.driver.staying.tasks import StayingTasks
+from onceward.executor.staying import StayingTask
+from onceward.protocol.values import Document, Generation
 from tests.mutants.breaking import always, both, within, wrapped
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection, delete
 from sqlalchemy.sql import ColumnElement
 
-from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store import retention, writing
 from onceward.coordinator.store.schema import checkpoints
+from onceward.protocol.values import JobName
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.disk import Disk, Promise
 from tests.mutants.mutant import Mutant

@@ -19,15 +19,15 @@ class Part:
 # No test here may use gRPC in its own process: mutmut forks this process, and gRPC does not survive a fork.
 PARTS = {
     "protocol": Part(
-        files=("coordinator/protocol/*.py",),
+        files=("protocol/*.py",),
         tests=("tests/unit/protocol", "tests/scenarios"),
         too_slow=("tests/unit/protocol/test_store_machine.py",),
     ),
     "pipeline": Part(
-        files=("coordinator/pipeline/*.py", "coordinator/backoff.py"),
+        files=("driver/*.py", "common/backoff.py"),
         # These use Spark and are tested on Spark.
-        without=("*/spark.py", "*/spark_job.py", "*/plans.py", "*/spark_tasks.py", "*/pipeline.py"),
-        tests=("tests/unit/pipeline", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
+        without=("*/pipeline.py",),
+        tests=("tests/unit/driver", "tests/unit/test_backoff.py", "tests/unit/sources/test_narrowing.py"),
     ),
     "sinks": Part(
         files=("sinks/kafka/*.py", "sinks/kafka/control/*.py", "sinks/kafka/driver/*.py", "sinks/kafka/executor/*.py"),
@@ -78,16 +78,16 @@ PARTS = {
         ),
     ),
     "wire": Part(
-        files=("coordinator/wire/*.py",),
+        files=("wire/*.py",),
         tests=("tests/unit/client/test_decoding.py", "tests/unit/client/test_wire.py"),
     ),
     "verify": Part(
-        files=("coordinator/ops/verify/*.py",),
+        files=("operate/verify/*.py",),
         # These query a cluster or a coordinator and are tested with both.
         without=("*/cluster.py", "*/asking.py", "*/command.py", "*/topic_verifier.py"),
         tests=(
             *(
-                f"tests/unit/ops/test_verify_{each}.py"
+                f"tests/unit/operate/test_verify_{each}.py"
                 for each in ("decisions", "external_sort", "positions", "quiescence", "verdict")
             ),
             "tests/checker/test_mutated_histories.py",

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tests.mutation.parts import Part
 from tests.mutation.verdicts import MISSED, Verdicts
+from tests.support.rooms import ROOMS
 
 __all__ = ["BUILD", "called_on_import", "in_package", "modules", "place_of", "run"]
 
 _ROOT = Path(__file__).parents[2]
 BUILD = _ROOT / "build" / "mutation"
-_FOLDERS = ("connections", "coordinator", "sinks", "sources")
 _PACKAGE = "onceward"
 _BESIDE = ("README.md", "Makefile", "benchmarks", "compose", "deploy", "docs", "examples", "protos", "scripts")
 _TYPES = ("--output=json", "--follow-imports=silent", f"--cache-dir={BUILD / 'mypy'}")
@@ -35,7 +35,7 @@ def modules(part: Part) -> list[str]:
 
 def in_package(file: str) -> str:
     """The path of ``file`` in a copy: in a real folder, since mutmut does not follow links."""
-    return f"{_PACKAGE}/{file}" if file.split("/")[0] in _FOLDERS else file
+    return f"{_PACKAGE}/{file}" if file.split("/")[0] in ROOMS else file
 
 
 def place_of(module: str) -> Path:
@@ -130,7 +130,7 @@ def _copy(place: Path) -> None:
         "--others",
         "--exclude-standard",
         _PACKAGE,
-        *_FOLDERS,
+        *ROOMS,
         *_BESIDE,
         "tests",
     ]

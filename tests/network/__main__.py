@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from onceward.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 from tests.network import report
 from tests.network.mixed import mixed
 from tests.network.results import Run

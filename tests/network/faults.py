@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from onceward.coordinator.dev.toxiproxy import Link
+from onceward.dev.toxiproxy import Link
 from tests.network.scenario import Fault
 from tests.network.world import LinkedHarness
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
-from onceward.coordinator.dev.toxiproxy.binary import VERSION
+from onceward.dev.toxiproxy.binary import VERSION
 from tests.network.results import RECOVERY_LIMIT_S, Run
 from tests.support.schedules import Outcome
 

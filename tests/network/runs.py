@@ -11,9 +11,9 @@ from typing import Any, assert_never
 from kafka import KafkaAdminClient
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.errors import LocalPostgresError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.verify.cluster import ClusterView
+from onceward.common.killpoints import KillPoint
+from onceward.dev.errors import LocalPostgresError
+from onceward.operate.verify.cluster import ClusterView
 from tests.network.executors import STANDALONE, NotPermittedError, two_workers
 from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run

@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from onceward.coordinator.dev.toxiproxy import Stream, Toxic
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.toxiproxy import Stream, Toxic
 
 __all__ = ["SCENARIOS", "Do", "Fault", "Kill", "Phase", "Scenario", "all_scenarios", "load"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
 from tests.network.results import Run
 from tests.network.scenario import Kill
 from tests.support.jobs import Job

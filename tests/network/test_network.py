@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
+from onceward.common.errors import ExitCode
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
-from onceward.coordinator.errors import ExitCode
 from tests.network.report import passed
 from tests.network.results import Run
 from tests.network.runs import run_scenario, setup_of

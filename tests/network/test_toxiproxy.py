@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.toxiproxy import LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
-from onceward.coordinator.dev.toxiproxy.binary import VERSION
+from onceward.dev.toxiproxy import LocalToxiproxy, Stream, Toxic, ToxiproxyError, toxiproxy_server
+from onceward.dev.toxiproxy.binary import VERSION
 from tests.support.toxiproxy import toxiproxy_or_skip
 from tests.support.waiting import wait_until
 
@@ -151,7 +151,7 @@ def test_a_server_that_is_gone_is_an_error(echo: Echo) -> None:
 def test_the_server_ends_with_its_owner_also_when_that_is_killed(proxies: LocalToxiproxy) -> None:
     program = (
         "import sys, time\n"
-        "from onceward.coordinator.dev.toxiproxy import LocalToxiproxy\n"
+        "from onceward.dev.toxiproxy import LocalToxiproxy\n"
         "with LocalToxiproxy() as made: print(made.pid, flush=True); time.sleep(600)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

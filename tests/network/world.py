@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.postgres.server import LocalPostgres
-from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.places import free_ports
+from onceward.dev.postgres.server import LocalPostgres
+from onceward.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Paths
 from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat

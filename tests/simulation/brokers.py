@@ -8,8 +8,8 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
-from onceward.coordinator.protocol.values import MAX_ID
 from onceward.coordinator.service.committers import Committers
+from onceward.protocol.values import MAX_ID
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer

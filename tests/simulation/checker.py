@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import CloseJob, CloseReason, Event, PermitTakeover, StreamLost
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.protocol import facts
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import CloseJob, CloseReason, Event, PermitTakeover, StreamLost
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.source import InputTopic, all_ranges, positions_of
 from tests.support import oracle

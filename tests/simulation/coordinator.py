@@ -9,13 +9,8 @@ from typing import Any, TypeVar, cast
 import grpc
 from greenlet import GreenletExit
 
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.listings import GenerationSummary
-from onceward.coordinator.protocol.answers import Answer, Note
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.backoff import Backoff
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.documents import Checkers, Vetted
@@ -29,10 +24,15 @@ from onceward.coordinator.service.reports import Reports
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.store.term import Term
-from onceward.coordinator.v1 import participants_pb2
+from onceward.protocol.answers import Answer, Note
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.documents import KIND, check_committable
 from onceward.sources.kafka.positions import KIND as POSITIONS
 from onceward.sources.kafka.positions import check_positions
+from onceward.wire.rows import GenerationSummary
+from onceward.wire.v1 import participants_pb2
 from tests.simulation.database import STORE_ID, Database, Session, Step
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.listings import GenerationSummary
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.facts import Fact, GenerationEnded, GenerationGranted
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import StoreError
 from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.term import next_number
+from onceward.protocol.durable import Durable
+from onceward.protocol.evolve import evolve
+from onceward.protocol.facts import Fact, GenerationEnded, GenerationGranted
+from onceward.protocol.values import JobName
+from onceward.wire.rows import GenerationSummary
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 __all__ = ["STORE_ID", "Database", "DatabaseCopy", "Session", "Step"]

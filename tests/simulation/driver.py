@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onceward.coordinator.client.calls import Caller
-from onceward.coordinator.client.session import CoordinatorClient
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.pipeline import Pipeline
-from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.spark_tasks import Tasks
-from onceward.coordinator.pipeline.staying.tasks import StayingTasks
-from onceward.coordinator.protocol.events import CloseReason
+from onceward.client.calls import Caller
+from onceward.client.session import CoordinatorClient
+from onceward.common.links import Links
+from onceward.driver.journal import Journal
+from onceward.driver.members import Members
+from onceward.driver.pipeline import Pipeline
+from onceward.driver.progress import Progress
+from onceward.driver.spark.tasks import Tasks
+from onceward.driver.staying.tasks import StayingTasks
+from onceward.protocol.events import CloseReason
 from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.executors import WorkerTasks
 from tests.simulation.threads import VirtualRuntime, scheduler

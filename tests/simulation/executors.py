@@ -11,11 +11,11 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.coordinator.pipeline.interfaces import Plan, SplitFollower, StayingWriter
-from onceward.coordinator.pipeline.staying.executor import StayingTask
-from onceward.coordinator.pipeline.staying.link import Link, TaskCredentials
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes, ranges_of
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.connectors.interfaces import Plan, SplitFollower, StayingWriter
+from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
+from onceward.executor.link import Link, TaskCredentials
+from onceward.executor.staying import StayingTask
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
 from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from greenlet import GreenletExit
 
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.events import CancelJob, RequestCheckpoint, StopJob
-from onceward.coordinator.protocol.values import CheckpointKind, RequestId
+from onceward.common.killpoints import KillPoint
+from onceward.protocol.events import CancelJob, RequestCheckpoint, StopJob
+from onceward.protocol.values import CheckpointKind, RequestId
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
 from tests.simulation.links import network

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from onceward.coordinator.protocol.values import OnLost
+from onceward.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
 from tests.simulation.network import LinkFaults
 

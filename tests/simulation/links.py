@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from onceward.coordinator.pipeline.staying.link import SECRET_BYTES, LinkLostError, Message, TaskCredentials
+from onceward.executor.link import SECRET_BYTES, LinkLostError, Message, TaskCredentials
 from tests.simulation.scheduler import Process
 from tests.simulation.threads import Condition, scheduler
 

@@ -8,35 +8,35 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import onceward.coordinator.client.calls
-import onceward.coordinator.client.renewing
-import onceward.coordinator.client.session
-import onceward.coordinator.client.watching
-import onceward.coordinator.links
-import onceward.coordinator.pipeline.checkpoint_runner
-import onceward.coordinator.pipeline.checkpoint_writer
-import onceward.coordinator.pipeline.exits
-import onceward.coordinator.pipeline.generation
-import onceward.coordinator.pipeline.pipeline
-import onceward.coordinator.pipeline.progress
-import onceward.coordinator.pipeline.recovery
-import onceward.coordinator.pipeline.replaying
-import onceward.coordinator.pipeline.restarts
-import onceward.coordinator.pipeline.settler
-import onceward.coordinator.pipeline.staying.executor
-import onceward.coordinator.pipeline.staying.group
-import onceward.coordinator.pipeline.staying.tasks
-import onceward.coordinator.pipeline.timings
+import onceward.client.calls
+import onceward.client.renewing
+import onceward.client.session
+import onceward.client.watching
+import onceward.common.links
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
 import onceward.coordinator.service.orphan_clusters
 import onceward.coordinator.service.thread_lanes
+import onceward.driver.checkpoint_runner
+import onceward.driver.checkpoint_writer
+import onceward.driver.exits
+import onceward.driver.generation
+import onceward.driver.pipeline
+import onceward.driver.progress
+import onceward.driver.recovery
+import onceward.driver.replaying
+import onceward.driver.restarts
+import onceward.driver.settler
+import onceward.driver.staying.group
+import onceward.driver.staying.tasks
+import onceward.executor.staying
+import onceward.executor.timings
 import onceward.sinks.kafka.control.claims
 import onceward.sinks.kafka.control.settling
 import onceward.sinks.kafka.executor.delivery
 import onceward.sinks.kafka.executor.producers
 import onceward.sinks.kafka.executor.writer
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 from tests.simulation import links
 from tests.simulation.seats import take_seat
 from tests.simulation.threads import NUMBERED_SECRETS, SECRETS, THREADING, TIME, scheduler
@@ -71,37 +71,36 @@ def _armed(point: KillPoint) -> bool:
 
 
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
-    coordinator = onceward.coordinator
-    control, executor = onceward.sinks.kafka.control, onceward.sinks.kafka.executor
-    client, pipeline, service = coordinator.client, coordinator.pipeline, coordinator.service
-    for module in (client.calls, client.renewing, client.watching, pipeline.exits, service.thread_lanes):
+    control, client = onceward.sinks.kafka.control, onceward.client
+    service, driver = onceward.coordinator.service, onceward.driver
+    executor, tasks = onceward.sinks.kafka.executor, onceward.executor
+    for module in (client.calls, client.renewing, client.watching, driver.exits, service.thread_lanes):
         yield module, "threading", THREADING
-    staying = pipeline.staying
-    for module in (executor.producers, executor.writer, staying.executor, staying.group):
+    for module in (executor.producers, executor.writer, tasks.staying, driver.staying.group):
         yield module, "threading", THREADING
-    timed = (client.calls, client.renewing, client.session, client.watching, coordinator.links)
-    for module in (*timed, pipeline.progress, pipeline.timings):
+    timed = (client.calls, client.renewing, client.session, client.watching, onceward.common.links)
+    for module in (*timed, driver.progress, tasks.timings):
         yield module, "time", TIME
     for module in (service.orphan_clusters, executor.writer):
         yield module, "secrets", SECRETS
     yield service.orphan, "secrets", NUMBERED_SECRETS
-    for module in (executor.delivery, executor.producers, staying.executor, staying.group):
+    for module in (executor.delivery, executor.producers, tasks.staying, driver.staying.group):
         yield module, "time", TIME
-    yield staying.executor, "connect", links.connect
-    yield staying.group, "accept", links.accept
-    yield staying.group, "_listen_on", links.listen_on
-    yield staying.tasks, "new_credentials", links.new_credentials
+    yield tasks.staying, "connect", links.connect
+    yield driver.staying.group, "accept", links.accept
+    yield driver.staying.group, "_listen_on", links.listen_on
+    yield driver.staying.tasks, "new_credentials", links.new_credentials
     # The machine would seed the product's own generator; the world seeds this one.
-    yield pipeline.restarts, "random", SimpleNamespace(Random=lambda: random)
-    yield pipeline.pipeline, "exit_with_codes", lambda: None
+    yield driver.restarts, "random", SimpleNamespace(Random=lambda: random)
+    yield driver.pipeline, "exit_with_codes", lambda: None
     for module in (
-        pipeline.generation,
-        pipeline.recovery,
-        pipeline.replaying,
-        pipeline.checkpoint_runner,
-        pipeline.checkpoint_writer,
-        pipeline.settler,
-        staying.executor,
+        driver.generation,
+        driver.recovery,
+        driver.replaying,
+        driver.checkpoint_runner,
+        driver.checkpoint_writer,
+        driver.settler,
+        tasks.staying,
         service.engine,
         service.orphan,
         control.claims,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from onceward.coordinator.wire.lead import TERM
+from onceward.wire.lead import TERM
 
 __all__ = ["MOVED", "REFUSED", "UNAVAILABLE", "Context", "Outcome", "RpcFailure", "outcome_of"]
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.coordinator.pipeline.interfaces import Finding, JobContext, Origin
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Committable, Generation, OnLost
+from onceward.connectors.interfaces import Finding, JobContext, Origin
+from onceward.connectors.tasks import Vote
+from onceward.protocol.values import CheckpointId, Committable, Generation, OnLost
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.coordinator.pipeline.interfaces import (
+from onceward.connectors.interfaces import (
     Assignment,
     Finding,
     JobContext,
@@ -20,8 +20,8 @@ from onceward.coordinator.pipeline.interfaces import (
     SplitFollower,
     SplitReader,
 )
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
+from onceward.connectors.tasks import ranges_of
+from onceward.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from onceward.sources.kafka.driver import following
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 from tests.simulation.threads import Event, scheduler

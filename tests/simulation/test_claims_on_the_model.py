@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import EndTxnRequest, TxnOffsetCommitRequest
 
-from onceward.coordinator.errors import ClaimChangedError, FencedError
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.common.errors import ClaimChangedError, FencedError
+from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock

@@ -11,9 +11,9 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
-from onceward.coordinator.pipeline.origins import origins_of
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
+from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.driver.origins import origins_of
+from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable

@@ -9,15 +9,15 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from onceward.coordinator.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
-from onceward.coordinator.pipeline.restarts import Restart
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import PermitTakeover
-from onceward.coordinator.protocol.facts import Fact, GenerationGranted, LossRecorded
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import COORDINATOR, CheckpointId, JobName
+from onceward.common.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
 from onceward.coordinator.store.postgres import PAUSE_S
+from onceward.driver.restarts import Restart
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import PermitTakeover
+from onceward.protocol.facts import Fact, GenerationGranted, LossRecorded
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import COORDINATOR, CheckpointId, JobName
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import CoordinatorHost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.coordinator.dev.kafka.versions import broker_version, highest_transaction_version
+from onceward.dev.kafka.versions import broker_version, highest_transaction_version
 
 __all__ = ["needs_transaction_version"]
 

@@ -16,7 +16,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
-from onceward.coordinator.ops.cli import app, main
+from onceward.operate.cli import app, main
 from tests.support.processes import Process
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,7 @@ _PROGRAM = """
 import os, signal, sys
 os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT), 1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from onceward.coordinator.ops.cli import main
+from onceward.operate.cli import main
 main()
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from onceward.coordinator.protocol.settings import as_duration
+from onceward.protocol.settings import as_duration
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "compose"

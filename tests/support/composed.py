@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS, ManagedProcess
-from onceward.coordinator.dev.postgres.server import LocalPostgres
+from onceward.dev.kafka.places import free_ports
+from onceward.dev.managed_process import OURS, ManagedProcess
+from onceward.dev.postgres.server import LocalPostgres
 from tests.support import broker_tools
 from tests.support.compose import Service, topology
 from tests.support.image_broker import java, on_loopback, set_up

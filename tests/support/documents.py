@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onceward.coordinator.protocol.values import Author, Committable, Document, JobName, ParticipantName
+from onceward.protocol.values import Author, Committable, Document, JobName, ParticipantName
 
 __all__ = ["author", "committable", "document"]
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.pipeline import checkpoint_writer
-from onceward.coordinator.pipeline.restarts import Restart
+from onceward.driver import checkpoint_writer
+from onceward.driver.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
 

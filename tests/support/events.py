@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from onceward.coordinator.protocol import events
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import events
+from onceward.protocol.requests import Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     NO_GENERATION,
     CheckpointId,
     CheckpointKind,

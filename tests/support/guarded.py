@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from tests.support.peers import HOST, PeerFiles
 from tests.support.topics import wait_for
 from tests.support.waiting import wait_until

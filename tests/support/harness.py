@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from tests.support.processes import ONCEWARD, Process, Processes, armed_with, free_address, listens
 from tests.support.schedules import Kill
 from tests.support.waiting import wait_until

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol import events
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import events
+from onceward.protocol.requests import Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     NO_GENERATION,
     CheckpointId,

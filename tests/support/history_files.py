@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from onceward.coordinator.ops.verify.history import (
+from onceward.operate.verify.history import (
     CheckpointReport,
     Content,
     Fed,

@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceward.coordinator.dev.java import find_java
-from onceward.coordinator.dev.kafka.jars import broker_jars
-from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.dev.java import find_java
+from onceward.dev.kafka.jars import broker_jars
+from onceward.dev.kafka.places import free_ports
 from tests.support.compose import Service
 
 __all__ = ["java", "on_loopback", "set_up"]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, assert_never
 
-from onceward.coordinator.ops.verify import EVERYTHING, Grade, History, Property, judge
-from onceward.coordinator.ops.verify.judge import NOT_AT_LEAST_ONCE
+from onceward.operate.verify import EVERYTHING, Grade, History, Property, judge
+from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE
 from tests.support.feeder import Feeder
 from tests.support.harness import Armed, Harness
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob, conduct

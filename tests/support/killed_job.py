@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onceward.coordinator.dev.demo.events import Event, EventReader
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.errors import ExitCode
+from onceward.common.killpoints import KillPoint
+from onceward.dev.demo.events import Event, EventReader
 from tests.support.harness import Armed, Harness
 from tests.support.processes import Process
 from tests.support.schedules import Kill, Outcome, Schedule

@@ -9,9 +9,9 @@ import grpc
 import psycopg
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from onceward.coordinator.dev.postgres.server import DATABASE, LocalPostgres
-from onceward.coordinator.dev.toxiproxy import Link, LocalToxiproxy
-from onceward.coordinator.wire.lead import READY
+from onceward.dev.postgres.server import DATABASE, LocalPostgres
+from onceward.dev.toxiproxy import Link, LocalToxiproxy
+from onceward.wire.lead import READY
 from tests.support.harness import Armed, Harness
 from tests.support.processes import Process, free_address
 from tests.support.waiting import wait_until

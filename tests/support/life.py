@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from onceward.coordinator.protocol import events, facts
-from onceward.coordinator.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
-from onceward.coordinator.protocol.core import wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.requests import RequestState
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointKind, Claim, Committable, Outcome, ParticipantName, Snapshot
+from onceward.protocol import events, facts
+from onceward.protocol.answers import Abort, Answer, Complete, Ready, Trigger, Verdict
+from onceward.protocol.core import wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.evolve import evolve
+from onceward.protocol.requests import RequestState
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import CheckpointKind, Claim, Committable, Outcome, ParticipantName, Snapshot
 from tests.support.oracle import History, Invariant, Violation
 
 __all__ = ["Life", "OperatorInvariant"]

@@ -1,12 +1,12 @@
 """A store that holds many jobs, written quickly."""
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus, Transition
-from onceward.coordinator.protocol.values import NO_CHECKPOINT, CheckpointId, CheckpointKind, Generation, JobName
 from onceward.coordinator.store.store import Store
+from onceward.protocol import facts
+from onceward.protocol.durable import Durable
+from onceward.protocol.evolve import evolve
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus, Transition
+from onceward.protocol.values import NO_CHECKPOINT, CheckpointId, CheckpointKind, Generation, JobName
 from tests.support.events import SINK, SOURCE
 from tests.support.stored_jobs import AT, snapshots
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.values import ParticipantName
+from onceward.protocol import facts
+from onceward.protocol.values import ParticipantName
 
 __all__ = ["History", "Invariant", "Violation"]
 

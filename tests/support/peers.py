@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from onceward.coordinator.client.tls import CoordinatorTls
+from onceward.client.tls import CoordinatorTls
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.observer import Observer
@@ -30,7 +30,7 @@ from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.wire.limits import MAX_CONCURRENT_RPCS
+from onceward.wire.limits import MAX_CONCURRENT_RPCS
 
 __all__ = ["HOST", "PeerFiles", "ServedCoordinator"]
 

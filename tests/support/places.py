@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from onceward.coordinator.protocol.durable import Durable
 from onceward.coordinator.store.store import Store
+from onceward.protocol.durable import Durable
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 __all__ = ["Place", "postgres_place", "sqlite_place"]
 

@@ -16,15 +16,15 @@ that cannot read the newest completed checkpoint), ``copy`` (an asynchronous cop
 from dataclasses import replace
 from typing import assert_never
 
-from onceward.coordinator.protocol import answers, facts
-from onceward.coordinator.protocol.core import step, wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
+from onceward.protocol import answers, facts
+from onceward.protocol.core import step, wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import (
     Event,
 )
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import (
     CheckpointKind,
     Claim,
     CompletedCheckpoint,

@@ -12,20 +12,20 @@ from typing import Any, Self
 
 from typer.testing import CliRunner
 
-from onceward.coordinator.dev.demo.events import Event, EventReader
-from onceward.coordinator.dev.kafka.places import free_ports
-from onceward.coordinator.dev.managed_process import OURS, ManagedProcess, Supervisor
-from onceward.coordinator.jvm.spark import start_from_archive
-from onceward.coordinator.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.journal import EVENTS_VARIABLE
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.common.jvm.spark import start_from_archive
+from onceward.common.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from onceward.dev.demo.events import Event, EventReader
+from onceward.dev.kafka.places import free_ports
+from onceward.dev.managed_process import OURS, ManagedProcess, Supervisor
+from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.operate.cli import app
+from onceward.protocol.values import JsonObject
 from tests.support.waiting import wait_until
 from tests.support.warm_start import WarmSupervisor, can_start
 
 CLUSTER = "main"
 """The name of the cluster in jobs and in the coordinator's file."""
-ONCEWARD = ("-m", "onceward.coordinator.ops")
+ONCEWARD = ("-m", "onceward.operate")
 """The command, as arguments of Python."""
 QUICK = {"interval": "100ms", "stream_grace": "200ms", "lease": "2s"}
 """Settings of jobs whose processes are killed."""

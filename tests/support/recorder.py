@@ -14,10 +14,12 @@ from typing import Self, TypeAlias
 from confluent_kafka import KafkaException
 
 from onceward import KafkaCluster
-from onceward.coordinator.client.operators import MAX_LISTED, OperatorClient
-from onceward.coordinator.errors import OncewardError
-from onceward.coordinator.listings import CheckpointSummary
-from onceward.coordinator.ops.verify import (
+from onceward.client.operators import MAX_LISTED, OperatorClient
+from onceward.common.errors import OncewardError
+from onceward.coordinator.service.state_dir import StateDirectory
+from onceward.coordinator.store.errors import StoreUnusableError
+from onceward.coordinator.store.store import Store
+from onceward.operate.verify import (
     CheckpointReport,
     Content,
     Fed,
@@ -27,12 +29,10 @@ from onceward.coordinator.ops.verify import (
     Visible,
     digest,
 )
-from onceward.coordinator.ops.verify.asking import DECIDED_FOR, positions_of, report_of, reports_of_coordinator
-from onceward.coordinator.ops.verify.cluster import ClusterView, Raw, Reader, read_range
-from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.service.state_dir import StateDirectory
-from onceward.coordinator.store.errors import StoreUnusableError
-from onceward.coordinator.store.store import Store
+from onceward.operate.verify.asking import DECIDED_FOR, positions_of, report_of, reports_of_coordinator
+from onceward.operate.verify.cluster import ClusterView, Raw, Reader, read_range
+from onceward.protocol.values import JobName
+from onceward.wire.rows import CheckpointSummary
 from tests.support.history_files import HistoryWriter, read_history
 
 __all__ = ["Expected", "Recorder"]

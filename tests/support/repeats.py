@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from onceward.coordinator.ops.verify import History, Lane
+from onceward.operate.verify import History, Lane
 
 __all__ = ["unexplained"]
 

@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from onceward.coordinator.client.calls import generation_over
-from onceward.coordinator.errors import FencedError
-from onceward.coordinator.pipeline.generation import GenerationRun
-from onceward.coordinator.pipeline.interfaces import Age, Plan
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.members import Members
-from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.pipeline.restarts import NO_RESTART, Restart, Restarts
-from onceward.coordinator.pipeline.runtime import THREADS, Runtime
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.pipeline.tracing import DriverTraces
-from onceward.coordinator.protocol import events
-from onceward.coordinator.protocol.answers import Answer, Grant, Instruction, Verdict
-from onceward.coordinator.protocol.core import step, wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.phases import Phases
-from onceward.coordinator.protocol.read_progress import ReadProgress
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import (
+from onceward.client.calls import generation_over
+from onceward.common.errors import FencedError
+from onceward.connectors.interfaces import Age, Plan
+from onceward.connectors.tasks import Vote
+from onceward.driver.generation import GenerationRun
+from onceward.driver.journal import Journal
+from onceward.driver.members import Members
+from onceward.driver.progress import Progress
+from onceward.driver.restarts import NO_RESTART, Restart, Restarts
+from onceward.driver.runtime import THREADS, Runtime
+from onceward.driver.tracing import DriverTraces
+from onceward.protocol import events
+from onceward.protocol.answers import Answer, Grant, Instruction, Verdict
+from onceward.protocol.core import step, wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.phases import Phases
+from onceward.protocol.read_progress import ReadProgress
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Claim,

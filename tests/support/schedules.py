@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
 
 __all__ = ["STAYING_POINTS", "Kill", "Outcome", "Schedule"]
 

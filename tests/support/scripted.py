@@ -12,12 +12,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import assert_never
 
-from onceward.coordinator.client.session import CoordinatorClient, Session
-from onceward.coordinator.errors import OncewardError
-from onceward.coordinator.protocol import answers
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.client.session import CoordinatorClient, Session
+from onceward.common.errors import OncewardError
+from onceward.protocol import answers
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     JobName,
@@ -92,7 +92,7 @@ class CoordinatorProcess(Process):
         self.address = f"127.0.0.1:{self.port}"
         self.store_url = store_url or f"sqlite:///{directory / 'store.db'}"
         directory.mkdir(exist_ok=True)
-        code = f"{preamble}\nfrom onceward.coordinator.ops.cli import main\nmain()"
+        code = f"{preamble}\nfrom onceward.operate.cli import main\nmain()"
         command = coordinator_command(self.address, self.store_url, ("-c", code))
         super().__init__([*command, "--log-level", "debug", *options], directory / "coordinator.log", environment or {})
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from onceward.coordinator.dev.jars import fetch_progress
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.jars import fetch_progress
+from onceward.dev.kafka import LocalKafka
 
 __all__ = ["SharedKafka", "shared_kafka"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.coordinator.pipeline.interfaces import JobContext, SlotWriter
-from onceward.coordinator.pipeline.origins import origins_of
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
-from onceward.coordinator.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
+from onceward.connectors.interfaces import JobContext, SlotWriter
+from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.driver.origins import origins_of
+from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable

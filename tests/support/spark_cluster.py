@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyspark
 
-from onceward.coordinator.dev.java import find_java
-from onceward.coordinator.dev.kafka.places import free_ports
+from onceward.dev.java import find_java
+from onceward.dev.kafka.places import free_ports
 from tests.support.processes import Process, Processes
 from tests.support.waiting import wait_until
 

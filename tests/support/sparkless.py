@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
-from onceward.coordinator.pipeline.interfaces import Plan, Sink, Source
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.spark_tasks import Tasks
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote, check_votes
-from onceward.coordinator.pipeline.timings import Stopwatch, Timed
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.connectors.interfaces import Plan, Sink, Source
+from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
+from onceward.driver.journal import Journal
+from onceward.driver.spark.tasks import Tasks
+from onceward.executor.timings import Stopwatch, Timed
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
 
 class TasksInProcess:

@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event, ReleaseSavepoint, RequestRestore
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.phases import Phases
-from onceward.coordinator.protocol.requests import Request
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus, Transition
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store.store import Store
+from onceward.protocol import facts
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event, ReleaseSavepoint, RequestRestore
+from onceward.protocol.evolve import evolve
+from onceward.protocol.phases import Phases
+from onceward.protocol.requests import Request
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus, Transition
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -28,7 +29,6 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.store.store import Store
 from tests.support.documents import committable, document
 from tests.support.events import SINK, SOURCE
 from tests.support.histories import Move, to_event

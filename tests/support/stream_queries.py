@@ -25,8 +25,8 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from onceward import CheckpointSettings, KafkaCluster, KafkaSink, Restart, StreamingPipeline
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.pipeline.spark import make_session
+from onceward.common.killpoints import KillPoint
+from onceward.driver.spark.session import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

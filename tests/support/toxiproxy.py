@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.coordinator.dev.toxiproxy import ToxiproxyError, toxiproxy_server
+from onceward.dev.toxiproxy import ToxiproxyError, toxiproxy_server
 
 __all__ = ["toxiproxy_or_skip"]
 

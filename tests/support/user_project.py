@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from onceward.coordinator.dev.managed_process import OURS
+from onceward.dev.managed_process import OURS
 
 LIMIT_S = 800.0
 

@@ -23,18 +23,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import IO
 
-from onceward.coordinator.dev.managed_process import OURS
-from onceward.coordinator.dev.supervisor import die_with_parent, supervise
+from onceward.dev.managed_process import OURS
+from onceward.dev.supervisor import die_with_parent, supervise
 
 __all__ = ["WarmSupervisor", "can_start"]
 
 _IMPORTED = (
-    "onceward.coordinator.ops.cli",
-    "onceward.coordinator.ops.operator_requests",
-    "onceward.coordinator.ops.serve",
+    "onceward.operate.cli",
+    "onceward.operate.operator_requests",
+    "onceward.operate.serve",
     "onceward.coordinator.service.run",
     "onceward.coordinator.store.store",
-    "onceward.coordinator.pipeline.pipeline",
+    "onceward.driver.pipeline",
     "onceward.sources.kafka.driver.source",
     "onceward.sinks.kafka.driver.sink",
     "onceward.sinks.kafka.executor.writer",
@@ -190,7 +190,7 @@ def _supervised(order: dict[str, object], stdin: int, stdout: int, ended: int) -
 
 def _read_again(environment: Mapping[str, str]) -> None:
     """Take over an environment, with what imported modules have read of the former one."""
-    from onceward.coordinator import killpoints
+    from onceward.common import killpoints
 
     os.environ.clear()
     os.environ.update(environment)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward.coordinator.backoff import Backoff
+from onceward.common.backoff import Backoff
 
 
 def longest_of(_low: float, high: float) -> float:

@@ -15,28 +15,29 @@ from typer.main import get_group
 
 from benchmarks.ours.timeline import STEPS
 from onceward import KafkaSink, KafkaSource
-from onceward.coordinator.dev.commands import dev
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.metrics.coordinator import COORDINATOR_METRICS
-from onceward.coordinator.metrics.driver import DRIVER_METRICS
-from onceward.coordinator.metrics.places import MAX_JOBS, OTHERS
-from onceward.coordinator.metrics.registry import Described
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.pipeline.pipeline import Pipeline
-from onceward.coordinator.pipeline.restarts import Restart
-from onceward.coordinator.pipeline.streaming.pipeline import StreamingPipeline
-from onceward.coordinator.pipeline.streaming.sink import StreamSink
-from onceward.coordinator.pipeline.tracing import MAX_SLOTS
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.requests import MAX_QUEUED
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
+from onceward.common.errors import ExitCode
+from onceward.common.killpoints import KillPoint
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.rights import KEYS, MAX_TOKENS, Credentials, Right, parse_rights
-from onceward.coordinator.traces.names import Attribute, SpanName
-from onceward.coordinator.wire import limits
+from onceward.dev.commands import dev
+from onceward.driver.pipeline import Pipeline
+from onceward.driver.restarts import Restart
+from onceward.driver.streaming.pipeline import StreamingPipeline
+from onceward.driver.streaming.sink import StreamSink
+from onceward.driver.tracing import MAX_SLOTS
+from onceward.operate.cli import app
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.requests import MAX_QUEUED
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
 from onceward.sources.kafka.driver.options import OPTIONS, Mode
+from onceward.watch.metrics.coordinator import COORDINATOR_METRICS
+from onceward.watch.metrics.driver import DRIVER_METRICS
+from onceward.watch.metrics.places import MAX_JOBS, OTHERS
+from onceward.watch.metrics.registry import Described
+from onceward.watch.traces.names import Attribute, SpanName
+from onceward.wire import limits
+from tests.support.rooms import ROOMS
 
 pytestmark = pytest.mark.whole_tree
 
@@ -65,21 +66,8 @@ PAGES = sorted(
     ]
 )
 
-CODE = (
-    "benchmarks",
-    "compose",
-    "connections",
-    "coordinator",
-    "deploy",
-    "examples",
-    "onceward",
-    "protos",
-    "scripts",
-    "sinks",
-    "sources",
-    "tests",
-)
-PRODUCTION = ("connections", "coordinator", "onceward", "scripts", "sinks", "sources")
+PRODUCTION = (*ROOMS, "onceward", "scripts")
+CODE = (*PRODUCTION, "benchmarks", "compose", "deploy", "examples", "protos", "tests")
 _TEXT = {".conf", ".html", ".ini", ".json", ".md", ".proto", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 _BARE = {".dockerignore", ".gitignore", "Dockerfile", "LICENSE", "Makefile", "run"}
 
@@ -336,7 +324,7 @@ def test_exit_codes_are_all_there() -> None:
 def reported_events() -> dict[str, set[str]]:
     """Return event -> the fields that the code names when it reports the event."""
     found: dict[str, set[str]] = {}
-    for path in text_files("coordinator/pipeline"):
+    for path in text_files("driver"):
         for node in ast.walk(ast.parse(read(path))) if path.suffix == ".py" else ():
             match node:
                 case ast.Call(func=ast.Attribute(value=journal), args=[ast.Constant(value=str(event))]) if re.search(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.errors import LocalKafkaError, LocalPostgresError, LocalServerError
-from onceward.coordinator.dev.jars import JarList
-from onceward.coordinator.dev.java import find_java
-from onceward.coordinator.dev.kafka import LocalKafka
-from onceward.coordinator.dev.kafka import versions as kafka
-from onceward.coordinator.dev.kafka.jars import jar_list
-from onceward.coordinator.dev.postgres import binaries as postgres
-from onceward.coordinator.dev.postgres.binaries import VERSION_VARIABLE
+from onceward.dev.errors import LocalKafkaError, LocalPostgresError, LocalServerError
+from onceward.dev.jars import JarList
+from onceward.dev.java import find_java
+from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka import versions as kafka
+from onceward.dev.kafka.jars import jar_list
+from onceward.dev.postgres import binaries as postgres
+from onceward.dev.postgres.binaries import VERSION_VARIABLE
 
 CONTENT = b"published\n"
 LISTED = "# two jars\n" + "".join(

@@ -10,99 +10,75 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rooms import ROOMS
+
 pytestmark = pytest.mark.whole_tree
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("benchmarks", "connections", "coordinator", "onceward", "sinks", "sources", "tests")
+OURS = ("benchmarks", "onceward", "tests", *ROOMS)
 
-# The project's packages that each package may import besides itself. Every package may import errors, kill points,
-# pauses, broken links, printable text and readable numbers.
-FOLDERS = ("connections", "coordinator", "sinks", "sources")
-EVERYBODY = tuple(
-    f"coordinator.{name}" for name in ("backoff", "errors", "killpoints", "links", "printable", "readable")
-)
+# The project's packages that each package may import besides itself and `common`.
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "coordinator/protocol": (),
-    "coordinator/v1": (),
-    "coordinator/jvm": (),
-    "coordinator/wire": ("coordinator.listings", "coordinator.protocol", "coordinator.v1"),
-    "coordinator/store": ("coordinator.listings", "coordinator.protocol"),
-    "coordinator/service": (
-        "coordinator.listings",
-        "coordinator.protocol",
-        "coordinator.store",
-        "coordinator.v1",
-        "coordinator.wire",
-    ),
-    "coordinator/client": (
-        "connections.secrets",
-        "coordinator.listings",
-        "coordinator.protocol",
-        "coordinator.v1",
-        "coordinator.wire",
-    ),
-    "coordinator/metrics": (
-        "coordinator.protocol",
-        "coordinator.service.certificates",
-        "coordinator.service.listen",
-        "coordinator.service.observer",
-    ),
-    "coordinator/traces": ("coordinator.protocol", "coordinator.service.observer"),
-    "coordinator/web": (
-        "coordinator.client",
-        "coordinator.listings",
-        "coordinator.protocol",
-        "coordinator.rulings",
-        "coordinator.service.listen",
-    ),
-    "coordinator/pipeline": (
-        "coordinator.protocol",
-        "coordinator.client",
-        "coordinator.jvm",
-        "coordinator.metrics",
-        "coordinator.traces",
+    "common": (),
+    "protocol": (),
+    "wire": ("protocol",),
+    "coordinator/store": ("protocol", "wire.rows"),
+    "coordinator/service": ("protocol", "wire", "coordinator.store"),
+    "client": ("protocol", "wire", "connections.secrets"),
+    "connectors": ("protocol",),
+    "executor": ("connectors",),
+    "driver": (
+        "protocol",
+        "client",
+        "connectors",
+        "executor",
+        "watch",
         "coordinator.service.embedded",
         "coordinator.service.listen",
         "coordinator.service.observer",
         "coordinator.service.state_dir",
-        "coordinator.web.page",
     ),
-    "coordinator/ops": (
-        "coordinator.listings",
-        "coordinator.protocol",
-        "coordinator.client",
-        "coordinator.jvm",
-        "coordinator.metrics",
-        "coordinator.traces",
-        "coordinator.web",
-        "coordinator.rulings",
-        "coordinator.pipeline.interfaces",
-        "coordinator.pipeline.spark",
-        "coordinator.service",
-        "coordinator.store",
-        "coordinator.wire.lead",
+    "watch/metrics": (
+        "protocol",
+        "coordinator.service.certificates",
+        "coordinator.service.listen",
+        "coordinator.service.observer",
+    ),
+    "watch/traces": ("protocol", "coordinator.service.observer"),
+    "watch/web": ("protocol", "wire.rows", "client", "coordinator.service.listen"),
+    "connections": ("protocol",),
+    "sources": ("connections", "connectors", "driver.spark.session", "executor", "protocol"),
+    "sinks": ("connections", "connectors", "protocol"),
+    "operate": (
+        "protocol",
+        "wire.lead",
+        "wire.rows",
+        "coordinator",
+        "client",
         "connections",
+        "connectors.interfaces",
+        "driver.spark.session",
+        "watch",
     ),
-    "connections": ("coordinator.protocol",),
-    "sources": ("connections", "coordinator.pipeline", "coordinator.protocol"),
-    "sinks": ("connections", "coordinator.pipeline", "coordinator.protocol"),
 }
 
 # Rooms of a source and a sink, by the process that runs them. A room imports the rooms named here, and what lies beside
 # the rooms (values and errors).
-ROOMS: dict[str, tuple[str, ...]] = {
+INSIDE: dict[str, tuple[str, ...]] = {
     "client": (),
     "executor": ("client",),
     "control": (),
     "driver": ("client", "control", "executor"),
 }
 EXECUTOR_MODULES = (
-    "coordinator.pipeline.staying.executor",
+    "executor.daemon",
+    "executor.functions",
+    "executor.staying",
     "sources.kafka.executor.following",
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.kafka.executor.writer",
-    "coordinator.pipeline.tasks",
+    "connectors.tasks",
 )
 
 # The core may not use time, randomness, threads, files or the network.
@@ -133,7 +109,7 @@ def imports(file: Path) -> Iterator[str]:
 def _folder(module: str) -> str:
     """``onceward.sinks.kafka`` -> ``sinks.kafka``; names that users import (``onceward.Pipeline``) stay unchanged."""
     inside = module.removeprefix("onceward.")
-    return inside if under(inside, FOLDERS) else module
+    return inside if under(inside, ROOMS) else module
 
 
 def under(module: str, packages: tuple[str, ...]) -> bool:
@@ -143,7 +119,7 @@ def under(module: str, packages: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
     itself = package.replace("/", ".")
-    below = (itself, *ALLOWED[package], *(() if itself == "coordinator.protocol" else EVERYBODY))
+    below = (itself, "common", *ALLOWED[package])
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in sorted((ROOT / package).rglob("*.py"))
@@ -153,14 +129,14 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", INSIDE)
 @pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
 def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> None:
     itself = side.replace("/", ".")
-    closed = tuple(f"{itself}.{other}" for other in ROOMS if other not in (room, *ROOMS[room]))
+    closed = tuple(f"{itself}.{other}" for other in INSIDE if other not in (room, *INSIDE[room]))
     files = sorted((ROOT / side / room).rglob("*.py"))
     assert len(files) > 1, f"{side}/{room} holds no modules"
-    assert {each.name for each in (ROOT / side).iterdir() if each.is_dir()} - {"__pycache__"} == set(ROOMS)
+    assert {each.name for each in (ROOT / side).iterdir() if each.is_dir()} - {"__pycache__"} == set(INSIDE)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in files
@@ -172,7 +148,7 @@ def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> N
 
 @pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
 def test_modules_beside_the_rooms_import_no_room(side: str) -> None:
-    rooms = tuple(f"{side.replace('/', '.')}.{room}" for room in ROOMS)
+    rooms = tuple(f"{side.replace('/', '.')}.{room}" for room in INSIDE)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in sorted((ROOT / side).glob("*.py"))
@@ -184,13 +160,13 @@ def test_modules_beside_the_rooms_import_no_room(side: str) -> None:
 
 def test_no_module_is_imported_under_two_names() -> None:
     """``onceward`` links to the folders; in a checkout, their own names would work as well."""
-    places = ("benchmarks", "examples", "onceward", "scripts", "tests", *FOLDERS)
+    places = ("benchmarks", "examples", "onceward", "scripts", "tests", *ROOMS)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for place in places
         for file in sorted((ROOT / place).rglob("*.py"))
         for module in named(file)
-        if under(module, FOLDERS)
+        if under(module, ROOMS)
     ]
     assert wrong == []
 
@@ -213,30 +189,36 @@ def test_the_product_never_imports_its_public_facade() -> None:
     """`onceward` itself imports everything below it."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
-        for folder in FOLDERS
+        for folder in ROOMS
         for file in sorted((ROOT / folder).rglob("*.py"))
-        if not file.is_relative_to(ROOT / "coordinator" / "dev")
+        if not file.is_relative_to(ROOT / "dev")
         for module in imports(file)
         if under(module, ("onceward",))
     ]
     assert wrong == []
 
 
-def test_the_coordinator_imports_no_source_and_no_sink() -> None:
+def test_only_dev_imports_dev_and_no_room_below_imports_a_system() -> None:
+    """What is plugged in is found by its entry point."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
-        for file in sorted((ROOT / "coordinator").rglob("*.py"))
-        if not file.is_relative_to(ROOT / "coordinator" / "dev")
+        for room in ROOMS
+        if room != "dev"
+        for file in sorted((ROOT / room).rglob("*.py"))
         for module in imports(file)
-        if under(module, ("sources", "sinks"))
+        if under(module, ("dev",)) or (room not in ("sources", "sinks") and under(module, ("sources", "sinks")))
     ]
     assert wrong == []
+
+
+def test_every_room_has_its_rules() -> None:
+    assert {package.partition("/")[0] for package in ALLOWED} == set(ROOMS) - {"dev"}
 
 
 def test_the_core_is_pure() -> None:
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
-        for file in sorted((ROOT / "coordinator" / "protocol").rglob("*.py"))
+        for file in sorted((ROOT / "protocol").rglob("*.py"))
         for module in imports(file)
         if module.partition(".")[0] in PURE_FORBIDDEN or module.startswith("datetime.datetime")
     ]
@@ -254,7 +236,7 @@ def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: 
         "import sys\n"
         f"import {module}\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('onceward.coordinator.')))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('onceward.')))\n"
     )
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(
@@ -267,14 +249,5 @@ def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: 
     allowed = {*sys.stdlib_module_names, *bare, "pyarrow", "numpy", "confluent_kafka", *OURS}
     extra = {name for name in loaded[0].split() if name not in allowed and not name.startswith("_")}
     assert extra - {"cython_runtime"} == set()  # pyarrow brings Cython's
-    heavy = [
-        name
-        for name in loaded[1].split()
-        if under(
-            name,
-            tuple(
-                f"onceward.coordinator.{part}" for part in ("client", "service", "store", "wire", "v1", "ops", "dev")
-            ),
-        )
-    ]
-    assert heavy == []
+    closed = tuple(f"onceward.{room}" for room in ("client", "coordinator", "driver", "operate", "watch", "wire"))
+    assert [name for name in loaded[1].split() if under(name, closed)] == []

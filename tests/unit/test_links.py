@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.links import FORGET_AFTER_S, HELD_LOG_AFTER_S, HELD_LOG_EVERY_S, LOG_EVERY_S, MAX_LINKS, Links
+from onceward.common.links import FORGET_AFTER_S, HELD_LOG_AFTER_S, HELD_LOG_EVERY_S, LOG_EVERY_S, MAX_LINKS, Links
 
 BEGIN = datetime(2026, 5, 3, 12, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.kafka.places import DataDirectory
+from onceward.dev.kafka.places import DataDirectory
 
 
 @pytest.fixture

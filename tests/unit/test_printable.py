@@ -13,16 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.exits import exit_with_codes
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.progress import Progress
-from onceward.coordinator.printable import log_fields, logger, printable
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.client.session import connect
+from onceward.common.links import Links
+from onceward.common.printable import log_fields, logger, printable
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.driver.exits import exit_with_codes
+from onceward.driver.journal import Journal
+from onceward.driver.progress import Progress
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import CheckpointId, JobName
 from tests.support.commands import onceward
+from tests.support.rooms import ROOMS
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
 
@@ -147,7 +148,7 @@ def test_the_traceback_of_a_program_escapes_control_characters(
 
 
 def test_commands_print_only_through_what_escapes() -> None:
-    ops = Path(__file__).resolve().parents[2] / "coordinator" / "ops"
+    ops = Path(__file__).resolve().parents[2] / "operate"
     bare = re.compile(r"(?<![\w.])print\(|\.echo\(|std(?:out|err)\.write")
     found = {file.name for file in ops.rglob("*.py") if bare.search(file.read_text(encoding="utf-8"))}
     assert found == {"prompts.py", "tables.py"}
@@ -171,7 +172,7 @@ def test_the_live_line_escapes_a_broken_links_name() -> None:
 
 def test_no_logger_of_ours_is_made_without_the_escapes() -> None:
     root = Path(__file__).resolve().parents[2]
-    for package in ("connections", "coordinator", "sinks", "sources"):
+    for package in ROOMS:
         for file in (root / package).rglob("*.py"):
             assert 'getLogger("onceward' not in file.read_text(encoding="utf-8"), file
 
@@ -181,7 +182,7 @@ def test_every_event_is_logged_by_its_fields() -> None:
     root = Path(__file__).resolve().parents[2]
     as_text = [
         f"{file.relative_to(root)}:{node.lineno}"
-        for package in ("connections", "coordinator", "sinks", "sources")
+        for package in ROOMS
         for file in (root / package).rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log.")

@@ -7,7 +7,7 @@ import pytest
 
 import onceward
 from onceward import KafkaSink, KafkaSource, Pipeline
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 PUBLIC = (
     *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),

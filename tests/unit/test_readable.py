@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.readable import age, count, duration
+from onceward.common.readable import age, count, duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -11,20 +11,21 @@ from pathlib import Path
 import pytest
 
 from onceward import KafkaCluster
+from onceward.client.calls import CALL_TIMEOUT_S
 from onceward.connections.limits import CLIENT_LIMITS, SILENCE_MS
 from onceward.connections.requests import REQUEST_TIMEOUT_MS
-from onceward.coordinator.client.calls import CALL_TIMEOUT_S
-from onceward.coordinator.wire.channel import KeepAlive
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
+from onceward.wire.channel import KeepAlive
+from tests.support.rooms import ROOMS
 
 pytestmark = pytest.mark.whole_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
     file
-    for package in ("connections", "coordinator", "sinks", "sources")
+    for package in ROOMS
     for file in sorted((ROOT / package).rglob("*.py"))
-    if not file.is_relative_to(ROOT / "coordinator" / "dev") and not file.is_relative_to(ROOT / "coordinator" / "v1")
+    if not file.is_relative_to(ROOT / "dev") and not file.is_relative_to(ROOT / "wire" / "v1")
 ]
 NOTICED_S = 15.0
 """Seconds within which a silent peer must be noticed."""
@@ -163,4 +164,4 @@ def test_only_one_module_implements_backoff() -> None:
         for node in nodes(file)
         if isinstance(node, ast.Import) and any(alias.name == "random" for alias in node.names)
     }
-    assert users == {"coordinator/backoff.py", "coordinator/pipeline/restarts.py"}
+    assert users == {"common/backoff.py", "driver/restarts.py"}

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rooms import ROOMS
+
 pytestmark = pytest.mark.whole_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +31,7 @@ INSTEAD = {
     r"spill": "sort",
 }
 PLACES = (
-    *("coordinator", "connections", "sinks", "sources", "protos", "docs", "examples", "compose", "deploy"),
+    *(*ROOMS, "protos", "docs", "examples", "compose", "deploy"),
     *("tests", "benchmarks", "scripts"),
 )
 ENDINGS = (".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yml")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from onceward.coordinator.dev.jars import cache_directory
+from onceward.dev.jars import cache_directory
 from tests.versions.interpreters import NotOfferedError, interpreter
 from tests.versions.matrix import AXES, GROUPS, OWN, Group, Result, results, tally
 from tests.versions.table import fill
@@ -19,11 +19,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 _RESULTS = Path(__file__).with_name("results")
 _PAGE = _ROOT / "docs" / "reference" / "supported.md"
 _EXACT = {
-    "kafka": "from onceward.coordinator.dev.kafka.jars import jar_list as jars\n"
+    "kafka": "from onceward.dev.kafka.jars import jar_list as jars\n"
     "print(next(jar.version for jar in jars().jars if jar.name == 'kafka-clients'))",
     "python": "import platform; print(platform.python_version())",
     "pyspark": "import pyspark; print(pyspark.__version__)",
-    "postgres": "from onceward.coordinator.dev.postgres.binaries import jar_list as jars\n"
+    "postgres": "from onceward.dev.postgres.binaries import jar_list as jars\n"
     "print(jars().jars[0].version.removesuffix('.0'))",
 }
 """Programs that print which release runs."""

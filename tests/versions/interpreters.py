@@ -9,8 +9,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.jars import JarList, fetch_progress
+from onceward.dev.errors import LocalServerError
+from onceward.dev.jars import JarList, fetch_progress
 
 __all__ = ["NotOfferedError", "interpreter"]
 

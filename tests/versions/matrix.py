@@ -85,8 +85,8 @@ AXES = {
                 for part in (
                     "client",
                     "connections",
-                    "ops",
-                    "pipeline",
+                    "driver",
+                    "operate",
                     "protocol",
                     "service",
                     "sinks",
@@ -103,7 +103,7 @@ AXES = {
         default=("4.0.5", "4.1.4", "4.2.1"),
         variable="ONCEWARD_PYSPARK",
         own=(
-            "tests/unit/pipeline",
+            "tests/unit/driver",
             *(
                 f"{_INTEGRATION}/test_{name}.py"
                 for name in ("pipeline", "reading", "streaming_sink", "stream_examples")

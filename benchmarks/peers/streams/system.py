@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.environments import compiled, jars
 from benchmarks.errors import SetUpError
 from benchmarks.systems import Command, Kind, Task
-from onceward.coordinator.dev.errors import LocalServerError
-from onceward.coordinator.dev.java import find_java
-from onceward.coordinator.dev.kafka.jars import broker_jars
+from onceward.dev.errors import LocalServerError
+from onceward.dev.java import find_java
+from onceward.dev.kafka.jars import broker_jars
 
 __all__ = ["Streams"]
 

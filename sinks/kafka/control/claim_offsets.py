@@ -4,9 +4,9 @@ import json
 
 from kafka.protocol.producer import TxnOffsetCommitRequest
 
+from onceward.common.errors import ClaimChangedError, HaltedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import ClaimChangedError, HaltedError
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
 from onceward.sinks.kafka.control.outcomes import describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets

@@ -1,7 +1,7 @@
 """Reads the claim on a job (docs/protocol.md#claim)."""
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.protocol.values import Claim
+from onceward.protocol.values import Claim
 from onceward.sinks.kafka.control.claim_offsets import failed, offset_of, parse
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane

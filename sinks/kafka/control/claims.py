@@ -21,10 +21,10 @@ from kafka.protocol.producer import (
     TxnOffsetCommitResponse,
 )
 
+from onceward.common.errors import ClaimChangedError, FencedError
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import ClaimChangedError, FencedError
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.protocol.values import Claim
+from onceward.protocol.values import Claim
 from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, parse, taken_over
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from onceward.coordinator.backoff import Backoff
+from onceward.common.backoff import Backoff
 
 __all__ = ["Clock", "broker_backoff"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Author, Committable, Document, JsonObject
+from onceward.common.errors import HaltedError
+from onceward.protocol.values import Author, Committable, Document, JsonObject
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.documents import KIND, VERSION, require_own
 

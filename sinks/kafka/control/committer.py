@@ -6,12 +6,12 @@ It keeps no state between calls: the committables and the brokers hold all it ne
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 
+from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Age, Committer, OpenTransaction, TransactionHandle
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.protocol.committing import FoundHanging
-from onceward.coordinator.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
+from onceward.connectors.interfaces import Age, Committer, OpenTransaction, TransactionHandle
+from onceward.connectors.tasks import ranges_of
+from onceward.protocol.committing import FoundHanging
+from onceward.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder

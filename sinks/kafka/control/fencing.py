@@ -6,8 +6,8 @@ but no caller waits forever: remaining transactions end by their timeout or in t
 
 from collections.abc import Callable, Collection, Sequence
 
+from onceward.common.errors import FencedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import FencedError
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.protocol.committing import FoundHanging, HangingTransaction
+from onceward.protocol.committing import FoundHanging, HangingTransaction
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane

@@ -5,8 +5,8 @@ Commits, sweeps, fences and claims all do it here: :class:`Finishing` decides wh
 
 from collections.abc import Collection, Mapping
 
+from onceward.common.printable import logger
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.printable import logger
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane

@@ -2,8 +2,8 @@
 
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
 
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.protocol.values import Claim
+from onceward.common.backoff import Backoff
+from onceward.protocol.values import Claim
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer

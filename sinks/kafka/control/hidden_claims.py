@@ -1,7 +1,7 @@
 """A claim whose marker the brokers have skipped cannot be read (docs/protocol.md#skipped-markers)."""
 
+from onceward.common.errors import HaltedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import HaltedError
 from onceward.sinks.kafka.control.claim_offsets import offset_of
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable

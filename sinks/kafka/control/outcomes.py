@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from onceward.connections.codes import TEMPORARY, ErrorCode
-from onceward.coordinator.protocol.values import Outcome
+from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.kafka.control.markers import LogEnding, LogProof
 from onceward.sinks.kafka.control.receipts import Receipt, ReceiptState

@@ -10,8 +10,8 @@ It keeps no state beyond one call: the committables and the brokers hold all it 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onceward.coordinator.killpoints import KillPoint, armed, kill_point
-from onceward.coordinator.protocol.values import Outcome, Settlement
+from onceward.common.killpoints import KillPoint, armed, kill_point
+from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.cluster_lookup import reach

@@ -8,7 +8,7 @@ ignored, as in Spark. Text is encoded as UTF-8.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,8 +6,8 @@ from datetime import timedelta
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.pipeline.interfaces import Finding
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.connectors.interfaces import Finding
+from onceward.protocol.settings import CheckpointSettings
 from onceward.sinks.kafka.control.brokers import Resource, TopicFacts, settings, topic_facts
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.driver import preflight

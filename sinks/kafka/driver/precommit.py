@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from onceward.common.errors import HaltedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.pipeline.interfaces import Origin
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import Author, CheckpointId, Generation, JobName, ParticipantName
+from onceward.connectors.interfaces import Origin
+from onceward.connectors.tasks import Vote
+from onceward.protocol.values import Author, CheckpointId, Generation, JobName, ParticipantName
 from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords

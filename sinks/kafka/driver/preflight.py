@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.pipeline.interfaces import Finding, Risk, Severity
+from onceward.connectors.interfaces import Finding, Risk, Severity
 from onceward.sinks.kafka.control.brokers import (
     BATCH_LIMIT,
     Resource,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.pipeline.interfaces import Refusal
+from onceward.connectors.interfaces import Refusal
 from onceward.sinks.kafka.control.brokers import BATCH_LIMIT, Resource, batch_limits, settings, topic_facts
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.connectors.interfaces import ReplayRefusedError
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from onceward.common.errors import ConfigurationError
+from onceward.common.printable import logger
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import (
+from onceward.connectors.interfaces import (
     Finding,
     JobContext,
     Origin,
@@ -18,10 +19,9 @@ from onceward.coordinator.pipeline.interfaces import (
     Sink,
     StayingWriter,
 )
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.settings import Duration, as_duration
-from onceward.coordinator.protocol.values import (
+from onceward.connectors.tasks import Vote
+from onceward.protocol.settings import Duration, as_duration
+from onceward.protocol.values import (
     CheckpointId,
     Claim,
     Committable,

@@ -18,10 +18,10 @@ from functools import partial
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.per_process import PerProcess
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 __all__ = ["BatchColumns"]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.limits import SILENCE_MS
 from onceward.connections.per_process import PerProcess
-from onceward.coordinator.printable import logger
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.seats import NOTHING, take_seat

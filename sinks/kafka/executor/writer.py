@@ -20,9 +20,9 @@ from typing import Self
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.killpoints import KillPoint, kill_point
-from onceward.coordinator.pipeline.tasks import CheckpointTask, Vote
+from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.batches import BatchColumns

@@ -10,6 +10,7 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from onceward.common.printable import logger
 from onceward.connections.rdkafka.client import (
     CONSUMER,
     Callbacks,
@@ -21,7 +22,6 @@ from onceward.connections.rdkafka.client import (
     topic_partitions,
 )
 from onceward.connections.rdkafka.library import Metadata, TopicPositions, lib, raise_error
-from onceward.coordinator.printable import logger
 from onceward.sources.kafka.client.fetched import Fetched, fetched
 
 __all__ = ["ArrowConsumer", "slow_release"]

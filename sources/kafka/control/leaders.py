@@ -13,11 +13,11 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResp
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from onceward.common.errors import CheckpointFailedError
+from onceward.common.links import Links
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.errors import ControlPlaneError
 from onceward.connections.requests import BrokerRequests, NoAnswer
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.links import Links
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.epochs import (
     Asked,

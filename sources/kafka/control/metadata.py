@@ -22,11 +22,11 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from onceward.common.backoff import Backoff
+from onceward.common.errors import CheckpointFailedError
+from onceward.common.links import Links
 from onceward.connections.admin import KAFKA_LOGGER, admin_client, answered_offset, cluster_id
 from onceward.connections.cluster import KafkaCluster, Setting
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.links import Links
 from onceward.sources.kafka.positions import Partition
 
 __all__ = ["BrokerView", "LogEnd", "TopicState", "insist"]

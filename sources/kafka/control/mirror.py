@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaException
 
-from onceward.coordinator.printable import logger
+from onceward.common.printable import logger
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.positions import Partition
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.protocol.settings import Duration, as_duration
-from onceward.coordinator.protocol.values import ParticipantName
+from onceward.protocol.settings import Duration, as_duration
+from onceward.protocol.values import ParticipantName
 from onceward.sources.kafka.driver.offsets import Limits
 from onceward.sources.kafka.driver.sizing import AIM_BACK_TO_BACK, first_sizing
 from onceward.sources.kafka.driver.splitting import MOST_RANGES

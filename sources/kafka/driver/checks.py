@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from onceward.common.errors import HaltedError
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.pipeline.interfaces import Finding, Risk, Severity
+from onceward.connectors.interfaces import Finding, Risk, Severity
 from onceward.sources.kafka.client import slow_release
 from onceward.sources.kafka.control.metadata import BrokerView, TopicState
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.printable import logger
+from onceward.common.errors import CheckpointFailedError
+from onceward.common.printable import logger
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.driver.checks import confirm_topics, refuse_other_topics
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import Assignment, PartitionLag, Plan
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.protocol.values import Document, JsonObject
+from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import Assignment, PartitionLag, Plan
+from onceward.connectors.tasks import ranges_of
+from onceward.protocol.values import Document, JsonObject
 from onceward.sources.kafka.driver.arguments import SourceArguments
 from onceward.sources.kafka.driver.limits import share
 from onceward.sources.kafka.executor.following import KafkaFollowing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from onceward.coordinator.errors import ConfigurationError, PreflightError
+from onceward.common.errors import ConfigurationError, PreflightError
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS, ddl_of
 from onceward.sources.kafka.executor.partitions import PartitionReader
 
@@ -38,7 +38,7 @@ def make_known(spark: "SparkSession", source: "type[OncewardDataSource]") -> Non
     """Register ``source`` as :func:`register` does."""
     from pyspark import SparkFiles
 
-    from onceward.coordinator.pipeline.spark import Spark, ship
+    from onceward.driver.spark.session import Spark, ship
 
     if not hasattr(spark, "_jsparkSession"):
         raise PreflightError(

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.links import Links
+from onceward.common.errors import CheckpointFailedError
+from onceward.common.links import Links
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.positions import Partition

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.connectors.interfaces import PartitionLag, Plan
+from onceward.protocol.values import JsonObject
 from onceward.sources.kafka.driver.limits import level, share
 from onceward.sources.kafka.driver.sizing import Sizing
 from onceward.sources.kafka.epochs import Lineage

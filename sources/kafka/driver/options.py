@@ -12,9 +12,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.protocol.settings import as_duration
+from onceward.protocol.settings import as_duration
 from onceward.sources.kafka.driver.splitting import MOST_RANGES
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS
 from onceward.sources.kafka.executor.reader import OWNED_SETTINGS

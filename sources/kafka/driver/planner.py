@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.links import Links
+from onceward.common.errors import HaltedError
+from onceward.common.links import Links
 from onceward.sources.kafka.driver.offsets import ranges_between
 from onceward.sources.kafka.driver.options import Bound, ReadOptions
 from onceward.sources.kafka.driver.resolution import resolve_bound

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.connectors.interfaces import ReplayRefusedError
+from onceward.protocol.values import JsonObject
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.control.metadata import BrokerView, insist
 from onceward.sources.kafka.driver.checks import confirm_topics

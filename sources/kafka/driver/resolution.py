@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.sources.kafka.control.metadata import BrokerView, insist
 from onceward.sources.kafka.driver.options import EARLIEST, LATEST, Bound
 from onceward.sources.kafka.driver.starts import End, Offsets, Reset, Start, StartMode

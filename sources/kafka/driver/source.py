@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.common.links import Links
+from onceward.common.printable import logger
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
-from onceward.coordinator.errors import ConfigurationError, OncewardError
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.interfaces import (
+from onceward.connectors.interfaces import (
     Assignment,
     Finding,
     JobContext,
@@ -18,10 +19,9 @@ from onceward.coordinator.pipeline.interfaces import (
     Source,
     SplitFollower,
 )
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.settings import Duration, as_duration
-from onceward.coordinator.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
+from onceward.connectors.tasks import ranges_of
+from onceward.protocol.settings import Duration, as_duration
+from onceward.protocol.values import Document, JsonObject, Participant, ParticipantName, Role
 from onceward.sources.kafka.control.mirror import GroupMirror
 from onceward.sources.kafka.driver import following
 from onceward.sources.kafka.driver.arguments import SourceArguments

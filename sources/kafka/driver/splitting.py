@@ -6,8 +6,8 @@ A split is a range, ``{"topic", "partition", "start", "end"}``, or ``{"ranges": 
 import heapq
 from collections.abc import Sequence
 
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.connectors.tasks import ranges_of
+from onceward.protocol.values import JsonObject
 
 __all__ = ["MOST_RANGES", "describe_ranges", "halve_ranges", "join_ranges", "split_ranges"]
 

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from onceward.coordinator.backoff import Backoff
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
-from onceward.coordinator.pipeline.interfaces import Plan
-from onceward.coordinator.printable import logger
-from onceward.coordinator.protocol.values import Document
+from onceward.common.backoff import Backoff
+from onceward.common.errors import CheckpointFailedError, HaltedError
+from onceward.common.printable import logger
+from onceward.connectors.interfaces import Plan
+from onceward.protocol.values import Document
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.driver.offsets import Limits
 from onceward.sources.kafka.driver.options import ReadOptions

@@ -6,11 +6,11 @@ import time
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
+from onceward.common.errors import CheckpointFailedError, ConfigurationError
+from onceward.common.links import Links
+from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.interfaces import Plan
-from onceward.coordinator.printable import logger
+from onceward.connectors.interfaces import Plan
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.control.metadata import BrokerView, LogEnd, TopicState, insist
 from onceward.sources.kafka.driver.checks import (

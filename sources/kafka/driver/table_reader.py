@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.sources.kafka.driver.planner import Planner
 from onceward.sources.kafka.executor.partitions import TableReader
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.printable import logger
+from onceward.common.printable import logger
+from onceward.connectors.tasks import ranges_of
 from onceward.sources.kafka.client import ArrowConsumer
 from onceward.sources.kafka.executor.allowances import Allowances
 from onceward.sources.kafka.executor.clients import LARGE

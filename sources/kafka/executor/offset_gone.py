@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
+from onceward.common.errors import CheckpointFailedError, HaltedError
 
 __all__ = ["OffsetGone", "halt_for", "offset_gone", "offset_gone_in"]
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from onceward.coordinator.errors import CheckpointFailedError
+from onceward.common.errors import CheckpointFailedError
 from onceward.sources.kafka.client import ArrowConsumer, Event, Records
 from onceward.sources.kafka.executor.clients import noticed
 from onceward.sources.kafka.executor.columns import BatchBuilder, batch_builder

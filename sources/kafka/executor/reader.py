@@ -23,10 +23,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from confluent_kafka import KafkaError, TopicPartition
 
+from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.pipeline.tasks import ranges_of
-from onceward.coordinator.printable import logger
+from onceward.connectors.tasks import ranges_of
 from onceward.sources.kafka.client import ArrowConsumer, Event, Records
 from onceward.sources.kafka.executor.clients import (
     LARGE,

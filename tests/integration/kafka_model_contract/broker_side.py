@@ -12,7 +12,7 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from onceward import KafkaCluster
-from onceward.coordinator.dev.kafka import LocalKafka
+from onceward.dev.kafka import LocalKafka
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind

@@ -15,8 +15,8 @@ from benchmarks.coordinator.main import main
 from benchmarks.coordinator.page import measure_page, measure_readings
 from benchmarks.coordinator.size import JOBS, measure_decisions, measure_size
 from benchmarks.percentiles import percentile
-from onceward.coordinator.protocol.values import JobName
 from onceward.coordinator.store.store import Store
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from onceward.coordinator.client.calls import Caller
-from onceward.coordinator.errors import CoordinatorLostError, StoreError
+from onceward.client.calls import Caller
+from onceward.common.errors import CoordinatorLostError, StoreError
 
 
 def test_a_store_failure_is_reported_in_whole_sentences() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import CoordinatorLostError
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import CoordinatorLostError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 
 CHILDREN = 100

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from onceward.coordinator.protocol import events
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import events
+from onceward.protocol.committing import Age
+from onceward.protocol.requests import Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     MAX_ID,
     CheckpointId,
     CheckpointKind,
@@ -28,11 +28,9 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.v1 import operators_pb2 as people
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.documents import document_to_wire
-from onceward.coordinator.wire.limits import (
+from onceward.wire import requests
+from onceward.wire.documents import document_to_wire
+from onceward.wire.limits import (
     MAX_BACK_WITHIN_S,
     MAX_LABEL,
     MAX_LISTED,
@@ -40,9 +38,11 @@ from onceward.coordinator.wire.limits import (
     MAX_TEXT,
     MAX_VERSION,
 )
-from onceward.coordinator.wire.malformed import MalformedError, as_job, as_reason
-from onceward.coordinator.wire.secret import fingerprint
-from onceward.coordinator.wire.values import (
+from onceward.wire.malformed import MalformedError, as_job, as_reason
+from onceward.wire.secret import fingerprint
+from onceward.wire.v1 import operators_pb2 as people
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.values import (
     age_to_wire,
     claim_to_wire,
     committable_to_wire,

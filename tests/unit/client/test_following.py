@@ -9,9 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from onceward.coordinator.client.following import following
-from onceward.coordinator.client.tls import renewing
-from onceward.coordinator.wire.lead import TERM
+from onceward.client.following import following
+from onceward.client.tls import renewing
+from onceward.wire.lead import TERM
 from tests.support.waiting import wait_until
 
 _UNARY, _PIECES, _STREAM = "/test.Coordinator/Ask", "/test.Coordinator/AskInPieces", "/test.Coordinator/Watch"

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol import answers
-from onceward.coordinator.protocol.encoded import body_to_text
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
-from onceward.coordinator.protocol.requests import Request, RequestState
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.protocol import answers
+from onceward.protocol.encoded import body_to_text
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.read_progress import PartitionLag, ReadProgress
+from onceward.protocol.requests import Request, RequestState
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -35,9 +35,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.answers import (
+from onceward.wire.answers import (
     answer_from_wire,
     answer_to_wire,
     grant_from_wire,
@@ -45,12 +43,14 @@ from onceward.coordinator.wire.answers import (
     instruction_from_wire,
     instruction_to_wire,
 )
-from onceward.coordinator.wire.channel import KeepAlive
-from onceward.coordinator.wire.documents import body_from_text
-from onceward.coordinator.wire.enums import ClosedEnum
-from onceward.coordinator.wire.limits import MAX_DEPTH, MAX_SHOWN_PARTITIONS, MAX_TEXT, MAX_TOKEN
-from onceward.coordinator.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
-from onceward.coordinator.wire.values import (
+from onceward.wire.channel import KeepAlive
+from onceward.wire.documents import body_from_text
+from onceward.wire.enums import ClosedEnum
+from onceward.wire.limits import MAX_DEPTH, MAX_SHOWN_PARTITIONS, MAX_TEXT, MAX_TOKEN
+from onceward.wire.malformed import MalformedError, as_job, as_kind, as_participant, as_token
+from onceward.wire.v1 import operators_pb2, participants_pb2
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.values import (
     claim_from_wire,
     claim_to_wire,
     phases_from_wire,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onceward import load_clusters
-from onceward.coordinator.dev.demo.topics import FLIGHTS, OUTPUTS, PARTITIONS
-from onceward.coordinator.dev.kafka.settings import NodePorts, NodeSettings
+from onceward.dev.demo.topics import FLIGHTS, OUTPUTS, PARTITIONS
+from onceward.dev.kafka.settings import NodePorts, NodeSettings
 from tests.support.compose import FILES, Service, Topology, broker_properties, services, topology
 
 ALL = pytest.mark.parametrize("name", FILES)

@@ -12,13 +12,14 @@ from typing import Any
 import pyspark
 import pytest
 
-from onceward.coordinator.dev.demo import expected, feeder, job
-from onceward.coordinator.dev.demo.flights import messages
-from onceward.coordinator.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.rights import Credentials, Right, parse_rights
+from onceward.dev.demo import expected, feeder, job
+from onceward.dev.demo.flights import messages
+from onceward.dev.demo.topics import FLIGHTS, JOB, OUTPUTS
 from tests.support.commands import parsed
 from tests.support.compose import FILES, ROOT, Service, services, topology
+from tests.support.rooms import ROOMS
 
 EACH = pytest.mark.parametrize("service", services(), ids=str)
 DEPLOY = ROOT / "docs" / "how-to" / "deploy.md"
@@ -90,10 +91,10 @@ def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     match module:
-        case "onceward.coordinator.dev.demo.job":
+        case "onceward.dev.demo.job":
             monkeypatch.setattr(job, "pipeline", pipeline)
             job.main()
-        case "onceward.coordinator.dev.demo.feeder":
+        case "onceward.dev.demo.feeder":
             monkeypatch.setattr(feeder, "feed", feed)
             assert feeder.main() == 0
             assert got["topic"] == FLIGHTS
@@ -197,7 +198,7 @@ def test_every_variable_is_read_by_the_program_that_gets_it(service: Service) ->
             assert service.image.startswith("apache/kafka:"), name
         elif name.startswith("ONCEWARD_"):
             assert service.image.startswith(("onceward/coordinator:", "onceward/job:")), name
-            assert any(name in path.read_text() for path in (ROOT / "coordinator").rglob("*.py")), name
+            assert any(name in path.read_text() for room in ROOMS for path in (ROOT / room).rglob("*.py")), name
         elif name.startswith("POSTGRES_"):
             assert service.image.startswith("postgres:"), name
             assert name in {"POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD_FILE"}

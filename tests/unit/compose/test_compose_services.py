@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 import pytest
 import yaml
 
-from onceward.coordinator.dev.kafka.versions import DEFAULT_VERSION, jars_of
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.dev.kafka.versions import DEFAULT_VERSION, jars_of
+from onceward.protocol.settings import CheckpointSettings
 from tests.support.compose import FILES, FOLDER, ROOT, Service, merged, read, services, topology
 from tests.unit.compose.dockerfile import IMAGES, stages
 
@@ -79,7 +79,7 @@ def test_images_have_the_versions_that_the_tests_of_this_repository_use() -> Non
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
     broker = re.search(r":kafka_2\.13:([\d.]+)$", jars_of(DEFAULT_VERSION), flags=re.MULTILINE)
     database = re.search(  # the first is the default
-        r"linux-amd64:([\d.]+)\.0$", (ROOT / "coordinator/dev/postgres/jars.txt").read_text(), flags=re.MULTILINE
+        r"linux-amd64:([\d.]+)\.0$", (ROOT / "dev/postgres/jars.txt").read_text(), flags=re.MULTILINE
     )
     proxy = re.findall(r"toxiproxy/v2/cmd/\w+@v([\d.]+)", (FOLDER / "Dockerfile").read_text())
     assert version is not None

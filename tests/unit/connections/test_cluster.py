@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import KafkaCluster
+from onceward.common.errors import ConfigurationError
 from onceward.connections.limits import CLIENT_LIMITS
-from onceward.coordinator.errors import ConfigurationError
 
 SASL = {
     "security.protocol": "SASL_SSL",

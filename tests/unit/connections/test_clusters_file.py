@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onceward import KafkaCluster, load_clusters
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 
 
 def write(tmp_path: Path, text: str) -> Path:

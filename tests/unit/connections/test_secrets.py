@@ -10,10 +10,10 @@ import pytest
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from onceward import KafkaCluster
+from onceward.common.errors import ConfigurationError
 from onceward.connections.admin import admin_client
 from onceward.connections.redaction import redact_control_plane_logs
 from onceward.connections.secrets import Secret
-from onceward.coordinator.errors import ConfigurationError
 
 CANARY = "c4n4ry-0f-the-mine"
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from onceward.coordinator.dev.demo.expected import Record, output_of
-from onceward.coordinator.dev.demo.flights import Damage, Message, damage_of, messages
-from onceward.coordinator.dev.demo.topics import DELAYED, REJECTED
+from onceward.dev.demo.expected import Record, output_of
+from onceward.dev.demo.flights import Damage, Message, damage_of, messages
+from onceward.dev.demo.topics import DELAYED, REJECTED
 
 FLOWN = {
     "time_hour": "2013-01-01T10:00:00Z",
@@ -89,10 +89,10 @@ def test_messages_are_the_same_every_time() -> None:
 
 def test_the_check_shares_no_code_with_the_job() -> None:
     script = (
-        "import sys, onceward.coordinator.dev.demo.check\n"
+        "import sys, onceward.dev.demo.check\n"
         "ours = ('onceward.sources', 'onceward.sinks', 'onceward.connections', 'pyspark',"
-        " 'onceward.coordinator.pipeline', 'onceward.coordinator.client', 'onceward.coordinator.protocol',"
-        " 'onceward.coordinator.service', 'onceward.coordinator.dev.demo.job')\n"
+        " 'onceward.driver', 'onceward.client', 'onceward.protocol',"
+        " 'onceward.coordinator.service', 'onceward.dev.demo.job')\n"
         "print([name for name in sys.modules if name.startswith(ours)])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

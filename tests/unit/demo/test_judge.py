@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.dev.demo.expected import Expected, Record, expected_output
-from onceward.coordinator.dev.demo.flights import messages
-from onceward.coordinator.dev.demo.judge import Facts, Seen, differences, judge
-from onceward.coordinator.dev.demo.topics import DELAYED, REJECTED
+from onceward.dev.demo.expected import Expected, Record, expected_output
+from onceward.dev.demo.flights import messages
+from onceward.dev.demo.judge import Facts, Seen, differences, judge
+from onceward.dev.demo.topics import DELAYED, REJECTED
 
 GOOD = Facts(fed=5000, arrived=5000, resumed=6, aborted=6)
 

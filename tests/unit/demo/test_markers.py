@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from onceward.coordinator.dev.demo.markers import End, Marker, markers_in
+from onceward.dev.demo.markers import End, Marker, markers_in
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20

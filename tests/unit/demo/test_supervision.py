@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.dev.demo.events import EventReader
-from onceward.coordinator.dev.demo.history import History, history_of
-from onceward.coordinator.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
-from onceward.coordinator.dev.demo.supervisor import Supervised, start_module
-from onceward.coordinator.dev.errors import DemoError
-from onceward.coordinator.dev.managed_process import ManagedProcess, NotStartedError
-from onceward.coordinator.killpoints import KillPoint
+from onceward.common.killpoints import KillPoint
+from onceward.dev.demo.events import EventReader
+from onceward.dev.demo.history import History, history_of
+from onceward.dev.demo.plan import LEAST_CHECKPOINTS, PLAN, Kill
+from onceward.dev.demo.supervisor import Supervised, start_module
+from onceward.dev.errors import DemoError
+from onceward.dev.managed_process import ManagedProcess, NotStartedError
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
@@ -26,7 +26,7 @@ SECOND = Kill(point=KillPoint.DRIVER_AFTER_PRE_COMMIT, nth=2, meaning="second")
 LIVING = "import time; time.sleep(600)"
 PASSING = """
 import time
-from onceward.coordinator.killpoints import KillPoint, kill_point
+from onceward.common.killpoints import KillPoint, kill_point
 for _ in range(3):
     kill_point(KillPoint.DRIVER_AFTER_DECISION)
     kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
@@ -104,7 +104,7 @@ def test_a_child_ends_with_its_owner_even_if_the_owner_is_killed(tmp_path: Path)
     log = tmp_path / "child.log"
     owner_script = (
         "import pathlib, sys, time\n"
-        "from onceward.coordinator.dev.managed_process import ManagedProcess\n"
+        "from onceward.dev.managed_process import ManagedProcess\n"
         f"child = ManagedProcess('child', [sys.executable, {str(script)!r}], pathlib.Path({str(log)!r}))\n"
         "time.sleep(600)"
     )

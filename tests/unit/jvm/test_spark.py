@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.jvm import spark
-from onceward.coordinator.jvm.archives import archive_written
-from onceward.coordinator.jvm.spark import archive_file, light_start, start_from_archive, write_archive
+from onceward.common.errors import ConfigurationError
+from onceward.common.jvm import spark
+from onceward.common.jvm.archives import archive_written
+from onceward.common.jvm.spark import archive_file, light_start, start_from_archive, write_archive
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
 from tests.support.manifests import container, find
 from tests.support.waiting import wait_until
 

@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from onceward import load_clusters
+from onceward.client.calls import addresses_of
+from onceward.common.errors import ExitCode
 from onceward.connections.secrets import reference_problem
-from onceward.coordinator.client.calls import addresses_of
-from onceward.coordinator.dev.demo.topics import JOB
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.ops import cli, health
-from onceward.coordinator.protocol.settings import CheckpointSettings
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.rights import Credentials, Right, parse_rights
 from onceward.coordinator.service.rights_file import RightsFile
+from onceward.dev.demo.topics import JOB
+from onceward.operate import cli, health
+from onceward.protocol.settings import CheckpointSettings
 from tests.support.commands import parsed
 from tests.support.compose import topology
 from tests.support.manifests import (

@@ -8,15 +8,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import FencedError, OncewardError, RefusedError
-from onceward.coordinator.metrics.coordinator import COORDINATOR_METRICS, CoordinatorMetrics
-from onceward.coordinator.metrics.places import OTHERS
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.durable import Durable, Loss
-from onceward.coordinator.protocol.facts import (
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import FencedError, OncewardError, RefusedError
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.rights import digest_of
+from onceward.coordinator.service.rights_file import RightsFile
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.committing import Age
+from onceward.protocol.durable import Durable, Loss
+from onceward.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointAmended,
@@ -28,9 +30,9 @@ from onceward.coordinator.protocol.facts import (
     GenerationGranted,
     JobForgotten,
 )
-from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.state import JobState, PendingCheckpoint
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     SPARK_BATCH,
     CheckpointId,
     CheckpointKind,
@@ -41,12 +43,10 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.rights import digest_of
-from onceward.coordinator.service.rights_file import RightsFile
-from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1.participants_pb2 import WatchRequest
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.watch.metrics.coordinator import COORDINATOR_METRICS, CoordinatorMetrics
+from onceward.watch.metrics.places import OTHERS
+from onceward.wire.v1.participants_pb2 import WatchRequest
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.peers import PeerFiles, ServedCoordinator
 from tests.support.scraped import Scraped
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots

@@ -11,9 +11,9 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from onceward.coordinator.metrics.coordinator import COORDINATOR_METRICS
-from onceward.coordinator.metrics.driver import DRIVER_METRICS
-from onceward.coordinator.protocol.status import JobStatus
+from onceward.protocol.status import JobStatus
+from onceward.watch.metrics.coordinator import COORDINATOR_METRICS
+from onceward.watch.metrics.driver import DRIVER_METRICS
 from tests.support.promql import History, Labels, evaluate, selectors
 
 ROOT = Path(__file__).resolve().parents[3]

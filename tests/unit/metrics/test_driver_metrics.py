@@ -8,14 +8,14 @@ from urllib.request import urlopen
 import pytest
 import trustme
 
-from onceward.coordinator.client.access import CoordinatorAccess
-from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.links import Links
-from onceward.coordinator.metrics.driver import DRIVER_METRICS, DriverMetrics
-from onceward.coordinator.metrics.endpoint import MetricsEndpoint
-from onceward.coordinator.metrics.registry import Registry
-from onceward.coordinator.pipeline.journal import Journal
-from onceward.coordinator.pipeline.measuring import measure
+from onceward.client.access import CoordinatorAccess
+from onceward.client.tls import CoordinatorTls
+from onceward.common.links import Links
+from onceward.driver.journal import Journal
+from onceward.driver.measuring import measure
+from onceward.watch.metrics.driver import DRIVER_METRICS, DriverMetrics
+from onceward.watch.metrics.endpoint import MetricsEndpoint
+from onceward.watch.metrics.registry import Registry
 from tests.support.scraped import Scraped
 
 

@@ -14,10 +14,10 @@ import trustme
 from prometheus_client import Gauge
 
 from onceward import KafkaSink, KafkaSource, MetricsEndpoint, Pipeline
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.metrics.endpoint import Endpoint, as_endpoint
-from onceward.coordinator.metrics.registry import Registry
+from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.tls import ServerTls
+from onceward.watch.metrics.endpoint import Endpoint, as_endpoint
+from onceward.watch.metrics.registry import Registry
 from tests.support.scraped import scrape
 from tests.support.waiting import wait_until
 
@@ -135,7 +135,7 @@ def test_an_address_that_others_reach_needs_the_users_word() -> None:
 def test_a_missing_package_is_named_before_anything_starts(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = util.find_spec
     monkeypatch.setattr(
-        "onceward.coordinator.metrics.endpoint.find_spec", lambda name: None if name == missing else found(name)
+        "onceward.watch.metrics.endpoint.find_spec", lambda name: None if name == missing else found(name)
     )
     with pytest.raises(ConfigurationError, match=rf"\({missing}\).*pip install 'onceward\[metrics\]'"):
         Pipeline(

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trustme
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.client.tls import CoordinatorTls
+from onceward.common.errors import ExitCode
+from onceward.protocol.answers import Verdict
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
 from tests.support.commands import onceward_process
 from tests.support.peers import PeerFiles
 from tests.support.scraped import scrape

@@ -2,10 +2,10 @@
 
 from typing import TypeVar
 
-from onceward.coordinator.protocol.answers import Answer
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.protocol.answers import Answer
+from onceward.protocol.core import step
+from onceward.protocol.facts import Fact
+from onceward.protocol.settings import CheckpointSettings
 from tests.support.player import Player
 
 __all__ = ["BEGUN", "UNSETTLED", "after", "one", "said"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onceward.coordinator.protocol.core import next_deadline
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.protocol.core import next_deadline
+from onceward.protocol.settings import CheckpointSettings
 from tests.support.player import Player
 
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.events import Acknowledge
-from onceward.coordinator.protocol.facts import (
+from onceward.protocol.answers import Verdict
+from onceward.protocol.core import step
+from onceward.protocol.events import Acknowledge
+from onceward.protocol.facts import (
     AbortReason,
     CheckpointAborted,
     CheckpointTriggered,
     LossSkipped,
     StatusChanged,
 )
-from onceward.coordinator.protocol.settings import CheckpointSettings
+from onceward.protocol.settings import CheckpointSettings
 from tests.support.player import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import next_deadline, step, wanted
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import OpenJob, Tick
-from onceward.coordinator.protocol.facts import RequestEnded, RequestQueued, StatusChanged
-from onceward.coordinator.protocol.requests import MAX_KEPT, MAX_QUEUED
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.status import TRANSITIONS, JobStatus, Transition, after
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.answers import Verdict
+from onceward.protocol.core import next_deadline, step, wanted
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import OpenJob, Tick
+from onceward.protocol.facts import RequestEnded, RequestQueued, StatusChanged
+from onceward.protocol.requests import MAX_KEPT, MAX_QUEUED
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.status import TRANSITIONS, JobStatus, Transition, after
+from onceward.protocol.values import JobName
 from tests.conftest import examples
 from tests.support.histories import Move, moves, to_event
 from tests.support.life import Life

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol import encoded
-from onceward.coordinator.protocol.encoded import EncodedBody, body_to_text, decoded, decoded_all, split
-from onceward.coordinator.protocol.values import Committable, Document
+from onceward.protocol import encoded
+from onceward.protocol.encoded import EncodedBody, body_to_text, decoded, decoded_all, split
+from onceward.protocol.values import Committable, Document
 
 BODY: dict[str, Any] = {"id": "a", "ranges": [1, 2], "epoch": 7}
 TEXT = json.dumps(BODY, separators=(",", ":"))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.durable import (
+from onceward.protocol import facts
+from onceward.protocol.durable import (
     AbortedCheckpoint,
     Durable,
     Loss,
@@ -14,11 +14,11 @@ from onceward.coordinator.protocol.durable import (
     RestoreOrder,
     UndecidedCheckpoint,
 )
-from onceward.coordinator.protocol.evolve import MAX_HOLDERS, evolve
-from onceward.coordinator.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus, Transition
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.evolve import MAX_HOLDERS, evolve
+from onceward.protocol.requests import MAX_KEPT, Ending, Request, RequestState, Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus, Transition
+from onceward.protocol.values import (
     COORDINATOR,
     CheckpointId,
     CheckpointKind,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.events import Call
-from onceward.coordinator.protocol.values import COORDINATOR
+from onceward.protocol.answers import Verdict
+from onceward.protocol.core import step
+from onceward.protocol.events import Call
+from onceward.protocol.values import COORDINATOR
 from tests.unit.protocol.lives import UNSETTLED, after
 
 COMMANDS = (

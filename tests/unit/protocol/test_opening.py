@@ -2,10 +2,10 @@
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
+from onceward.protocol.answers import Verdict
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import (
     Acknowledge,
     CancelJob,
     CloseJob,
@@ -16,9 +16,9 @@ from onceward.coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState
+from onceward.protocol.values import (
     MAX_ID,
     CheckpointId,
     Generation,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.facts import (
+from onceward.protocol.answers import Verdict
+from onceward.protocol.facts import (
     CheckpointTriggered,
     InputSkipped,
     JobForgotten,
@@ -13,7 +13,7 @@ from onceward.coordinator.protocol.facts import (
     LossSkipped,
     StatusChanged,
 )
-from onceward.coordinator.protocol.values import MAX_ID, CheckpointId, ParticipantName, Snapshot
+from onceward.protocol.values import MAX_ID, CheckpointId, ParticipantName, Snapshot
 from tests.support.documents import document
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.events import Acknowledge, Decline
-from onceward.coordinator.protocol.facts import (
+from onceward.protocol.answers import Verdict
+from onceward.protocol.core import step
+from onceward.protocol.events import Acknowledge, Decline
+from onceward.protocol.facts import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointRestored,
@@ -18,9 +18,9 @@ from onceward.coordinator.protocol.facts import (
     GenerationEnded,
     StatusChanged,
 )
-from onceward.coordinator.protocol.generations import claim_refusal
-from onceward.coordinator.protocol.phases import Phase
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation, ParticipantName
+from onceward.protocol.generations import claim_refusal
+from onceward.protocol.phases import Phase
+from onceward.protocol.values import CheckpointId, Claim, Generation, ParticipantName
 from tests.support.player import Player
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after, one, said
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol.settings import CheckpointSettings, InvalidSettingsError, as_duration
+from onceward.protocol.settings import CheckpointSettings, InvalidSettingsError, as_duration
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol.sharing import MAX_SHARED, merged, split
+from onceward.protocol.sharing import MAX_SHARED, merged, split
 
 scalars = st.none() | st.booleans() | st.integers(0, 1) | st.sampled_from([0.0, -0.0, 1.0, "", "1"])
 bodies = st.lists(st.dictionaries(st.sampled_from("abcd"), scalars | st.lists(scalars, max_size=2)), max_size=4)

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Grant, Ready, Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import StoreError
+from onceward.protocol import facts
+from onceward.protocol.answers import Grant, Ready, Verdict
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.values import (
     CheckpointKind,
     CheckpointState,
     JobName,

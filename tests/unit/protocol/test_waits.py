@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.coordinator.protocol.waits import unsettled_slots, waits
+from onceward.protocol.waits import unsettled_slots, waits
 from tests.unit.protocol.lives import BEGUN, UNSETTLED, after
 
 THREE_SLOTS = (

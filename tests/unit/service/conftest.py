@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.protocol.values import Author, Document
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, connect
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.protocol.values import Author, Document
 
 
 def check(document: Document, base: Document | None, author: Author) -> None:

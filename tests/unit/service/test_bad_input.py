@@ -12,15 +12,16 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.pieces import in_pieces
-from onceward.coordinator.client.session import CoordinatorClient, Session, connect
-from onceward.coordinator.errors import CheckpointFailedError, ExitCode, RefusedError
-from onceward.coordinator.protocol.answers import Complete, Trigger, Verdict
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.pieces import in_pieces
+from onceward.client.session import CoordinatorClient, Session, connect
+from onceward.common.errors import CheckpointFailedError, ExitCode, RefusedError
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.protocol.answers import Complete, Trigger, Verdict
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     MAX_ID,
     CheckpointId,
     Document,
@@ -30,14 +31,13 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire import limits, requests
-from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS
-from onceward.coordinator.wire.malformed import MalformedError
-from onceward.coordinator.wire.values import committables_from_wire
+from onceward.wire import limits, requests
+from onceward.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS
+from onceward.wire.malformed import MalformedError
+from onceward.wire.v1 import operators_pb2, participants_pb2
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.wire.values import committables_from_wire
 from tests.support.documents import committable
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
@@ -586,7 +586,7 @@ def test_documents_of_very_many_values_are_refused_before_they_are_decoded(
         for slot, body in enumerate(bodies)
     ]
     decoded: list[object] = []
-    monkeypatch.setattr("onceward.coordinator.wire.documents._DECODER", decoded)
+    monkeypatch.setattr("onceward.wire.documents._DECODER", decoded)
     named: dict[str, Any] = {"job": JOB, "generation": 1, "checkpoint": 1, "driver": "d1"}
     if method == "Amend":
         request: Any = pb.AmendRequest(**named, participant="sink", slots=[0], committables=committables)
@@ -613,7 +613,7 @@ def test_a_request_names_a_bounded_number_of_slots(unharmed: tuple[grpc.Channel,
 
 def test_an_acknowledgement_has_a_bounded_number_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is met before any document is looked at: each slot takes memory beside its text."""
-    at = "onceward.coordinator.wire.values._committable_from_wire"
+    at = "onceward.wire.values._committable_from_wire"
     decoded: list[object] = []
     monkeypatch.setattr(at, lambda message, *_: decoded.append(message))
     few = [participants_pb2.Committable()] * limits.MAX_SLOTS

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
-from onceward.coordinator.protocol.events import Acknowledge, Amend, Renew
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.service.budget import Budget
+from onceward.coordinator.service.deadlines import Deadlines
+from onceward.coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.durable import Durable, UndecidedCheckpoint
+from onceward.protocol.events import Acknowledge, Amend, Renew
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState, PendingCheckpoint
+from onceward.protocol.values import (
     CheckpointId,
     CompletedCheckpoint,
     Generation,
@@ -21,10 +24,7 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from onceward.coordinator.service.budget import Budget
-from onceward.coordinator.service.deadlines import Deadlines
-from onceward.coordinator.service.housekeeping import MAX_DISTINCT, Housekeeping
-from onceward.coordinator.wire.limits import (
+from onceward.wire.limits import (
     MAX_CHECKPOINT_BYTES,
     MAX_KEPT_BYTES,
     MAX_PARTICIPANTS,

@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol import encoded, events
-from onceward.coordinator.protocol.answers import Grant, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement, Snapshot
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import StoreError
 from onceward.coordinator.service import group_commit, methods, participants
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers, Vetted
@@ -27,10 +21,16 @@ from onceward.coordinator.service.server import CoordinatorServer
 from onceward.coordinator.store.opening import open_candidate
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.answers import grant_to_wire
-from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
+from onceward.protocol import encoded, events
+from onceward.protocol.answers import Grant, Instruction, Trigger, Verdict
+from onceward.protocol.committing import Age
+from onceward.protocol.durable import Durable
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement, Snapshot
+from onceward.wire import requests
+from onceward.wire.answers import grant_to_wire
+from onceward.wire.limits import MAX_MESSAGE_BYTES
+from onceward.wire.v1 import participants_pb2 as pb
 from tests.support.documents import committable, document
 from tests.support.peers import ServedCoordinator
 from tests.support.places import postgres_place
@@ -38,7 +38,7 @@ from tests.support.scripted import SINK, SOURCE
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 JOB = JobName("orders")
 FIRST, NONE = CheckpointId(1), CheckpointId(0)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import ExitCode, HaltedError
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import ExitCode, HaltedError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.protocol.answers import Verdict
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import JobName
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver
 from tests.support.stored_jobs import change
 from tests.support.waiting import wait_until

@@ -9,16 +9,16 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.pieces import in_pieces
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import CoordinatorLostError
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.calls import open_channel
+from onceward.client.pieces import in_pieces
+from onceward.client.session import connect
+from onceward.common.errors import CoordinatorLostError
 from onceward.coordinator.service.direct import DirectChannel
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.limits import MAX_MESSAGE_BYTES
+from onceward.protocol.values import JobName
+from onceward.wire.limits import MAX_MESSAGE_BYTES
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver
 
 REFUSED: dict[str, Callable[[Any], object]] = {

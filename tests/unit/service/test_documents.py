@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.protocol.durable import Durable, UndecidedCheckpoint
-from onceward.coordinator.protocol.events import Acknowledge, Amend, Event, Renew
-from onceward.coordinator.protocol.state import JobState, PendingCheckpoint
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import ConfigurationError
+from onceward.coordinator.service.documents import Checkers, DocumentChecker
+from onceward.protocol.durable import Durable, UndecidedCheckpoint
+from onceward.protocol.events import Acknowledge, Amend, Event, Renew
+from onceward.protocol.state import JobState, PendingCheckpoint
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Committable,
@@ -20,7 +21,6 @@ from onceward.coordinator.protocol.values import (
     JobName,
     Snapshot,
 )
-from onceward.coordinator.service.documents import Checkers, DocumentChecker
 from tests.support.documents import author
 from tests.support.scripted import SINK, SOURCE
 

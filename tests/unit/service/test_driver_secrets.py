@@ -6,16 +6,16 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient
-from onceward.coordinator.errors import RefusedError
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient
+from onceward.common.errors import RefusedError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.limits import MAX_LISTED
-from onceward.coordinator.wire.secret import fingerprint
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
+from onceward.wire.limits import MAX_LISTED
+from onceward.wire.secret import fingerprint
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver
 
 SECRET = "1f0c6b1f5a0d4d0b8f3f9f1d6f0a7c55"

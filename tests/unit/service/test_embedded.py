@@ -15,20 +15,20 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import CoordinatorLostError, JobBusyError, RefusedError
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.answers import Trigger
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, connect
+from onceward.common.errors import CoordinatorLostError, JobBusyError, RefusedError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import STATE_DIR_VARIABLE
 from onceward.coordinator.service.transition_log import log_transition
 from onceward.coordinator.store.errors import StoreUnusableError
+from onceward.protocol import facts
+from onceward.protocol.answers import Trigger
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import CheckpointId, Generation, JobName
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 from tests.support.waiting import wait_until
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol.answers import Answer, Trigger, Verdict
-from onceward.coordinator.protocol.events import Acknowledge, Event, OpenJob, Renew, Settle, StreamLost, Watch
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import StoreError
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Answer, Trigger, Verdict
+from onceward.protocol.events import Acknowledge, Event, OpenJob, Renew, Settle, StreamLost, Watch
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Document,
@@ -23,10 +26,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
-from onceward.coordinator.store.store import Store
-from onceward.coordinator.wire.limits import MAX_CHECKPOINT_BYTES
+from onceward.wire.limits import MAX_CHECKPOINT_BYTES
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.stored_jobs import StoredJob, change, ids
 

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.protocol.answers import Answer, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
-from onceward.coordinator.protocol.facts import Fact
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import Generation, JobName
+from onceward.common.errors import StoreError
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
@@ -28,15 +22,21 @@ from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.store.term import begin_term
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.secret import fingerprint
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Event, OpenJob, Renew, StreamLost, Watch
+from onceward.protocol.facts import Fact
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import Generation, JobName
+from onceward.wire.secret import fingerprint
+from onceward.wire.v1 import participants_pb2 as pb
 from tests.support.manual_time import ManualTime
 from tests.support.places import Place, postgres_place
 from tests.support.scripted import SETTINGS, SINK, SOURCE
 from tests.support.stored_jobs import StoredJob, ids
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 A, B, C = JobName("a"), JobName("b"), JobName("c")
 FIRST = Generation(1)

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from onceward.client.calls import open_channel
+from onceward.wire.limits import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from onceward.wire.v1 import participants_pb2 as pb
 from tests.support.scripted import CoordinatorProcess
 from tests.support.waiting import wait_until
 

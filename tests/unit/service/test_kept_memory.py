@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onceward.coordinator.protocol.values import Snapshot
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_text
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import requests
-from onceward.coordinator.wire.values import snapshot_to_wire
+from onceward.protocol.values import Snapshot
 from onceward.sinks.kafka.control.committables import KIND, KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
+from onceward.wire import requests
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.values import snapshot_to_wire
 from tests.support.scripted import SINK
 
 SLOTS = 2_000

@@ -2,16 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 
-from onceward.coordinator.client.session import CoordinatorClient
-from onceward.coordinator.protocol.answers import Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
+from onceward.client.session import CoordinatorClient
 from onceward.coordinator.store.codec import snapshots_from_text, snapshots_to_text
-from onceward.coordinator.wire.documents import require_few_values
-from onceward.coordinator.wire.limits import MAX_REQUEST_BYTES
-from onceward.coordinator.wire.values import snapshot_from_wire, snapshot_to_wire
+from onceward.protocol.answers import Instruction, Trigger, Verdict
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import CheckpointId, JobName, Snapshot
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
+from onceward.wire.documents import require_few_values
+from onceward.wire.limits import MAX_REQUEST_BYTES
+from onceward.wire.values import snapshot_from_wire, snapshot_to_wire
 from tests.support.scripted import SINK, SOURCE, positions
 from tests.support.waiting import wait_until
 

@@ -17,21 +17,21 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.ops.cli import app
-from onceward.coordinator.ops.health import run_health
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import CoordinatorServer
 from onceward.coordinator.store.errors import LeadLostError
 from onceward.coordinator.store.postgres import LOCK_SPACE
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
-from onceward.coordinator.wire.lead import LEADER, LIVE, READY, TERM
+from onceward.operate.cli import app
+from onceward.operate.health import run_health
+from onceward.protocol.durable import Durable
+from onceward.protocol.values import JobName
+from onceward.wire.lead import LEADER, LIVE, READY, TERM
+from onceward.wire.v1 import operators_pb2 as pb
+from onceward.wire.v1.operators_pb2_grpc import OperatorServiceStub
 from tests.support.places import Place, postgres_place
 from tests.support.processes import halt
 from tests.support.scraped import Scraped, scrape
@@ -40,7 +40,7 @@ from tests.support.waiting import wait_until
 from tests.unit.web.browser import Site, site_of
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 _JOBS = 5
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import ConfigurationError, ExitCode
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import ConfigurationError, ExitCode
 from onceward.coordinator.service.listen import parse_listen, scratch_for_sockets
 from tests.support.processes import Process, Processes, free_address, listens
 from tests.support.waiting import wait_until
@@ -108,7 +108,7 @@ def test_a_coordinator_leaves_no_core_dump_which_would_hold_its_passwords(tmp_pa
     subprocess.run([sys.executable, "-c", f"{raised}; name = 'cana' + 'ry'; os.abort()"], cwd=other, check=False)
     if not any(b"canary" in dump for dump in dumps(other)):
         pytest.skip("this system permits no core dumps, or keeps them elsewhere")
-    code, address = f"{raised}\nfrom onceward.coordinator.ops.cli import main\nmain()", free_address()
+    code, address = f"{raised}\nfrom onceward.operate.cli import main\nmain()", free_address()
     with Processes(ours) as here:
         process = here.start_coordinator(address, {}, program=("-c", code))
         wait_until(lambda: listens(address) or not process.running, "it listens")

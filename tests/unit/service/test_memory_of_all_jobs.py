@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Answer, Decision, Verdict
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import Acknowledge, Decline, Event, OpenJob, Watch
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import CheckpointId, JobName, Snapshot
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.coordinator.service.memory import usable_memory
 from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Answer, Decision, Verdict
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import Acknowledge, Decline, Event, OpenJob, Watch
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import CheckpointId, JobName, Snapshot
 from tests.support.scripted import SINK, SOURCE, positions, slots
 
 MEMORY = 2_000_000

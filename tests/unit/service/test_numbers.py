@@ -12,21 +12,21 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, Session, connect
-from onceward.coordinator.metrics.coordinator import CoordinatorMetrics
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.read_progress import ReadProgress
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.state import JobState
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import MAX_ID, JobName
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, Session, connect
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.job_summaries import JobSummaries
 from onceward.coordinator.service.reports import Report
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
-from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
+from onceward.protocol.committing import Age
+from onceward.protocol.read_progress import ReadProgress
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.state import JobState
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import MAX_ID, JobName
+from onceward.watch.metrics.coordinator import CoordinatorMetrics
+from onceward.wire.v1 import operators_pb2, participants_pb2
+from onceward.wire.values import participant_to_wire, settings_to_wire
 from tests.support.scraped import Scraped
 from tests.support.scripted import SINK, SOURCE
 

@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import ClaimChangedError, HaltedError, OncewardError
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.committing import Age, Committer, OpenTransaction
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.events import (
+from onceward.common.errors import ClaimChangedError, HaltedError, OncewardError
+from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.documents import Checkers
+from onceward.coordinator.service.engine import Engine
+from onceward.coordinator.service.group_commit import GroupCommit
+from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
+from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.thread_lanes import ThreadLanes
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Verdict
+from onceward.protocol.committing import Age, Committer, OpenTransaction
+from onceward.protocol.durable import Durable
+from onceward.protocol.events import (
     Acknowledge,
     Amend,
     CloseJob,
@@ -26,9 +34,9 @@ from onceward.coordinator.protocol.events import (
     Tick,
     Watch,
 )
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     NO_GENERATION,
     Author,
     CheckpointId,
@@ -41,14 +49,6 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Settlement,
 )
-from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.documents import Checkers
-from onceward.coordinator.service.engine import Engine
-from onceward.coordinator.service.group_commit import GroupCommit
-from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
-from onceward.coordinator.service.orphans import Orphans
-from onceward.coordinator.service.thread_lanes import ThreadLanes
-from onceward.coordinator.store.store import Store
 from tests.support.scripted import SINK, positions, slots
 from tests.support.scripted import SOURCE as LATER_SOURCE
 from tests.support.stored_jobs import change

@@ -22,17 +22,23 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
 from sqlalchemy import Engine, event
 
-from onceward.coordinator.client.access import CoordinatorAccess, with_known_token
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import Session, connect
-from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.errors import ConfigurationError, OncewardError, RefusedError
-from onceward.coordinator.listings import CoordinatorRole
-from onceward.coordinator.protocol.answers import Answer, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.client.access import CoordinatorAccess, with_known_token
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import Session, connect
+from onceward.client.tls import CoordinatorTls
+from onceward.common.errors import ConfigurationError, OncewardError, RefusedError
+from onceward.coordinator.service import budget, doors
+from onceward.coordinator.service.needs import NEEDS
+from onceward.coordinator.service.operators import _Listings
+from onceward.coordinator.service.peers import NOTED_PER_HOUR
+from onceward.coordinator.service.rights import digest_of
+from onceward.coordinator.service.rights_file import RightsFile
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Answer, Instruction, Trigger, Verdict
+from onceward.protocol.requests import Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -44,17 +50,11 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.service import budget, doors
-from onceward.coordinator.service.needs import NEEDS
-from onceward.coordinator.service.operators import _Listings
-from onceward.coordinator.service.peers import NOTED_PER_HOUR
-from onceward.coordinator.service.rights import digest_of
-from onceward.coordinator.service.rights_file import RightsFile
-from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
-from onceward.coordinator.v1 import operators_pb2 as operators
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.wire import limits
+from onceward.wire import limits
+from onceward.wire.rows import CoordinatorRole
+from onceward.wire.v1 import operators_pb2, participants_pb2
+from onceward.wire.v1 import operators_pb2 as operators
+from onceward.wire.v1 import participants_pb2 as pb
 from tests.support.peers import HOST, PeerFiles, ServedCoordinator
 from tests.support.scripted import SINK, SOURCE, ScriptedDriver
 from tests.support.stored_jobs import AT, StoredJob

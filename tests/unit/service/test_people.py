@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import FencedError, RefusedError
-from onceward.coordinator.listings import CheckpointSummary
-from onceward.coordinator.protocol.answers import Cancel, Stop, Trigger, Verdict
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.requests import MAX_QUEUED, Ending, Request, RequestState
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, connect
+from onceward.common.errors import FencedError, RefusedError
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.protocol.answers import Cancel, Stop, Trigger, Verdict
+from onceward.protocol.events import CloseReason
+from onceward.protocol.requests import MAX_QUEUED, Ending, Request, RequestState
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -24,7 +24,7 @@ from onceward.coordinator.protocol.values import (
     JobName,
     RequestId,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.wire.rows import CheckpointSummary
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 from tests.support.waiting import wait_until
 

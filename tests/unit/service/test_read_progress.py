@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 import grpc
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, Session, connect
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import Generation, JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, Session, connect
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.reports import MAX_RECENT, Report, Reports
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.limits import MAX_SHOWN_PARTITIONS
+from onceward.protocol.events import CloseReason
+from onceward.protocol.read_progress import PartitionLag, ReadProgress
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import Generation, JobName
+from onceward.wire.limits import MAX_SHOWN_PARTITIONS
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scripted import SINK, SOURCE
 
 SETTINGS = CheckpointSettings(interval=None, lease="1min", orphan_grace="2min")

@@ -7,15 +7,16 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.calls import open_channel
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.client.calls import open_channel
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.protocol.answers import Verdict
+from onceward.protocol.events import CloseReason
+from onceward.protocol.requests import Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -24,12 +25,11 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.v1 import operators_pb2 as pb
-from onceward.coordinator.v1.operators_pb2_grpc import OperatorServiceStub
+from onceward.wire.v1 import operators_pb2 as pb
+from onceward.wire.v1.operators_pb2_grpc import OperatorServiceStub
 from tests.support.scripted import SINK, SOURCE, slots
 from tests.support.waiting import wait_until
-from tests.unit.ops.halted import ORDERS, halted
+from tests.unit.operate.halted import ORDERS, halted
 
 START = {"orders": {0: 20, 1: 40}}
 

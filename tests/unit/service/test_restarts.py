@@ -13,21 +13,21 @@ from typing import Any
 import grpc
 import pytest
 
-from onceward.coordinator.client.calls import Caller
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import CoordinatorLostError, ExitCode, FencedError
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.protocol.answers import Fail, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import (
+from onceward.client.calls import Caller
+from onceward.client.session import connect
+from onceward.common.errors import CoordinatorLostError, ExitCode, FencedError
+from onceward.common.killpoints import KillPoint
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Fail, Instruction, Trigger, Verdict
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointState,
     JobName,
 )
-from onceward.coordinator.store.store import Store
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.values import participant_to_wire, settings_to_wire
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
+from onceward.wire.values import participant_to_wire, settings_to_wire
 from tests.support.places import Place
 from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver

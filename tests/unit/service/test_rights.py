@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.rights import (
     EVERYBODY,
@@ -20,7 +20,7 @@ from onceward.coordinator.service.rights import (
     parse_rights,
 )
 from onceward.coordinator.service.rights_file import RightsFile
-from onceward.coordinator.v1 import operators_pb2, participants_pb2
+from onceward.wire.v1 import operators_pb2, participants_pb2
 
 TOKEN = "a-token-that-only-this-test-knows-0123456789"
 ORDERS = 'certificates = ["spiffe://example.org/orders"]'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.links import Links
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.links import Links
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
 from tests.support.processes import halt
 from tests.support.scripted import SINK, SOURCE, CoordinatorProcess
 from tests.support.waiting import wait_until

@@ -2,7 +2,8 @@
 
 import pytest
 
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.service.skipping import Skip, Where, skip_of
+from onceward.protocol.values import (
     CheckpointId,
     CompletedCheckpoint,
     Document,
@@ -10,7 +11,6 @@ from onceward.coordinator.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from onceward.coordinator.service.skipping import Skip, Where, skip_of
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, TopicPosition
 
 SINK = Snapshot(positions=None)

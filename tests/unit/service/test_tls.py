@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError
-from onceward.coordinator.ops.serve import tls_of
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.client.tls import CoordinatorTls
+from onceward.common.errors import ConfigurationError, CoordinatorLostError
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.tls import ServerTls
+from onceward.operate.serve import tls_of
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.support.waiting import wait_until
 

@@ -7,20 +7,23 @@ from pathlib import Path
 import grpc
 import pytest
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import FencedError, OncewardError
-from onceward.coordinator.links import Links
-from onceward.coordinator.listings import JobSummary, JobWait
-from onceward.coordinator.ops import listings
-from onceward.coordinator.ops.listings import job_detail
-from onceward.coordinator.ops.tables import Times
-from onceward.coordinator.protocol.answers import Complete, Instruction, Trigger, Verdict
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.client.operators import OperatorClient
+from onceward.client.session import CoordinatorClient, connect
+from onceward.common.errors import FencedError, OncewardError
+from onceward.common.links import Links
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.job_summaries import JobSummaries
+from onceward.coordinator.service.reports import Reports, read_report
+from onceward.coordinator.store.reading import LastCompleted
+from onceward.operate import listings
+from onceward.operate.listings import job_detail
+from onceward.operate.tables import Times
+from onceward.protocol.answers import Complete, Instruction, Trigger, Verdict
+from onceward.protocol.committing import Age
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     Generation,
@@ -28,13 +31,10 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.job_summaries import JobSummaries
-from onceward.coordinator.service.reports import Reports, read_report
-from onceward.coordinator.store.reading import LastCompleted
-from onceward.coordinator.v1 import participants_pb2 as pb
-from onceward.coordinator.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.coordinator.wire.limits import MAX_SHOWN_TEXT, MAX_TEXT
+from onceward.wire.limits import MAX_SHOWN_TEXT, MAX_TEXT
+from onceward.wire.rows import JobSummary, JobWait
+from onceward.wire.v1 import participants_pb2 as pb
+from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
 from tests.unit.service.test_orphans import JOB, Brokers, Here, play, until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import KafkaSink
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.sinks.kafka.driver.columns import column_problems, project
 
 

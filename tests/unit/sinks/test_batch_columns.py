@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from onceward import KafkaCluster
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import SlotWriter
-from onceward.coordinator.pipeline.tasks import CheckpointTask
+from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import SlotWriter
+from onceward.connectors.tasks import CheckpointTask
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter

@@ -18,8 +18,8 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from onceward.coordinator.errors import ClaimChangedError, FencedError, HaltedError
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.common.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Author, Committable, Document
+from onceward.common.errors import HaltedError
+from onceward.protocol.values import Author, Committable, Document
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.documents import check_committable

@@ -10,9 +10,9 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from onceward.coordinator.errors import ConfigurationError, FencedError, HaltedError
-from onceward.coordinator.pipeline.interfaces import Age
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import ConfigurationError, FencedError, HaltedError
+from onceward.connectors.interfaces import Age
+from onceward.protocol.values import (
     Author,
     CheckpointId,
     Claim,
@@ -22,7 +22,7 @@ from onceward.coordinator.protocol.values import (
     JobName,
     Outcome,
 )
-from onceward.coordinator.protocol.values import Settlement as Settled
+from onceward.protocol.values import Settlement as Settled
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords

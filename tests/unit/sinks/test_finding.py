@@ -7,8 +7,8 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest, ListTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
-from onceward.coordinator.protocol.committing import FoundHanging
-from onceward.coordinator.protocol.values import Outcome
+from onceward.protocol.committing import FoundHanging
+from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.finding import find_hanging
 from onceward.sinks.kafka.errors import ControlPlaneError

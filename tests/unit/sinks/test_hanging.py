@@ -10,7 +10,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.protocol.values import JobName, Outcome, Settlement
+from onceward.protocol.values import JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter

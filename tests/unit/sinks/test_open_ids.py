@@ -7,7 +7,7 @@ from kafka.protocol.admin import ListTransactionsRequest
 
 from onceward import KafkaCluster
 from onceward.connections import requests
-from onceward.coordinator.protocol.values import JobName
+from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, coordinators_request

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.coordinator.protocol.values import Outcome
+from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.kafka.control.markers import LogEnding, LogProof
 from onceward.sinks.kafka.control.outcomes import (

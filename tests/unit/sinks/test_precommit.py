@@ -12,11 +12,11 @@ import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
+from onceward.common.errors import FencedError, HaltedError
 from onceward.connections.codes import ErrorCode
-from onceward.coordinator.errors import FencedError, HaltedError
-from onceward.coordinator.pipeline.origins import origins_of
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
+from onceward.connectors.tasks import Vote
+from onceward.driver.origins import origins_of
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords

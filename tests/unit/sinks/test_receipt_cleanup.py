@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, ListGroupsRequest, ListTransactionsRequest
 
-from onceward.coordinator.protocol.values import CheckpointId, Claim, Generation
+from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock

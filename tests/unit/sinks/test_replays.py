@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
+from onceward.connectors.interfaces import ReplayRefusedError
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.driver.replays import refuse_changed

@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
-from onceward.coordinator.protocol.values import CheckpointId, Outcome
+from onceward.protocol.values import CheckpointId, Outcome
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords

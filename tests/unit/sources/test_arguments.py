@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onceward import KafkaCluster, KafkaSource
-from onceward.coordinator.errors import CheckpointFailedError, ConfigurationError
-from onceward.coordinator.protocol.values import Role
+from onceward.common.errors import CheckpointFailedError, ConfigurationError
+from onceward.protocol.values import Role
 from onceward.sources.kafka.driver.arguments import SourceArguments
 from onceward.sources.kafka.driver.offsets import Limits
 from onceward.sources.kafka.driver.resolution import milliseconds

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from onceward.coordinator.protocol.values import Document
+from onceward.protocol.values import Document
 from onceward.sources.kafka.positions import check_positions
 from tests.support.documents import author
 

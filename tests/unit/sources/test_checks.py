@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onceward import KafkaCluster
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
-from onceward.coordinator.pipeline.interfaces import Finding, ReplayRefusedError, Severity
-from onceward.coordinator.protocol.values import JsonObject
+from onceward.common.errors import CheckpointFailedError, HaltedError
+from onceward.connectors.interfaces import Finding, ReplayRefusedError, Severity
+from onceward.protocol.values import JsonObject
 from onceward.sources.kafka.control.metadata import TopicState
 from onceward.sources.kafka.driver import checks
 from onceward.sources.kafka.driver import discovery as discovering

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.errors import HaltedError
+from onceward.common.errors import HaltedError
 from onceward.sources.kafka.epochs import Asked, Difference, EpochEnd, Unknown, difference, lineages, refuse_differences
 from onceward.sources.kafka.positions import Cursor, Partition
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import KafkaSource
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.sources.kafka.driver.following import Shares, assign, reached, shares, suspects
 from onceward.sources.kafka.executor.following import KafkaFollowing
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from onceward import KafkaCluster
-from onceward.coordinator.errors import CheckpointFailedError
+from onceward.common.errors import CheckpointFailedError
 from onceward.sources.kafka.control.metadata import BrokerView, LogEnd
 from onceward.sources.kafka.positions import Partition
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.pipeline.narrowing import Failure, Narrowing, narrowed
+from onceward.driver.narrowing import Failure, Narrowing, narrowed
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from onceward.coordinator.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError
 from onceward.sources.kafka.driver.format import OncewardDataSource
 from onceward.sources.kafka.driver.options import EARLIEST, LATEST, OPTIONS, REFUSED, Mode, ReadOptions
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS, schema_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.pipeline.interfaces import PartitionLag, Plan
+from onceward.common.errors import CheckpointFailedError
+from onceward.connectors.interfaces import PartitionLag, Plan
 from onceward.sources.kafka.control import metadata
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.driver.limits import level, share

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.errors import HaltedError
-from onceward.coordinator.protocol.values import Document
+from onceward.common.errors import HaltedError
+from onceward.protocol.values import Document
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition
 
 offsets = st.integers(0, 2**63 - 1)

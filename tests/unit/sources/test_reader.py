@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from onceward import KafkaCluster
+from onceward.common.errors import CheckpointFailedError
 from onceward.connections.limits import LOST_S
-from onceward.coordinator.errors import CheckpointFailedError
 from onceward.sources.kafka.client import Event, Fetched, Records
 from onceward.sources.kafka.client.consumer import Throttling
 from onceward.sources.kafka.executor import reader

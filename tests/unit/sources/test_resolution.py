@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError, HaltedError
+from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.sources.kafka.driver.resolution import resolve_ends, resolve_starts
 from onceward.sources.kafka.driver.starts import End, Reset, Start
 from onceward.sources.kafka.positions import Partition

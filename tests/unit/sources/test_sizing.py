@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.links import Links
-from onceward.coordinator.pipeline.interfaces import JobContext, Plan
-from onceward.coordinator.protocol.values import JobName
+from onceward.common.errors import ConfigurationError
+from onceward.common.links import Links
+from onceward.connectors.interfaces import JobContext, Plan
+from onceward.protocol.values import JobName
 from onceward.sources.kafka.control.metadata import LogEnd
 from onceward.sources.kafka.driver.offsets import Limits, plan_ranges
 from onceward.sources.kafka.driver.sizing import (

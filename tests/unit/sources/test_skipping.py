@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.coordinator.protocol.values import Document
+from onceward.protocol.values import Document
 from onceward.sources.kafka.positions import Cursor, KafkaPositions, Partition, TopicPosition, check_positions, skip_to
 from tests.support.documents import author
 

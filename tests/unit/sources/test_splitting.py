@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward import KafkaSource
-from onceward.coordinator.errors import ConfigurationError
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
-from onceward.coordinator.pipeline.origins import origins_of
-from onceward.coordinator.pipeline.tasks import ranges_of
+from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import ReplayRefusedError
+from onceward.connectors.tasks import ranges_of
+from onceward.driver.origins import origins_of
 from onceward.sources.kafka.control.metadata import TopicState
 from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges

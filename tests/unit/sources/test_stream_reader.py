@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from onceward.coordinator.errors import CheckpointFailedError, HaltedError
+from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.sources.kafka.control.metadata import LogEnd
 from onceward.sources.kafka.driver import stream_reader
 from onceward.sources.kafka.driver.options import Mode, ReadOptions

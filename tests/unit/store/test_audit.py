@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol import facts
-from onceward.coordinator.protocol.requests import Request, RequestState, Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus, Transition
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store.audit import MAX_DETAIL, entry_of_fact
+from onceward.protocol import facts
+from onceward.protocol.requests import Request, RequestState, Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus, Transition
+from onceward.protocol.values import (
     COORDINATOR,
     CheckpointId,
     CheckpointKind,
@@ -18,7 +19,6 @@ from onceward.coordinator.protocol.values import (
     RequestId,
     Settlement,
 )
-from onceward.coordinator.store.audit import MAX_DETAIL, entry_of_fact
 from tests.support.events import SINK, SOURCE
 
 CURRENT = Generation(9)

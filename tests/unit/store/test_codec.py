@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.requests import Ending, Request, RequestState, Ruling
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store.codec import (
+    document_of,
+    document_to_text,
+    durable_parts,
+    snapshots_from_text,
+    snapshots_to_text,
+)
+from onceward.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.requests import Ending, Request, RequestState, Ruling
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     Claim,
@@ -20,13 +27,6 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     RequestId,
     Snapshot,
-)
-from onceward.coordinator.store.codec import (
-    document_of,
-    document_to_text,
-    durable_parts,
-    snapshots_from_text,
-    snapshots_to_text,
 )
 from tests.support.events import SINK, SOURCE
 from tests.support.histories import REPLAYING

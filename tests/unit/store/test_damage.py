@@ -10,27 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from onceward.coordinator.errors import StoreError
-from onceward.coordinator.listings import (
-    CheckpointDescription,
-    CheckpointSummary,
-    GenerationSummary,
-    HistoryEntry,
-    LossReport,
-    RecordedSettlement,
-)
-from onceward.coordinator.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
-from onceward.coordinator.protocol.phases import Phase
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
-    CheckpointState,
-    Generation,
-    JobName,
-    Outcome,
-    Settlement,
-)
+from onceward.common.errors import StoreError
 from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreDamagedError
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import (
@@ -43,6 +23,26 @@ from onceward.coordinator.store.schema import (
     text_checksum,
 )
 from onceward.coordinator.store.store import Store
+from onceward.protocol.facts import AbortReason, CheckpointAmended, LossAcknowledged, SavepointReleased
+from onceward.protocol.phases import Phase
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Generation,
+    JobName,
+    Outcome,
+    Settlement,
+)
+from onceward.wire.rows import (
+    CheckpointDescription,
+    CheckpointSummary,
+    GenerationSummary,
+    HistoryEntry,
+    LossReport,
+    RecordedSettlement,
+)
 from tests.support.events import SINK
 from tests.support.places import Place
 from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from onceward.coordinator.listings import CheckpointDescription
-from onceward.coordinator.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
-from onceward.coordinator.protocol.requests import Ruling
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store.store import Store
+from onceward.protocol.facts import InputSkipped, JobForgotten, LossAcknowledged, SlotsResolved
+from onceward.protocol.requests import Ruling
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -14,7 +14,7 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.store.store import Store
+from onceward.wire.rows import CheckpointDescription
 from tests.support.events import SINK, SOURCE
 from tests.support.stored_jobs import AT, JOB, StoredJob, snapshots
 

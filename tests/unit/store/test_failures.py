@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode, StoreError
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.evolve import evolve
-from onceward.coordinator.protocol.facts import CheckpointTriggered, CheckpointUnchanged, Fact
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
+from onceward.common.errors import ExitCode, StoreError
 from onceward.coordinator.store.store import Store
+from onceward.protocol.durable import Durable
+from onceward.protocol.evolve import evolve
+from onceward.protocol.facts import CheckpointTriggered, CheckpointUnchanged, Fact
+from onceward.protocol.values import CheckpointId, CheckpointKind, Generation, JobName
 from tests.support.places import Place
 from tests.support.stored_jobs import AT, JOB, StoredJob, loaded, snapshots
 

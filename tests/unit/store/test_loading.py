@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Connection
 
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.values import CheckpointId, JobName
 from onceward.coordinator.store import loading, postgres, reading
 from onceward.coordinator.store.codec import snapshots_from_text
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.statements import Row, Statement
 from onceward.coordinator.store.store import Store
+from onceward.protocol.durable import Durable
+from onceward.protocol.values import CheckpointId, JobName
 from tests.support.manual_time import ManualTime
 from tests.support.many_jobs import write_jobs
 from tests.support.places import Place, postgres_place
@@ -22,7 +22,7 @@ from tests.support.slow_link import slow_link
 from tests.support.stored_jobs import StoredJob
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from onceward.coordinator.protocol.facts import LossAcknowledged
-from onceward.coordinator.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.wire.limits import MAX_JOBS
+from onceward.protocol.facts import LossAcknowledged
+from onceward.protocol.values import CheckpointId, JobName, Outcome, Settlement
+from onceward.wire.limits import MAX_JOBS
 from tests.support.events import SINK
 from tests.support.places import Place
 from tests.support.stored_jobs import AT, JOB, StoredJob

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Connection, select
 
-from onceward.coordinator.protocol import sharing
-from onceward.coordinator.protocol.encoded import decoded_all
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.values import CheckpointState, Snapshot
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.codec import snapshots_from_text
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
 from onceward.coordinator.store.schema import SCHEMA_VERSION, checkpoints, checksum, meta, replacing, text_checksum
+from onceward.protocol import sharing
+from onceward.protocol.encoded import decoded_all
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.values import CheckpointState, Snapshot
 from tests.support.newer_programs import newer
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 NOW = SCHEMA_VERSION
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ExitCode
+from onceward.common.errors import ExitCode
 from onceward.coordinator.store import filesystem
 from onceward.coordinator.store.errors import StoreDamagedError, StoreError, StoreUnusableError
 from onceward.coordinator.store.filesystem import filesystem_of, refuse_network_filesystem

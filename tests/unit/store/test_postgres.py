@@ -16,8 +16,7 @@ import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.protocol.values import CheckpointKind
+from onceward.common.errors import ExitCode
 from onceward.coordinator.store import opening
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.errors import StoreError, StoreUnusableError
@@ -25,13 +24,14 @@ from onceward.coordinator.store.opening import open_database
 from onceward.coordinator.store.postgres import PostgresCandidate, PostgresDatabase
 from onceward.coordinator.store.schema import SCHEMA_VERSION, jobs
 from onceward.coordinator.store.store import Store
-from onceward.coordinator.wire.limits import MAX_LABEL, MAX_TOKEN
+from onceward.protocol.values import CheckpointKind
+from onceward.wire.limits import MAX_LABEL, MAX_TOKEN
 from tests.support.newer_programs import newer
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob, ids
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_session_that_cannot_keep_decisions_is_refused(place: Place, setting: 
 
 @pytest.mark.usefixtures("postgres")
 def test_a_server_that_could_lose_decisions_or_takes_none_is_refused() -> None:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
     with LocalPostgres(settings={"fsync": "off"}) as server:
         with pytest.raises(StoreUnusableError, match=r"Nothing was started.*\n  - fsync is off"):

@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from onceward.coordinator.ops.connecting import CoordinatorLocation, operators
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.store.errors import StoreUnusableError
 from onceward.coordinator.store.private import make_private_directory, make_private_file, require_private_directory
 from onceward.coordinator.store.store import Store
+from onceward.operate.connecting import CoordinatorLocation, operators
 from tests.support.stored_jobs import StoredJob
 
 

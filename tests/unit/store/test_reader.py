@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward.coordinator.protocol.values import CheckpointId
 from onceward.coordinator.store.errors import LeadLostError, ListingFailedError
 from onceward.coordinator.store.reader import Reader
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.store.term import begin_term
+from onceward.protocol.values import CheckpointId
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 
 @pytest.fixture

@@ -4,9 +4,13 @@ from contextlib import closing
 
 import pytest
 
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
-from onceward.coordinator.protocol.values import (
+from onceward.coordinator.store import retention
+from onceward.coordinator.store.audit import MAX_DETAIL
+from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.facts import AbortReason, CheckpointSettled, LossRecorded, SavepointReleased
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -15,10 +19,6 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from onceward.coordinator.store import retention
-from onceward.coordinator.store.audit import MAX_DETAIL
-from onceward.coordinator.store.retention import KEPT_ABORTED, KEPT_GENERATIONS, KEPT_HISTORY
-from onceward.coordinator.store.store import Store
 from tests.support.events import SINK
 from tests.support.places import Place
 from tests.support.stored_jobs import AT, JOB, StoredJob, ids

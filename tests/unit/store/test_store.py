@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import String, event
 
-from onceward.coordinator.protocol.answers import Note, Verdict
-from onceward.coordinator.protocol.core import step
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import (
+from onceward.coordinator.store.codec import phases_to_text
+from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
+from onceward.coordinator.store.reading import LastCompleted
+from onceward.coordinator.store.schema import metadata, text_checksum
+from onceward.coordinator.store.store import Store
+from onceward.protocol.answers import Note, Verdict
+from onceward.protocol.core import step
+from onceward.protocol.durable import Durable
+from onceward.protocol.facts import (
     AbortReason,
     CheckpointAmended,
     CheckpointUnchanged,
@@ -20,10 +25,10 @@ from onceward.coordinator.protocol.facts import (
     JobHalted,
     LossRecorded,
 )
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.state import JobState, restart
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.state import JobState, restart
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     CheckpointId,
     CheckpointKind,
     CheckpointState,
@@ -32,11 +37,6 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from onceward.coordinator.store.codec import phases_to_text
-from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
-from onceward.coordinator.store.reading import LastCompleted
-from onceward.coordinator.store.schema import metadata, text_checksum
-from onceward.coordinator.store.store import Store
 from tests.conftest import examples
 from tests.support.documents import committable
 from tests.support.events import SINK
@@ -203,7 +203,7 @@ def test_a_checkpoint_with_nothing_to_commit_is_settled_by_its_decision(store: S
 
 
 def test_savepoints_keep_their_names_until_they_are_released(store: Store, place: Place) -> None:
-    from onceward.coordinator.protocol.facts import SavepointReleased
+    from onceward.protocol.facts import SavepointReleased
 
     job = StoredJob(store)
     job.open()

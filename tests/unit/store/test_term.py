@@ -16,20 +16,20 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from onceward.coordinator.listings import Leader
 from onceward.coordinator.store.database import Candidate
 from onceward.coordinator.store.errors import LeadLostError, StoreDamagedError, StoreError
 from onceward.coordinator.store.opening import open_candidate, open_database
 from onceward.coordinator.store.postgres import PAUSE_S, _timeline
 from onceward.coordinator.store.store import Store, with_suspension
 from onceward.coordinator.store.term import begin_term
+from onceward.wire.rows import Leader
 from tests.support.manual_time import ManualTime
 from tests.support.places import Place, postgres_place
 from tests.support.stored_jobs import JOB, StoredJob
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.server import LocalPostgres
 
 
 def begin_another(place: Place) -> None:
@@ -109,8 +109,8 @@ def open_directory() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_the_terms_of_a_promoted_copy_are_above_those_that_it_does_not_know(open_directory: Path) -> None:
-    from onceward.coordinator.dev.postgres.binaries import is_offered
-    from onceward.coordinator.dev.postgres.server import LocalPostgres
+    from onceward.dev.postgres.binaries import is_offered
+    from onceward.dev.postgres.server import LocalPostgres
 
     if not is_offered():
         pytest.skip("there is no PostgreSQL to fetch for this machine")

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.client.session import CoordinatorClient, connect
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.killpoints import KillPoint
-from onceward.coordinator.ops.health import run_health
-from onceward.coordinator.protocol.durable import Durable
-from onceward.coordinator.protocol.facts import (
+from onceward.client.session import CoordinatorClient, connect
+from onceward.common.errors import ExitCode
+from onceward.common.killpoints import KillPoint
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.observer import observers
+from onceward.coordinator.store.store import Store
+from onceward.operate.health import run_health
+from onceward.protocol.durable import Durable
+from onceward.protocol.facts import (
     AbortReason,
     CheckpointAmended,
     CheckpointRestored,
@@ -23,7 +26,7 @@ from onceward.coordinator.protocol.facts import (
     CheckpointUnchanged,
     JobHalted,
 )
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
     CheckpointKind,
@@ -32,12 +35,9 @@ from onceward.coordinator.protocol.values import (
     Outcome,
     Settlement,
 )
-from onceward.coordinator.service.embedded import EmbeddedCoordinator
-from onceward.coordinator.service.observer import observers
-from onceward.coordinator.store.store import Store
-from onceward.coordinator.traces.coordinator import CoordinatorTraces
-from onceward.coordinator.traces.ids import TraceIds, ids_of
-from onceward.coordinator.traces.spans import Spans
+from onceward.watch.traces.coordinator import CoordinatorTraces
+from onceward.watch.traces.ids import TraceIds, ids_of
+from onceward.watch.traces.spans import Spans
 from tests.support.collector import Collector, Trace
 from tests.support.places import Place
 from tests.support.processes import armed_with

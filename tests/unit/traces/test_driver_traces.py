@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from onceward.coordinator.errors import CheckpointFailedError
-from onceward.coordinator.pipeline.interfaces import ReplayRefusedError
-from onceward.coordinator.pipeline.tasks import Vote
-from onceward.coordinator.pipeline.tracing import MAX_SLOTS, DriverTraces
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId, Generation, OnLost
-from onceward.coordinator.traces.ids import TraceIds, ids_of
-from onceward.coordinator.traces.spans import Spans
+from onceward.common.errors import CheckpointFailedError
+from onceward.connectors.interfaces import ReplayRefusedError
+from onceward.connectors.tasks import Vote
+from onceward.driver.tracing import MAX_SLOTS, DriverTraces
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import CheckpointId, Generation, OnLost
+from onceward.watch.traces.ids import TraceIds, ids_of
+from onceward.watch.traces.spans import Spans
 from tests.support.collector import Collector, Trace
 from tests.support.running_job import JOB, SINK, Coordinator, Job
-from tests.unit.pipeline.test_replaying import LOST, LossyJob
+from tests.unit.driver.test_replaying import LOST, LossyJob
 
 STORE = "store-a"
 STEPS = {"schedule": 0.01, "read": 0.02, "transform": 0.03, "produce": 0.04, "flush": 0.05}

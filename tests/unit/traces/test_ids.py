@@ -5,8 +5,8 @@ import itertools
 import subprocess
 import sys
 
-from onceward.coordinator.protocol.values import CheckpointId, JobName
-from onceward.coordinator.traces.ids import ids_of
+from onceward.protocol.values import CheckpointId, JobName
+from onceward.watch.traces.ids import ids_of
 
 ORDERS = JobName("orders")
 
@@ -19,8 +19,8 @@ def test_the_ids_are_parts_of_the_documented_hash() -> None:
 
 def test_another_process_computes_the_same() -> None:
     code = (
-        "from onceward.coordinator.traces.ids import ids_of\n"
-        "from onceward.coordinator.protocol.values import CheckpointId, JobName\n"
+        "from onceward.watch.traces.ids import ids_of\n"
+        "from onceward.protocol.values import CheckpointId, JobName\n"
         "print(ids_of('store-a', JobName('orders'), CheckpointId(17)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

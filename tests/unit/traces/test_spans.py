@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from onceward.coordinator.errors import ConfigurationError, ExitCode
-from onceward.coordinator.pipeline.tracing import DriverTraces
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import CheckpointId, JobName
-from onceward.coordinator.traces import spans as module
-from onceward.coordinator.traces.ids import ids_of
-from onceward.coordinator.traces.names import SpanName, identity
-from onceward.coordinator.traces.spans import Spans
+from onceward.common.errors import ConfigurationError, ExitCode
+from onceward.driver.tracing import DriverTraces
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import CheckpointId, JobName
+from onceward.watch.traces import spans as module
+from onceward.watch.traces.ids import ids_of
+from onceward.watch.traces.names import SpanName, identity
+from onceward.watch.traces.spans import Spans
 from tests.support.collector import Collector
 from tests.support.commands import onceward_process
 from tests.support.running_job import JOB, Coordinator, Job
@@ -136,7 +136,7 @@ def test_nothing_of_opentelemetry_is_imported_without_traces() -> None:
     code = (
         "import sys\n"
         "from onceward import KafkaSink, KafkaSource, Pipeline\n"
-        "import onceward.coordinator.ops.serve, onceward.coordinator.pipeline.streaming.sink\n"
+        "import onceward.operate.serve, onceward.driver.streaming.sink\n"
         "Pipeline(job='orders', source=KafkaSource('x:1', topics=['in']), sink=KafkaSink('x:1', topic='out'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
@@ -146,7 +146,7 @@ def test_nothing_of_opentelemetry_is_imported_without_traces() -> None:
 
 def test_without_the_package_a_pipeline_with_traces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from onceward import KafkaSink, KafkaSource, Pipeline
-    from onceward.coordinator.traces import installed
+    from onceward.watch.traces import installed
 
     monkeypatch.setattr(installed, "find_spec", lambda _name: None)
     source, sink = KafkaSource("x:1", topics=["in"]), KafkaSink("x:1", topic="out")

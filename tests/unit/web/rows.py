@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from onceward.coordinator.listings import CheckpointSummary, JobSummary
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import CheckpointId, CheckpointKind, CheckpointState, Generation, JobName
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import CheckpointId, CheckpointKind, CheckpointState, Generation, JobName
+from onceward.wire.rows import CheckpointSummary, JobSummary
 
 __all__ = ["NOW", "checkpoint", "job"]
 

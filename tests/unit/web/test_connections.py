@@ -5,7 +5,7 @@ import asyncio
 import uvicorn
 from uvicorn.server import ServerState
 
-from onceward.coordinator.web.connections import bounded
+from onceward.watch.web.connections import bounded
 
 
 async def _silent(longest_s: float) -> bytes:

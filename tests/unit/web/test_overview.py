@@ -6,20 +6,20 @@ from datetime import timedelta
 
 import pytest
 
-from onceward.coordinator.errors import CoordinatorLostError
-from onceward.coordinator.listings import JobProgress, JobSummary, JobWait
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
+from onceward.common.errors import CoordinatorLostError
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
     CheckpointState,
     Generation,
 )
-from onceward.coordinator.web.bars import WIDTH, bars, legend
-from onceward.coordinator.web.overview import MAX_ROWS, overview, parse_query
-from onceward.coordinator.web.reading import Reader
-from onceward.coordinator.web.rendering import FILES
-from onceward.coordinator.web.sparkline import HEIGHT, points
-from onceward.coordinator.web.sparkline import WIDTH as SPARKLINE_WIDTH
+from onceward.watch.web.bars import WIDTH, bars, legend
+from onceward.watch.web.overview import MAX_ROWS, overview, parse_query
+from onceward.watch.web.reading import Reader
+from onceward.watch.web.rendering import FILES
+from onceward.watch.web.sparkline import HEIGHT, points
+from onceward.watch.web.sparkline import WIDTH as SPARKLINE_WIDTH
+from onceward.wire.rows import JobProgress, JobSummary, JobWait
 from tests.unit.web.rows import NOW, checkpoint, job
 
 

@@ -14,19 +14,19 @@ from typing import TypeVar
 
 import pytest
 
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import ConfigurationError, CoordinatorLostError, ExitCode
-from onceward.coordinator.listings import Leader
-from onceward.coordinator.ops.serve import page_of
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.read_progress import PartitionLag, ReadProgress
-from onceward.coordinator.protocol.values import CheckpointId, JobName
+from onceward.client.session import connect
+from onceward.common.errors import ConfigurationError, CoordinatorLostError, ExitCode
 from onceward.coordinator.service.listen import parse_listen
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
 from onceward.coordinator.store.database import StoreKind
-from onceward.coordinator.web.application import HEADERS
-from onceward.coordinator.web.page import Page, require_installed
-from onceward.coordinator.web.reading import Reader
+from onceward.operate.serve import page_of
+from onceward.protocol.events import CloseReason
+from onceward.protocol.read_progress import PartitionLag, ReadProgress
+from onceward.protocol.values import CheckpointId, JobName
+from onceward.watch.web.application import HEADERS
+from onceward.watch.web.page import Page, require_installed
+from onceward.watch.web.reading import Reader
+from onceward.wire.rows import Leader
 from tests.support.commands import onceward, onceward_process
 from tests.support.scripted import SINK, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
@@ -476,7 +476,7 @@ def test_an_address_in_use_is_named() -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceward.coordinator.web.page.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("onceward.watch.web.page.find_spec", lambda name: None if name == "uvicorn" else name)
     with pytest.raises(ConfigurationError, match=r"not installed \(uvicorn\).*pip install 'onceward\[web\]'"):
         require_installed()
 

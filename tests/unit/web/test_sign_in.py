@@ -12,14 +12,14 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.client.tls import CoordinatorTls
-from onceward.coordinator.errors import ExitCode
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.values import JobName
+from onceward.client.session import connect
+from onceward.client.tls import CoordinatorTls
+from onceward.common.errors import ExitCode
 from onceward.coordinator.service.rights import digest_of
-from onceward.coordinator.web.visitors import SESSION_S, Sessions
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
+from onceward.watch.web.visitors import SESSION_S, Sessions
 from tests.support.commands import onceward_process
 from tests.support.peers import PeerFiles
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from onceward.coordinator.listings import CheckpointDescription, RecordedSettlement
-from onceward.coordinator.protocol.values import (
+from onceward.protocol.values import (
     CheckpointState,
     Committable,
     Document,
@@ -12,7 +11,8 @@ from onceward.coordinator.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.coordinator.web.slots import MAX_SLOTS, positions_of, slots_of
+from onceward.watch.web.slots import MAX_SLOTS, positions_of, slots_of
+from onceward.wire.rows import CheckpointDescription, RecordedSettlement
 from tests.unit.web.rows import checkpoint
 
 SINK = ParticipantName("sink")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import RefusedError
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.web import streams
-from onceward.coordinator.web.application import HEADERS
-from onceward.coordinator.web.streams import MAX_STREAMS, Stream, Streams
+from onceward.client.session import connect
+from onceward.common.errors import RefusedError
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import JobName
+from onceward.watch.web import streams
+from onceward.watch.web.application import HEADERS
+from onceward.watch.web.streams import MAX_STREAMS, Stream, Streams
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver
 from tests.unit.web.browser import ON_DEMAND, Event, Site, serving
 

@@ -8,9 +8,37 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from unittest.mock import patch
 
-from onceward.coordinator.client.operators import OperatorClient
-from onceward.coordinator.errors import RefusedError
-from onceward.coordinator.listings import (
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import RefusedError
+from onceward.coordinator.service.listen import parse_listen
+from onceward.protocol.answers import Verdict
+from onceward.protocol.committing import Age
+from onceward.protocol.facts import AbortReason
+from onceward.protocol.phases import Phase, Phases
+from onceward.protocol.read_progress import PartitionLag
+from onceward.protocol.requests import Ending, Request
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.status import JobStatus
+from onceward.protocol.values import (
+    CheckpointId,
+    CheckpointKind,
+    CheckpointState,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    Outcome,
+    Participant,
+    ParticipantName,
+    RequestId,
+    Role,
+    Settlement,
+    Snapshot,
+)
+from onceward.watch.web import reading, rendering
+from onceward.watch.web.page import Page
+from onceward.wire.rows import (
     Certificate,
     CheckpointDescription,
     CheckpointSummary,
@@ -29,34 +57,6 @@ from onceward.coordinator.listings import (
     Setting,
     Standby,
 )
-from onceward.coordinator.protocol.answers import Verdict
-from onceward.coordinator.protocol.committing import Age
-from onceward.coordinator.protocol.facts import AbortReason
-from onceward.coordinator.protocol.phases import Phase, Phases
-from onceward.coordinator.protocol.read_progress import PartitionLag
-from onceward.coordinator.protocol.requests import Ending, Request
-from onceward.coordinator.protocol.settings import CheckpointSettings
-from onceward.coordinator.protocol.status import JobStatus
-from onceward.coordinator.protocol.values import (
-    CheckpointId,
-    CheckpointKind,
-    CheckpointState,
-    Claim,
-    Committable,
-    Document,
-    Generation,
-    JobName,
-    Outcome,
-    Participant,
-    ParticipantName,
-    RequestId,
-    Role,
-    Settlement,
-    Snapshot,
-)
-from onceward.coordinator.service.listen import parse_listen
-from onceward.coordinator.web import reading, rendering
-from onceward.coordinator.web.page import Page
 from tests.unit.web.browser import Site
 from tests.unit.web.rows import job
 

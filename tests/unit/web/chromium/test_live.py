@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Request
 
-from onceward.coordinator.client.session import connect
-from onceward.coordinator.errors import RefusedError
-from onceward.coordinator.protocol.events import CloseReason
-from onceward.coordinator.protocol.values import JobName
-from onceward.coordinator.readable import age, duration
+from onceward.client.session import connect
+from onceward.common.errors import RefusedError
+from onceward.common.readable import age, duration
 from onceward.coordinator.service.listen import parse_listen
-from onceward.coordinator.web import streams
-from onceward.coordinator.web.page import Page
-from onceward.coordinator.web.streams import MAX_STREAMS
+from onceward.protocol.events import CloseReason
+from onceward.protocol.values import JobName
+from onceward.watch.web import streams
+from onceward.watch.web.page import Page
+from onceward.watch.web.streams import MAX_STREAMS
 from tests.support.scripted import CoordinatorProcess, ScriptedDriver, free_port
 from tests.support.waiting import wait_until
 from tests.unit.web.browser import ON_DEMAND, Site, four_jobs, serving

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from onceward.coordinator.printable import printable
+from onceward.common.printable import printable
 from tests.unit.web.browser import Site
 from tests.unit.web.chromium.conftest import Opener
 from tests.unit.web.chromium.prepared import NOW, prepared, with_every_text

@@ -1,0 +1,1 @@
+"""The seam: what a source and a sink are to the driver, and what their tasks get."""

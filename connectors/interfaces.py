@@ -1,0 +1,480 @@
+"""The interfaces of source, sink and committer. Implement them for systems other than Kafka.
+
+All methods run on the driver. The objects that :meth:`Source.read` and :meth:`Sink.write` return are pickled and run on
+executors; they may import only the standard library, pyarrow and their own client library.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.common.links import Links
+from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.protocol.committing import Age, Committer, OpenTransaction, TransactionHandle
+from onceward.protocol.read_progress import PartitionLag
+from onceward.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Document,
+    Generation,
+    JobName,
+    JsonObject,
+    Participant,
+    ParticipantName,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+SplitReader: TypeAlias = "Callable[[JsonObject, frozenset[str]], Iterator[pa.RecordBatch]]"
+"""(split, columns used) -> batches with all columns of the source's schema; memory stays bounded for any split."""
+
+SlotWriter: TypeAlias = "Callable[[CheckpointTask, int, int, Iterator[pa.RecordBatch]], Vote]"
+"""(task, slot, attempt id, batches) -> vote. Drains the batches. Raises when anything was not delivered."""
+
+
+class Follower(Protocol):
+    """Reads one slot's input on and on, in a staying task. One thread reads; :meth:`cut` comes from another."""
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Yield batches as they come, until a cut. Memory stays bounded, however long the cut takes."""
+
+    def cut(self, allowed: Sequence[int] = ()) -> None:
+        """End :meth:`batches` after what it has taken, at once if it waits. ``allowed``: this slot's part of
+        :meth:`Source.allowances`, for what follows."""
+
+    def reached(self) -> JsonObject:
+        """Return what was read since the last call: ``{"ranges": [splits], "lags": [offsets left, or null]}``."""
+
+    def close(self) -> None:
+        """Release the client."""
+
+
+SplitFollower: TypeAlias = Callable[[JsonObject, frozenset[str], "Pace", Callable[..., None]], Follower]
+"""(split, columns used, pace, news) -> follower. It calls ``news`` for the first records after each cut, and when all
+input of a bounded split is read. It calls ``news(urgent=False)`` when it has passed input without records: the driver
+cuts for that when no task has records for a second."""
+
+Pace: TypeAlias = JsonObject
+"""``interval``: seconds between two cuts; ``hold``: seconds after its first record at which a follower stops reading
+until the next cut, so that no transaction grows without limit while the coordinator is away."""
+
+
+class StayingWriter(Protocol):
+    """A :data:`SlotWriter` that can write one checkpoint after the other. It reads ``task.checkpoint`` only after the
+    batches have ended. It may call ``sent`` once, with the vote that it will return, before the brokers have confirmed
+    its records: :meth:`Sink.pre_commit` then runs meanwhile."""
+
+    def __call__(
+        self,
+        task: CheckpointTask,
+        slot: int,
+        attempt: int,
+        batches: "Iterator[pa.RecordBatch]",
+        sent: Callable[[Vote], None] | None = None,
+        /,
+    ) -> Vote: ...
+
+    def mark(self, task: CheckpointTask) -> str:
+        """Return what distinguishes this process's transactions from all others; empty without transactions."""
+
+
+class ReplayRefusedError(OncewardError):
+    """Lost slots cannot be written again exactly as they were, and why. The job halts; nothing was written."""
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    """The job does not start."""
+    WARNING = "warning"
+    """The job starts; the finding is shown."""
+
+
+class Risk(StrEnum):
+    """Names for ``accept_risks``."""
+
+    REPLICATION = "replication"
+    """A single lost disk or broker can lose confirmed records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One finding of the preflight: ``message`` gives both numbers, ``fix`` the remedy."""
+
+    severity: Severity
+    subject: str
+    """What the finding concerns, for example ``sink topic orders-eur``."""
+    message: str
+    fix: str
+    risk: Risk | None = None
+    """What a person accepts so that the warning is not shown; None = it cannot be accepted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a sink's system refused what was written."""
+
+    text: str
+    """Cause and remedy, without a full stop at the end."""
+    by_record: bool
+    """A record may be the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """Something that sources read and sinks write. Equal resources are the same thing."""
+
+    kind: str
+    """What it is, such as ``Kafka topic``."""
+    cluster: str
+    """The id that its cluster gives itself: addresses and names of clusters differ between a job's two sides."""
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """What a participant may know about its job."""
+
+    job: JobName
+    checkpoint_timeout: timedelta
+    links: Links = field(default_factory=Links)
+    """Where participants report peers that do not answer, and their recovery: the log and ``onceward jobs`` show it."""
+    checkpoint_interval: timedelta | None = None
+    """Time between two checkpoints; 0 = back to back, None = only on request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one checkpoint reads."""
+
+    splits: tuple[JsonObject, ...]
+    """One per Spark partition, in a stable order; empty ranges are included, so that slots keep their meaning."""
+    positions: Document
+    """Positions after all splits are read."""
+    records: int
+    """Upper bound of the records in the splits (offsets may belong to control records); 0 = nothing new."""
+    lag: int | None
+    """Offsets that stay unread after this plan; None when the source does not know."""
+    finished: bool
+    """A bounded source has nothing left after this plan."""
+    sizing: JsonObject = field(default_factory=dict)
+    """Facts that explain the plan's size; they are logged with the checkpoint."""
+    cut_for_time: bool = False
+    """The source left records unread only because reading them would take too long."""
+    can_coalesce: bool = False
+    """Fewer tasks may read the same records, each of them several splits (:meth:`Source.coalesce`)."""
+    partitions: Callable[[], Iterable[PartitionLag]] = field(default=tuple, compare=False)
+    """The partitions of the input after this plan, for listings. Called at most once per checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Which input each staying task reads, from where on."""
+
+    splits: tuple[JsonObject, ...]
+    """One per slot, without ends where the input has none."""
+    positions: Document
+    """Where the tasks begin."""
+    finished: bool
+    """A bounded source has nothing left: no task is needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The input of one slot. The sink stores it in the slot's committable, because another process may replay it."""
+
+    inputs: Sequence[JsonObject]
+    """The splits whose records made the slot: one for a plan without a shuffle, else all of them. Slots of a shuffle
+    share one list."""
+    replayable: bool
+    """True when the slot holds exactly the records of one split: writing that split again gives the slot again."""
+
+
+class Source(ABC):
+    """Reads the input. Its positions are the only record of what was processed."""
+
+    participant: Participant
+    schema: str
+    """Columns as a Spark DDL string."""
+    copied_columns: Sequence[str]
+    """The columns that a job without a transform writes, in order."""
+    idle_poll_s: float = 0.05
+    """Seconds between two plans while a checkpoint waits for new data."""
+
+    @abstractmethod
+    def open(self, context: JobContext) -> None:
+        """Create clients. Called once, before everything else."""
+
+    @abstractmethod
+    def preflight(self) -> Sequence[Finding]:
+        """Find everything that would make this source unsafe, without changing anything."""
+
+    @abstractmethod
+    def resolve(self) -> Document:
+        """Return the start positions (and bounded ends) of all partitions, for the job's first checkpoint."""
+
+    def begin_new_run(self) -> None:  # noqa: B027 - optional
+        """Resolve the end of a bounded source again: the job finished at the positions that will be restored. Not
+        called after an interrupted run, which continues to the end that it had."""
+
+    @abstractmethod
+    def restore(self, positions: Document) -> None:
+        """Check that reading can continue from ``positions``. Raises HaltedError if the input is gone or replaced."""
+
+    def wakes(self, wake: Callable[[], None]) -> None:  # noqa: B027 - optional
+        """Keep ``wake``, which ends a checkpoint's wait for new data if :meth:`has_news`. Called in each generation. A
+        source that learns of its input calls it; others are asked for a plan every ``idle_poll_s``."""
+
+    def has_news(self) -> bool:
+        """Return whether input has come since the last plan, if the source learns of it. Must not wait."""
+        return False
+
+    @abstractmethod
+    def plan(self, base: Document) -> Plan:
+        """Return half-open ranges from ``base`` to the current end, within the source's limits. Does not wait."""
+
+    def coalesce(self, splits: Sequence[JsonObject], most: int) -> tuple[JsonObject, ...]:
+        """Merge the ``splits`` of a plan that can be coalesced into at most ``most`` splits of similar size. Every
+        split costs a task with a transaction."""
+        raise NotImplementedError(f"{type(self).__name__} makes plans that can be coalesced, and has no coalesce()")
+
+    @abstractmethod
+    def read(self) -> SplitReader:
+        """Return the reader that runs on executors."""
+
+    def snapshot(self, plan: Plan) -> Document:
+        """Return the positions after ``plan`` was read: last processed + 1."""
+        return plan.positions
+
+    def observe_run(  # noqa: B027 - optional
+        self, plan: Plan, seconds: float, *, failed: bool = False, held: float = 0.0
+    ) -> None:
+        """Report that the Spark job over ``plan`` took ``seconds`` with its pre-commit, or until it failed. Sources may
+        size their next plans by it. Replays after a loss are not reported: their size is fixed. ``held``: for how many
+        of these seconds a task's reader was held back, by its own report (``held_back()``, optional)."""
+
+    def observe_held(self, seconds: float, held: float) -> None:  # noqa: B027 - optional
+        """Report for how many of the last ``seconds`` the readers of staying tasks were held back."""
+
+    def on_settled(self, positions: Document) -> None:  # noqa: B027 - optional
+        """Called when everything before ``positions`` is proved committed, in the order of the checkpoints and perhaps
+        repeatedly. Must not wait: the next commit does."""
+
+    def mirror(self, positions: Document) -> None:  # noqa: B027 - optional
+        """Publish settled positions for lag tools. Best effort; never read back for recovery."""
+
+    def diagnose(self, error: BaseException) -> OncewardError | None:
+        """Recognise an error of the reader in a Spark exception, for example missing input; None = unknown."""
+        return None
+
+    def halves(self, splits: Sequence[JsonObject]) -> tuple[Sequence[JsonObject], Sequence[JsonObject]] | None:
+        """Divide ``splits`` into two parts that together hold the same records, to find the record that makes a
+        checkpoint fail; None when they cannot be divided."""
+        return None
+
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        """Describe the ranges that ``splits`` hold, for people."""
+        return ", ".join(str(dict(split)) for split in splits)
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        """Check that every record in ``splits`` of the checkpoint with ``positions`` can be read again.
+
+        Raises ReplayRefusedError when it cannot, CheckpointFailedError when this cannot be determined now.
+        """
+        raise ReplayRefusedError(
+            f"the source {self.participant.name} does not report whether its input is still complete"
+        )
+
+    def follow(self) -> SplitFollower:
+        """Return the reader of staying tasks. Raises ConfigurationError if this source has none, or an option of it
+        needs tasks per checkpoint."""
+        raise ConfigurationError(
+            f"The source {self.participant.name} cannot be read by tasks that stay. Nothing was started. Leave out "
+            'Pipeline(tasks="staying").'
+        )
+
+    def assign(self, base: Document, most: int) -> Assignment:
+        """Spread the input after ``base`` over at most ``most`` staying tasks."""
+        raise NotImplementedError
+
+    def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
+        """Return what staying tasks have read from ``assigned`` on, as the plan that would have read the same.
+
+        ``reports``: what each slot's :meth:`Follower.reached` returned, by slot; empty = nothing was read.
+        """
+        raise NotImplementedError
+
+    def allowances(self) -> Sequence[Sequence[int]]:
+        """Return what each slot's follower may read from the next cut to the one after it; empty = no limit. Called
+        once for each cut."""
+        return ()
+
+    def outgrown(self, assigned: Document) -> bool:
+        """Return whether there is input that no staying task reads, such as a new partition."""
+        return False
+
+    @abstractmethod
+    def reads(self, resource: Resource) -> bool:
+        """Return whether ``resource`` is input of this source, or will be once it exists. Called after
+        :meth:`preflight`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release clients. Called on every path."""
+
+
+class Sink(ABC):
+    """Writes the output. Nothing of a checkpoint is visible before the decision if :meth:`hides_until_decided` is
+    true."""
+
+    participant: Participant
+
+    @abstractmethod
+    def open(self, context: JobContext) -> None:
+        """Create clients. Called once, before everything else."""
+
+    @abstractmethod
+    def preflight(self) -> Sequence[Finding]:
+        """Find everything that would make this sink unsafe. May create the receipts' topic, nothing else."""
+
+    @abstractmethod
+    def writes(self) -> Collection[Resource]:
+        """Return every resource that this sink may write to. Called after :meth:`preflight`."""
+
+    @abstractmethod
+    def begin_generation(self, generation: Generation) -> None:
+        """Called once a generation is granted, before anything is written or swept."""
+
+    @abstractmethod
+    def prepare(self, df: "DataFrame") -> "DataFrame":
+        """Check the columns and project to the writer's. Raises ConfigurationError that names what is missing."""
+
+    def takes(self, columns: Mapping[str, str]) -> bool:
+        """Return whether a DataFrame with these columns (Spark's types by name) needs no :meth:`prepare` to be checked;
+        a job without DataFrames then starts without Spark SQL."""
+        return False
+
+    @abstractmethod
+    def write(self) -> SlotWriter:
+        """Return the writer that runs on executors."""
+
+    def stay(self) -> StayingWriter:
+        """Return the writer of staying tasks. Raises ConfigurationError if this sink has none."""
+        raise ConfigurationError(
+            f"The sink {self.participant.name} cannot be written by tasks that stay. Nothing was started. Leave out "
+            'Pipeline(tasks="staying").'
+        )
+
+    def leave_open(self, marks: Collection[str] | None) -> None:  # noqa: B027 - optional
+        """Let the next :meth:`pre_commit` leave the transactions with these marks open: those of staying tasks, which
+        write the next checkpoint already. None = no task stays."""
+
+    def writer_options(self) -> JsonObject:
+        """Return options for all writers of the next checkpoint; for staying tasks, of the one after it."""
+        return {}
+
+    def explain(self, cause: str) -> Refusal | None:
+        """Explain why the sink's system refused what was written, in enough detail to act, when ``cause`` says that it
+        did; None for every other failure."""
+        return None
+
+    def hides_until_decided(self) -> bool:
+        """True when nothing written is visible before the decision: then parts of a failed checkpoint may run again to
+        find the input at fault."""
+        return False
+
+    @abstractmethod
+    def pre_commit(
+        self,
+        checkpoint: CheckpointId,
+        votes: Sequence[Vote],
+        origins: Sequence[Origin],
+        *,
+        unsettled: Collection[Committable],
+    ) -> tuple[Committable, ...]:
+        """Turn votes (already checked for completeness, ordered by slot) into committables.
+
+        ``origins``: one per slot. Aborts every open transaction of the job that belongs neither to a vote nor to
+        ``unsettled`` (nor to :meth:`leave_open`): losing attempts. Raises CheckpointFailedError when the transaction of
+        a vote is no longer open.
+        """
+
+    def origin(self, committable: Committable) -> Origin:
+        """Return the origin that :meth:`pre_commit` stored in ``committable``."""
+        raise ReplayRefusedError(f"the sink {self.participant.name} does not report the input of its committables")
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""
+        raise ReplayRefusedError(f"the sink {self.participant.name} does not say whether its destination has changed")
+
+    @abstractmethod
+    def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+        """Called once all committables of ``checkpoint`` are proved committed."""
+
+    @abstractmethod
+    def committer(self) -> Committer:
+        """Return the committer for this sink's committables, on this sink's connections."""
+
+    @abstractmethod
+    def read_claim(self) -> Claim | None:
+        """Return the owner of the job according to the sink's cluster; None when the job was never claimed."""
+
+    @abstractmethod
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        """Claim the job atomically: replace ``seen``, or write the first claim when ``seen`` is None.
+
+        Called after :meth:`begin_generation`, before anything is swept or committed. Raises ClaimChangedError when
+        another claim is found instead.
+        """
+
+    def prepare_claim(self, claim: Claim) -> None:  # noqa: B027 - optional
+        """Prepare to renew ``claim``, if its checkpoint is completed: do what need not wait for the decision.
+
+        Called by the thread that calls :meth:`renew_claim`. Must not publish anything yet, and must not fail.
+        """
+
+    @abstractmethod
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+        """Record atomically that ``claim.completed`` is completed, in place of the last claim.
+
+        Called before the first commit of a checkpoint. Retries without a limit; returns False when ``give_up`` ends it.
+        Raises FencedError when another claim is found: then nothing may be committed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release clients. Must not abort a pre-committed transaction."""
+
+
+__all__ = [
+    "Age",
+    "Assignment",
+    "CheckpointTask",
+    "Committer",
+    "Finding",
+    "Follower",
+    "JobContext",
+    "OpenTransaction",
+    "Origin",
+    "Pace",
+    "ParticipantName",
+    "PartitionLag",
+    "Plan",
+    "ReplayRefusedError",
+    "Resource",
+    "Severity",
+    "Sink",
+    "SlotWriter",
+    "Source",
+    "SplitFollower",
+    "SplitReader",
+    "StayingWriter",
+    "TransactionHandle",
+    "Vote",
+]

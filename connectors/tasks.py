@@ -1,0 +1,122 @@
+"""The data exchanged between the driver and an executor task. Imported on executors: standard library only."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from onceward.common.errors import CheckpointFailedError
+
+TASK_PROPERTY = "onceward.task"
+"""Spark local property that carries one checkpoint's :class:`CheckpointTask` to all of its tasks, as JSON.
+
+A local property instead of a closure lets one DataFrame serve many checkpoints (measured on 2 cores)."""
+
+
+def ranges_of(split: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the ranges in ``split`` in reading order: the split itself, unless it joins several."""
+    ranges: Sequence[Mapping[str, Any]] = split.get("ranges", (split,))
+    return ranges
+
+
+@dataclass(kw_only=True)
+class CheckpointTask:
+    """The work of one checkpoint, the same text for all of its Spark tasks."""
+
+    job: str
+    generation: int
+    checkpoint: int
+    """A staying task learns it only when its batches end; 0 until then."""
+    splits: tuple[Mapping[str, Any], ...]
+    """One per Spark partition of the source, in order: what the source's reader reads there."""
+    columns: tuple[str, ...]
+    """Columns of the source that the plan uses. A reader may fill all others with nulls."""
+    sink: str
+    """The sink participant's name."""
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options for all of the sink's writers in this checkpoint."""
+    submitted: float = 0.0
+    """When the driver began the tasks, in seconds since the epoch."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CheckpointTask":
+        raw = json.loads(text)
+        return cls(**{**raw, "splits": tuple(raw["splits"]), "columns": tuple(raw["columns"])})
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Shows whether two runs gave the same records, in whatever order: how many, and the sum of their hashes.
+
+    As text: the number, a colon, and the sum modulo 2**64 as 16 hex digits.
+    """
+
+    records: int = 0
+    hashes: int = 0
+
+    def __add__(self, other: "Digest") -> "Digest":
+        return Digest(self.records + other.records, (self.hashes + other.hashes) % 2**64)
+
+    def __str__(self) -> str:
+        return f"{self.records}:{self.hashes:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Digest":
+        """Raises ValueError for a text that is none."""
+        records, hashes = text.split(":")
+        return cls(int(records), int(hashes, 16))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """One slot's answer, returned by the winning attempt of its Spark task."""
+
+    slot: int
+    """Spark partition id of the sink's DataFrame."""
+    attempt: int
+    """Spark's task attempt id, unique in the application."""
+    records: int
+    """Records that the broker confirmed. Equal to the number produced; otherwise the task would have failed."""
+    bytes: int
+    """Bytes of keys and values of those records."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """What the sink's ``pre_commit`` needs; empty for a slot without records, which has no transaction."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the :class:`Digest` of the slot's records, by the number of the Spark partition in which they were
+    before partitions were coalesced into slots. Without partitions that have no records; empty when not computed."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each step of the task (``timings.py``); empty when not measured."""
+    held: float = 0.0
+    """Seconds for which the brokers held the task's reading back, as for a quota; 0 if it read in another process."""
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of all records of the slot."""
+        return sum(map(Digest.parse, self.digests.values()), Digest())
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Vote":
+        return cls(**json.loads(text))
+
+
+def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:
+    """Return the votes ordered by slot: 0..n-1, each once.
+
+    ``expected`` is n if it is known before the job (plans without a shuffle), else None: Spark may choose it during the
+    run. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
+    """
+    votes = sorted((Vote.from_json(text) for text in texts), key=lambda vote: vote.slot)
+    slots = [vote.slot for vote in votes]
+    if slots != list(range(len(slots))) or (expected is not None and len(slots) != expected):
+        wanted = f"0 to {expected - 1}" if expected is not None else "a gapless row from 0"
+        raise CheckpointFailedError(
+            f"The Spark job returned votes of slots {slots}, wanted {wanted}. Nothing of it becomes visible; "
+            "its records are written again."
+        )
+    return tuple(votes)

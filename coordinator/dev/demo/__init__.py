@@ -1,6 +1,0 @@
-"""``onceward demo``: real records pass through Spark exactly once while its processes are killed."""
-
-from onceward.coordinator.dev.demo.run import run_demo
-from onceward.coordinator.dev.errors import DemoError
-
-__all__ = ["DemoError", "run_demo"]

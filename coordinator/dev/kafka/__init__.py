@@ -1,7 +1,0 @@
-"""A real Kafka on this machine, from its published jars: for the demo, the tests and ``onceward dev kafka``."""
-
-from onceward.coordinator.dev.errors import LocalKafkaError
-from onceward.coordinator.dev.kafka.cluster import LocalKafka
-from onceward.coordinator.dev.kafka.command import run_dev_kafka
-
-__all__ = ["LocalKafka", "LocalKafkaError", "run_dev_kafka"]

@@ -1,1 +1,0 @@
-"""The PySpark loop, and the interfaces of sources and sinks."""

@@ -1,0 +1,1 @@
+"""The loop of a job: what its driver does, checkpoint by checkpoint."""

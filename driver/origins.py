@@ -1,0 +1,35 @@
+"""From which input each slot of a checkpoint was made, and whether a lost slot can be made from it again."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from onceward.connectors.interfaces import Origin, ReplayRefusedError, Sink
+from onceward.protocol.values import Committable, JsonObject
+
+__all__ = ["lost_splits", "origins_of"]
+
+
+def origins_of(inputs: Sequence[Sequence[JsonObject]]) -> tuple[Origin, ...]:
+    """Return the origin of each slot. ``inputs[slot]``: the splits that made it."""
+    uses: Counter[str] = Counter()
+    if any(len(splits) == 1 for splits in inputs):  # else a shuffle: counting would take slots x ranges
+        uses.update(_name(split) for splits in inputs for split in splits)
+    return tuple(
+        Origin(inputs=splits, replayable=len(splits) == 1 and uses[_name(splits[0])] == 1) for splits in inputs
+    )
+
+
+def lost_splits(sink: Sink, lost: Sequence[Committable]) -> tuple[JsonObject, ...]:
+    """Return the split of each lost slot: written again from it, the slot is the same. Raises ReplayRefusedError."""
+    origins = [sink.origin(committable) for committable in lost]
+    for committable, origin in zip(lost, origins, strict=True):
+        if not origin.replayable:
+            raise ReplayRefusedError(
+                f"slot {committable.slot} was not made of one input range alone: the plan moved rows between partitions"
+            )
+    sink.check_destination(lost)
+    return tuple(origin.inputs[0] for origin in origins)
+
+
+def _name(split: JsonObject) -> str:
+    return repr(sorted(split.items()))

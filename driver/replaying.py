@@ -1,0 +1,133 @@
+"""Write lost slots of a completed checkpoint again, before anything later is written (docs/protocol.md#lost-slots).
+
+Only the lost slots are read and written: one task per slot, from the exact ranges that made it, in transactions of the
+current generation. The result counts once the coordinator has accepted it as an amendment; until then it is aborted
+like any unacknowledged transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onceward.client.session import Session
+from onceward.common.errors import HaltedError, OncewardError
+from onceward.common.killpoints import KillPoint, kill_point
+from onceward.connectors.interfaces import Plan, ReplayRefusedError
+from onceward.driver.mailbox import GenerationFailedError, Mailbox
+from onceward.driver.members import Members
+from onceward.driver.origins import lost_splits, origins_of
+from onceward.driver.settler import Settler, Work
+from onceward.protocol.answers import Replay, Verdict
+from onceward.protocol.values import Committable, OnLost
+
+__all__ = ["Replayer"]
+
+_LONGEST_REASON = 6_000
+"""Characters: the names of the lost records must fit into what the coordinator stores."""
+
+
+class Replayer:
+    """Carries out the coordinator's replay instructions on the driver's main thread."""
+
+    def __init__(self, members: Members, session: Session, settler: Settler, mailbox: Mailbox) -> None:
+        self._m = members
+        self._session = session
+        self._settler = settler
+        self._mailbox = mailbox
+
+    def replay(self, wanted: Replay) -> None:
+        """Write the lost slots again and amend the checkpoint, or decline, which halts the job.
+
+        Everything later must be aborted already. Raises the error that ends the generation; the next one is instructed
+        to replay what is still lost.
+        """
+        work = self._settler.work(wanted.checkpoint)
+        if work is None or wanted.amendment != work.amendment:
+            return  # already amended: the coordinator sent this instruction before it knew of the amendment
+        if self._m.sink.participant.on_lost is OnLost.SKIP:
+            # The loss was recorded under another policy: prove it again; it is then given up.
+            self._settler.complete(wanted.checkpoint, work.amendment)
+            return
+        lost = tuple(committable for committable in work.committables if committable.slot in wanted.slots)
+        # Confirmed: no open transaction could become visible after the lost records.
+        self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+        kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
+        try:
+            # Write under any policy: if the sink's policy is not REPLAY now, another policy or a person ordered this.
+            written = self._write(wanted, lost, work)
+        except ReplayRefusedError as error:
+            self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._decline(wanted, lost, error)
+            return
+        kill_point(KillPoint.DRIVER_AFTER_REPLAY)
+        self._settler.amend(wanted.checkpoint, wanted.slots, written)
+        answer = self._session.amend(wanted.checkpoint, wanted.participant, wanted.amendment, wanted.slots, written)
+        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
+            raise GenerationFailedError(
+                f"The coordinator refused what was written again for checkpoint {wanted.checkpoint}: "
+                f"{answer.verdict.value}: {answer.detail}. It is not visible; the next generation aborts it and goes "
+                "by what the coordinator has on record."
+            )
+        kill_point(KillPoint.DRIVER_AFTER_AMEND)
+        # The checkpoint is long decided. If nothing had to be written, no instruction follows: it is settled already.
+        self._settler.complete(wanted.checkpoint, wanted.amendment + 1)
+
+    def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
+        """Pre-commit the lost slots again. Raises ReplayRefusedError and the errors of a failed Spark job."""
+        m, checkpoint = self._m, wanted.checkpoint
+        splits = lost_splits(m.sink, lost)
+        if work.positions is None:
+            raise ReplayRefusedError(f"the positions of checkpoint {checkpoint} are not known")
+        m.source.check_replay(splits, work.positions)
+        m.tasks.start()
+        began = m.runtime.monotonic()
+        plan = Plan(splits=splits, positions=work.positions, records=len(splits), lag=0, finished=False)
+        self._mailbox.running(checkpoint)
+        try:
+            votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+        except Exception as error:
+            self._mailbox.raise_error()
+            raise self._known(checkpoint, error) from error
+        finally:
+            self._mailbox.running(None)
+        inputs = m.tasks.inputs(plan, len(votes))
+        if [list(made) for made in inputs] != [[split] for split in splits]:
+            raise ReplayRefusedError(
+                f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
+            )
+        committables = m.sink.pre_commit(checkpoint, votes, origins_of(inputs), unsettled=self._settler.unsettled())
+        written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
+        seconds = m.runtime.monotonic() - began
+        m.journal.log(
+            "replayed",
+            checkpoint=checkpoint,
+            slots=len(lost),
+            transactions=len(written),
+            written=sum(vote.records for vote in votes),
+            amendment=wanted.amendment + 1,
+            seconds=round(seconds, 3),
+        )
+        if m.traces is not None:
+            m.traces.replayed(checkpoint, votes, seconds=seconds, transactions=len(written))
+        return written
+
+    def _known(self, checkpoint: int, error: Exception) -> OncewardError:
+        """Classify the error of a failed Spark job: missing input ends the replay, any other ends this generation."""
+        known = error if isinstance(error, OncewardError) else self._m.source.diagnose(error)
+        if isinstance(known, HaltedError):
+            return ReplayRefusedError(str(known))
+        return known or GenerationFailedError(
+            f"Writing the lost slots of checkpoint {checkpoint} again failed: {error}. Nothing of it is visible; the "
+            "next generation tries again."
+        )
+
+    def _decline(self, wanted: Replay, lost: Sequence[Committable], error: ReplayRefusedError) -> None:
+        """Decline, which halts the job; the reason names exactly what is lost."""
+        records = "; ".join(self._m.committer.describe(committable) for committable in lost)
+        reason = f"{error}. Lost: {records}"
+        if len(reason) > _LONGEST_REASON:
+            all_of_them = f"onceward checkpoints {self._m.job} --show {wanted.checkpoint}"
+            reason = f"{reason[:_LONGEST_REASON]} … (all of them: {all_of_them})"
+        self._m.journal.log("replay declined", checkpoint=wanted.checkpoint, slots=len(lost), reason=str(error))
+        if self._m.traces is not None:
+            self._m.traces.replay_declined(wanted.checkpoint, str(error))
+        self._session.decline(wanted.checkpoint, wanted.participant, reason)

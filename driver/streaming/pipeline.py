@@ -1,0 +1,239 @@
+"""The public entry point for a program that is one Structured Streaming query."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onceward.client.access import CoordinatorAccess
+from onceward.client.tls import CoordinatorTls
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.common.printable import logger
+from onceward.connectors.interfaces import Sink
+from onceward.driver import preflight
+from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.driver.restarts import FINAL, Restart, Restarts
+from onceward.driver.spark.session import check_submission, is_alive, make_session
+from onceward.driver.streaming.sink import StreamSink
+from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import JobName
+from onceward.watch.metrics.endpoint import MetricsEndpoint, as_endpoint
+from onceward.watch.traces.installed import wanted
+from onceward.watch.web.page import place_in_driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StreamingPipeline"]
+
+_log = logger("onceward.pipeline")
+
+_OUTPUT_MODES = ("append", "update", "complete")
+_TRIGGERS = ("availableNow", "once", "processingTime")
+
+
+class StreamingPipeline:
+    """A Structured Streaming query to Kafka, exactly once, with the restarts and exit codes of a ``Pipeline``.
+
+    >>> StreamingPipeline(
+    ...     job="totals",
+    ...     query=lambda spark: spark.readStream.format("kafka")...,
+    ...     sink=KafkaSink("localhost:9092", topic="totals"),
+    ...     checkpoint_location="/data/totals",
+    ...     output_mode="update",
+    ... ).run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        query: "Callable[[SparkSession], DataFrame]",
+        sink: Sink,
+        checkpoint_location: str | os.PathLike[str],
+        output_mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        coordinator: str | None = None,
+        tls: CoordinatorTls | None = None,
+        token: str | None = None,
+        settings: CheckpointSettings | None = None,
+        spark: "SparkSession | None" = None,
+        restart: Restart | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        allow_complete_mode: bool = False,
+        allow_different_state: bool | int = False,
+        continue_at: int | None = None,
+        metrics: str | MetricsEndpoint | None = None,
+        web: str | None = None,
+        traces: bool = False,
+        accept_risks: Collection[str] = (),
+    ) -> None:
+        """Describe a query. Starts nothing and uses no network before :meth:`run`.
+
+        :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
+        :param query: function of a session that returns a streaming DataFrame; called at each start of the query.
+        :param checkpoint_location: where Spark keeps the query's offsets and state.
+        :param output_mode: ``append``, ``update`` or ``complete``.
+        :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
+            batch follows the last one at once.
+        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
+        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
+        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
+            ``ONCEWARD_TOKEN`` says.
+        :param settings: ``interval`` and ``min_pause`` have no effect: the trigger sets the pace.
+        :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
+        :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
+        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
+        :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
+        :param allow_different_state: as for :class:`StreamSink`.
+        :param continue_at: as for :class:`StreamSink`.
+        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
+        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
+            port 0 for any free one.
+        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
+        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
+        :raises ConfigurationError: when an argument cannot be used.
+        """
+        problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
+        try:
+            self._job = JobName(job)
+        except (ValueError, TypeError) as error:
+            problems.append(f"job: {error}")
+        if problems:
+            raise ConfigurationError(
+                "This StreamingPipeline cannot be used; nothing was started. Change these arguments:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        self._query = query
+        self._sink = sink
+        self._checkpoint_location = os.fspath(checkpoint_location)
+        self._output_mode = output_mode
+        self._trigger = dict(trigger or {})
+        self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
+        self._settings = settings
+        self._spark = spark
+        self._restart = restart or Restart()
+        self._allow_complete_mode = allow_complete_mode
+        self._allow_different_state = allow_different_state
+        self._continue_at = continue_at
+        self._metrics = as_endpoint(metrics)
+        place_in_driver(web, self._access)
+        self._web = web
+        self._traces = wanted(traces)
+        self._accepted = preflight.accepted_risks(accept_risks)
+        self._stopping = StopFlag()
+        self._running: StreamSink | None = None
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are served; None without ``metrics`` and before the job runs."""
+        return self._running.metrics_url if self._running is not None else None
+
+    @property
+    def page_url(self) -> str | None:
+        """Where the page is served; None without ``web`` and before the job runs."""
+        return self._running.page_url if self._running is not None else None
+
+    def stop(self) -> None:
+        """End the query after its running batch is settled; callable from any thread and from signal handlers."""
+        self._stopping.set()
+        if self._running is not None:
+            self._running.stop()
+
+    def run(self) -> CloseReason:
+        """Run until the query has processed what is available, a signal or :meth:`stop` ends it, or a person must act.
+
+        A query that fails is started again, with Spark's checkpointLocation, after the delays of ``restart``. Final
+        errors are raised as by ``Pipeline.run``, and what keeps the first query from being made or started as it is.
+        """
+        exit_with_codes()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._stopping.clear)
+            spark = self._session(stack)
+            sink = stack.enter_context(
+                StreamSink(
+                    spark,
+                    job=self._job,
+                    sink=self._sink,
+                    coordinator=self._access.address,
+                    tls=self._access.tls,
+                    token=self._access.token,
+                    settings=self._settings,
+                    restart=self._restart,
+                    state_dir=self._access.state_dir,
+                    allow_complete_mode=self._allow_complete_mode,
+                    allow_different_state=self._allow_different_state,
+                    continue_at=self._continue_at,
+                    metrics=self._metrics,
+                    web=self._web,
+                    traces=self._traces,
+                    accept_risks=self._accepted,
+                )
+            )
+            self._running = sink
+            stack.enter_context(stopping_on_signals(self.stop))
+            return self._queries(spark, sink)
+
+    def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
+        if self._spark is not None:
+            return self._spark
+        preflight.require_safe(self._job, check_submission(embedded=self._access.embedded))
+        spark, made = make_session(self._job)
+        if made:
+            stack.callback(spark.stop)
+        return spark
+
+    def _queries(self, spark: "SparkSession", sink: StreamSink) -> CloseReason:
+        """Run the query again and again until it ends without an error, or with a final one."""
+        restarts = Restarts(self._restart)
+        query: StreamingQuery | None = None
+        while not self._stopping.is_set():
+            began, before = time.monotonic(), sink.batches
+            try:
+                query = self._start(spark, sink)
+                return sink.await_termination(query)
+            except FINAL:
+                raise
+            except Exception as error:
+                if not is_alive(spark.sparkContext):
+                    raise OncewardError(
+                        "Spark's JVM is gone. Completed batches are committed now or at the next start; the running "
+                        "batch is run again by the next start. Start the program again."
+                    ) from error
+                following = restarts.after(
+                    error, settled=sink.batches - before, failed=1, lasted=time.monotonic() - began
+                )
+                if sink.ended or following.delay is None or query is None:  # never started: the program is wrong
+                    raise
+                _log.warning("job %s: starting the query again in %.1f s: %s", self._job, following.delay, error)
+                self._stopping.wait(following.delay)
+        return CloseReason.STOPPED
+
+    def _start(self, spark: "SparkSession", sink: StreamSink) -> "StreamingQuery":
+        writer = self._query(spark).writeStream.outputMode(self._output_mode)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        location, name = self._checkpoint_location, str(self._job)  # PySpark 4.0 refuses subclasses of str
+        return writer.option("checkpointLocation", location).queryName(name).foreachBatch(sink).start()
+
+
+def _problems(query: object, output_mode: str, trigger: object, allow_complete_mode: bool) -> "list[str]":
+    problems = []
+    if not callable(query):
+        problems.append(f"query: {query!r} is not a function of a session that returns a streaming DataFrame")
+    if output_mode not in _OUTPUT_MODES:
+        problems.append(f"output_mode: {output_mode!r} is none of {', '.join(_OUTPUT_MODES)}")
+    if output_mode == "complete" and not allow_complete_mode:
+        problems.append(
+            "output_mode: in complete mode each batch adds its whole result to the output again; use "
+            "'update', or pass allow_complete_mode=True if the readers expect that"
+        )
+    if trigger is not None and (not isinstance(trigger, Mapping) or len(trigger) != 1 or set(trigger) - set(_TRIGGERS)):
+        problems.append(
+            f"trigger: {trigger!r} is not one of {', '.join(_TRIGGERS)} with its value. Continuous and real-time "
+            "triggers have no batches, which checkpoints need"
+        )
+    return problems

@@ -1,0 +1,1 @@
+"""What Python workers of Spark run. Standard library, Arrow and numpy only."""

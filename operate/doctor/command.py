@@ -1,0 +1,80 @@
+"""The command line of ``onceward doctor``, and its output."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceward.client.operators import OperatorClient
+from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.coordinator.service.state_dir import state_directory
+from onceward.operate.connecting import CoordinatorLocation, job_name
+from onceward.operate.doctor.check import Check, Level
+from onceward.operate.doctor.clusters import check_clusters, named_clusters
+from onceward.operate.doctor.executors import check_executors
+from onceward.operate.doctor.hanging import check_hanging
+from onceward.operate.doctor.machine import check_clock, check_disk, check_machine
+from onceward.operate.doctor.store import check_store
+from onceward.operate.options import password_of
+from onceward.operate.tables import Column, Listing, print_json, print_listings, status
+
+__all__ = ["Asked", "run_doctor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The command line."""
+
+    servers: str | None
+    clusters: Path | None
+    topics: Sequence[str]
+    job: str | None
+    store: str | None
+    store_password: str | None
+    """A reference."""
+    master: str | None
+    """Of Spark."""
+    as_json: bool
+
+
+def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
+    """Show all checks; return 0 without an error, else 1. Raises ConfigurationError; then nothing was asked."""
+    named = named_clusters("doctor", asked.servers, asked.clusters, asked.topics)
+    job = None if asked.job is None else str(job_name(asked.job))
+    if asked.store is None and asked.store_password is not None:
+        raise ConfigurationError("onceward doctor: --store-password goes with --store. Nothing was asked.")
+    password = password_of(asked.store_password, "asked")
+    checks = [*check_machine(), *check_clock(), *_places(place)]
+    if asked.store is not None:
+        checks += check_store(asked.store, password)
+    checks += check_clusters(named, job)
+    checks += check_hanging(named)
+    if asked.master is not None:
+        checks += check_executors(asked.master)
+    if asked.as_json:
+        print_json(checks)
+    else:
+        shown = Listing(
+            "", Column(name="what", text=True), Column(name="found", text=True), Column(name="remedy", text=True)
+        )
+        for check in checks:
+            shown.add(status(check.level), check.subject, check.found, check.remedy)
+        print_listings([shown])
+    return 1 if any(check.level is Level.ERROR for check in checks) else 0
+
+
+def _places(place: CoordinatorLocation) -> Iterator[Check]:
+    """A job with a coordinator keeps nothing in a directory of its own."""
+    if place.embedded:
+        yield check_disk(state_directory(place.state_dir))
+    if place.coordinator is not None:
+        yield _coordinator(place.coordinator)
+
+
+def _coordinator(address: str) -> Check:
+    subject = f"coordinator {address}"
+    try:
+        with OperatorClient(address) as client:
+            count = len(client.jobs())
+    except OncewardError as error:
+        return Check(subject=subject, found=str(error), level=Level.ERROR, remedy="start it: onceward serve")
+    return Check(subject=subject, found=f"answers, {count} jobs")

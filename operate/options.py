@@ -1,0 +1,110 @@
+"""Options and arguments that several commands share."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onceward.common.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.operate.connecting import CoordinatorLocation
+
+__all__ = [
+    "ClustersOption",
+    "CoordinatorOption",
+    "JobArgument",
+    "JsonOption",
+    "LimitOption",
+    "MaybeJobArgument",
+    "NameOption",
+    "NoWaitOption",
+    "StateDirOption",
+    "UtcOption",
+    "View",
+    "WatchOption",
+    "clusters_of",
+    "password_of",
+    "place_of",
+    "view_of",
+]
+
+CoordinatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator", envvar="ONCEWARD_COORDINATOR", metavar="ADDRESS", help="HOST:PORT of a running onceward serve."
+    ),
+]
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Find the coordinator inside a running job through its directory: $ONCEWARD_STATE_DIR or ./.onceward.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC instead of ages.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Keep the listing up to date until Ctrl-C.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+MaybeJobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help="The job's name; all jobs without it.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="The most rows to list.")]
+NameOption = Annotated[str, typer.Option(help="A name for the savepoint.")]
+ClustersOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Clusters to ask, as for onceward serve. Without it, the brokers' state is unknown."
+    ),
+]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]
+
+
+def place_of(coordinator: str | None, state_dir: Path | None) -> "CoordinatorLocation":
+    from onceward.operate.connecting import CoordinatorLocation
+
+    return CoordinatorLocation(coordinator=coordinator, state_dir=state_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How a listing is shown."""
+
+    as_json: bool
+    utc: bool
+    watch: bool
+
+
+def view_of(*, as_json: bool, utc: bool, watch: bool) -> View:
+    """Raises ConfigurationError for options that exclude each other, and for ``--watch`` without a terminal."""
+    if as_json and (utc or watch):
+        raise ConfigurationError("--json goes with neither --utc nor --watch. Nothing was listed.")
+    if watch and not sys.stdout.isatty():
+        raise ConfigurationError("--watch needs a terminal. Nothing was listed. Leave it out, or use --json.")
+    return View(as_json=as_json, utc=utc, watch=watch)
+
+
+def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
+    """Return the clusters that ``--clusters`` names. Raises ConfigurationError; ``done`` says what was not done."""
+    try:
+        from onceward.connections.clusters_file import load_clusters
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was {done}. "
+            "Install them with: pip install 'onceward[kafka]'"
+        ) from error
+    return load_clusters(file)
+
+
+def password_of(reference: str | None, done: str) -> str | None:
+    """Return the secret that ``--store-password`` refers to. Raises ConfigurationError; ``done`` says what was not
+    done."""
+    if reference is None:
+        return None
+    from onceward.connections.secrets import reference_problem, resolve
+
+    if (problem := reference_problem(reference)) is not None:
+        # not repeated in the message: it may be the password itself
+        raise ConfigurationError(f"--store-password: {problem}. Nothing was {done}. Use env:NAME or file:PATH.")
+    return resolve(reference, key="--store-password", readers="the coordinator")

@@ -1,0 +1,197 @@
+"""Ending and inspecting transactions that another process began. Implement :class:`Committer` for other systems.
+
+Part of the protocol package because a driver and the coordinator both use a committer, and neither imports the other's
+code.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple
+
+from onceward.protocol.values import Author, Claim, Committable, JobName, Settlement
+
+__all__ = ["Age", "Committer", "FoundHanging", "HangingTransaction", "OpenTransaction", "TransactionHandle"]
+
+
+class TransactionHandle(NamedTuple):
+    """Identifies exactly one transaction."""
+
+    id: str
+    instance: str = ""
+    """Distinguishes transactions that use the id one after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A transaction of a job that is open in the sink's system, as it reports it now."""
+
+    handle: TransactionHandle
+    """The same as that of the committable, if there is one."""
+    cluster: str
+    """Name of the cluster."""
+    participant: str
+    """The sink's name."""
+    generation: int
+    """The generation under which it was begun."""
+    state: str
+    """The system's name for its state, for example ``Ongoing``."""
+    age: timedelta | None
+    """Time since it began, on this machine's clock; None if the system does not report it."""
+    left: timedelta | None
+    """Time until the system aborts it, never below zero; None if it does not, or does not report it."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What else is known, for people: name -> value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangingTransaction:
+    """A transaction of any program that is over for its system and still open in a partition: readers of committed
+    records stop there until a marker ends it."""
+
+    cluster: str
+    """Name of the cluster."""
+    topic: str
+    partition: int
+    offset: int
+    """Of its first record there."""
+    producer_id: int
+    epoch: int
+    age: timedelta | None
+    """Time since its last record, by the record's own timestamp; None if that has none."""
+    id: str
+    """Its id; empty if no id is known that has this producer id."""
+    job: str | None
+    """The job that it belongs to, by the form of its id; None if it is not ours."""
+    state: str
+    """What its coordinator reports of the id now."""
+    certain: bool
+    """False if what could not be asked may explain it."""
+    doubt: str
+    """Why it is not certain."""
+    remedy: str
+    """What ends it; empty while it is not certain."""
+    meaning: str
+    """What an abort means for its records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundHanging:
+    """What a look for hanging transactions found."""
+
+    transactions: Sequence[HangingTransaction] = ()
+    looked_into: int = 0
+    """Partitions that were looked into."""
+    unknown: Sequence[str] = ()
+    """What was not looked into, and why. If there is any, more may hang than was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Age:
+    """How long a pre-committed transaction has been open, and how long it may stay open."""
+
+    transaction: str
+    """Its name for display."""
+    open_for: timedelta
+    timeout: timedelta
+    """The brokers abort the transaction after this time. More than 0."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a transaction that does not time out: it has no age."""
+        if self.timeout <= timedelta(0):
+            raise ValueError(
+                f"timeout: {self.timeout} of {self.transaction} is not above 0; return None instead of an Age"
+            )
+
+
+class Committer(ABC):
+    """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver.
+
+    A committable comes from the store, and from a driver before: it may be wrong or forged. The process that ends its
+    transaction may have more rights than the one that wrote it. So end nothing that is not its author's own.
+    """
+
+    def check(self, author: Author, committables: Sequence[Committable]) -> None:  # noqa: B027 - optional
+        """Check, without asking anyone, that each committable names something of ``author``. Raises HaltedError."""
+
+    @abstractmethod
+    def commit(
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Settlement]:
+        """Commit each committable and prove its outcome; retry until proved or until ``give_up()``.
+
+        Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
+        ``give_up()``. Does nothing if :meth:`check` fails.
+        """
+
+    @abstractmethod
+    def abort(self, author: Author, committables: Sequence[Committable]) -> None:
+        """Abort transactions of an undecided or aborted checkpoint. Idempotent. Never call this for a completed
+        checkpoint. Does nothing if :meth:`check` fails."""
+
+    @abstractmethod
+    def outcome(self, committable: Committable) -> Settlement:
+        """What the broker and the receipt prove now. Changes nothing."""
+
+    def describe(self, committable: Committable) -> str:
+        """Describe a committable for display: where, how many records, from which input."""
+        return json.dumps(committable.document.body, sort_keys=True)
+
+    def handle(self, committable: Committable) -> TransactionHandle | None:
+        """The handle under which :meth:`transactions` lists its transaction; None if it lists none."""
+        return None
+
+    def age(self, committable: Committable) -> Age | None:
+        """The age of its transaction, assuming it is still open; contacts no broker. None if transactions do not time
+        out."""
+        return None
+
+    @abstractmethod
+    def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        """Transactional ids of ``job`` with an open transaction, except those of ``keep``."""
+
+    @abstractmethod
+    def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
+        """All transactions of ``job`` that are open or being ended, by id. Changes nothing."""
+
+    def hanging(self, topics: Collection[str] | None = None) -> FoundHanging:
+        """Look for transactions of any program that hang in ``topics``, by default in all. Changes nothing."""
+        return FoundHanging()
+
+    def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
+        """Transactions of ``job`` whose end is decided but not yet visible everywhere.
+
+        :param beside: look only where these are.
+        """
+        return ()
+
+    @abstractmethod
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+        """Abort (fence) all leftovers and return their ids. Never touches other jobs."""
+
+    def claims(self, job: JobName) -> Sequence[Claim]:
+        """The claims on ``job``, from each cluster that has one. Empty if this kind of sink keeps no claims."""
+        return ()
+
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:  # noqa: B027 - optional
+        """Write ``claim`` on each cluster that has a claim on ``job``, atomically and in place of one of ``seen``.
+
+        Raises ClaimChangedError when a cluster has a different claim by then.
+        """
+
+    def forget(self, job: JobName, last: Claim) -> None:  # noqa: B027 - optional
+        """Remove everything kept for ``job``, which has no open transactions any more; the claim last.
+
+        ``last``: the claim that its last generation would make. Nothing newer, and nothing of another store, is
+        touched. Idempotent. Raises OncewardError when something remains.
+        """
+
+    def longest_open(self) -> timedelta:
+        """Time after which the system itself has ended every open transaction."""
+        return timedelta(minutes=15)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release clients."""

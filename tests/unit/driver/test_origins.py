@@ -1,0 +1,70 @@
+"""A lost slot is written again only from a split that made this slot and no other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from onceward.connectors.interfaces import Origin, ReplayRefusedError
+from onceward.driver.origins import lost_splits, origins_of
+from onceward.protocol.values import Committable, JsonObject
+from tests.support.documents import committable
+
+A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "slots"),
+    [
+        ([[A], [B]], {0, 1}),
+        ([[A, B], [A, B]], set()),
+        ([[A], [A], [B]], {2}),
+        ([[A], [A, B]], set()),
+        ([[A, B]], set()),
+        ([[A]], {0}),
+    ],
+    ids=["copy", "shuffle", "one split in two slots", "one split in a shared slot", "coalesced", "one slot"],
+)
+def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
+    inputs: list[list[JsonObject]], slots: set[int]
+) -> None:
+    origins = origins_of(inputs)
+    assert [origin.inputs for origin in origins] == inputs
+    assert {slot for slot, origin in enumerate(origins) if origin.replayable} == slots
+
+
+def test_the_slots_of_a_shuffle_share_their_list_of_splits() -> None:
+    """It is then sent and stored once."""
+    splits: Sequence[JsonObject] = [A, B]
+    first, second = origins_of([splits] * 2)
+    assert first.inputs is second.inputs
+
+
+class Sink:
+    """A sink that remembers the origins of slots 0, 1, … and what it checked."""
+
+    def __init__(self, *origins: Origin) -> None:
+        self.origins = origins
+        self.checked: list[int] = []
+
+    def origin(self, committable: Committable) -> Origin:
+        return self.origins[committable.slot]
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        self.checked += [one.slot for one in lost]
+
+
+def lost(sink: Sink, *slots: int) -> tuple[JsonObject, ...]:
+    written: Any = sink
+    return lost_splits(written, [committable(slot) for slot in slots])
+
+
+def test_each_lost_slot_is_written_again_from_its_own_split_if_its_place_is_unchanged() -> None:
+    sink = Sink(*origins_of([[A], [B]]))
+    assert lost(sink, 1, 0) == (B, A)
+    assert sink.checked == [1, 0]
+
+
+def test_a_slot_of_a_shuffle_is_refused_with_the_reason() -> None:
+    with pytest.raises(ReplayRefusedError, match=r"slot 1 .* the plan moved rows between partitions"):
+        lost(Sink(*origins_of([[A], [A, B]])), 1)

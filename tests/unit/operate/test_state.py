@@ -1,0 +1,75 @@
+"""``onceward state`` without Spark: what it refuses before it starts it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from onceward.client.operators import OperatorClient
+from onceward.client.session import connect
+from onceward.common.errors import ExitCode
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.operate import listings
+from onceward.operate.options import View
+from onceward.operate.tables import Times, print_listings
+from onceward.protocol.settings import CheckpointSettings
+from onceward.protocol.values import SPARK_BATCH, JobName
+from onceward.wire.rows import JobDescription
+from tests.support.commands import onceward
+from tests.support.scripted import SINK, SOURCE
+from tests.unit.web.chromium.prepared import NOW, RUNNING, PreparedClient, prepared
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), ExitCode.USAGE, "has completed no batch of a Structured Streaming query"),
+        (("--operator", "0", "--option", "joinSide"), ExitCode.USAGE, "'joinSide' is not NAME=VALUE"),
+    ],
+)
+def test_state_of_a_job_without_a_query_and_options_without_a_value_are_refused(
+    tmp_path: Path, words: tuple[str, ...], code: ExitCode, says: str
+) -> None:
+    with EmbeddedCoordinator(tmp_path) as coordinator, connect(coordinator.address) as client:
+        client.open_job(
+            JobName("orders"), (SOURCE, SINK), CheckpointSettings(interval=None), None, driver="d", wait="0s"
+        )
+        refused = onceward("state", "orders", "--coordinator", coordinator.address, *words)
+    assert (refused.returncode, says in refused.stderr) == (code, True), (refused.stdout, refused.stderr)
+
+
+def test_records_that_spark_reads_are_not_listed_as_a_number_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    def read_by_spark(answer: Any) -> Any:
+        if not isinstance(answer, JobDescription):
+            return answer
+        return replace(answer, participants=(replace(SOURCE, kind=SPARK_BATCH), SINK))
+
+    view = View(as_json=False, utc=False, watch=False)
+    listed = {}
+    for name, changed in (("query", read_by_spark), ("other", lambda answer: answer)):
+        client = cast(OperatorClient, PreparedClient(changed))
+        shown = listings._checkpoints(client, RUNNING, 3, view).listings(Times(now=NOW, utc=False))
+        print_listings(shown)
+        header, *_, row = (line for line in capsys.readouterr().out.splitlines() if line.strip())
+        assert "records read" in header
+        listed[name] = row[header.index("records read") :].split()[0]
+    assert listed["query"] == "-"
+    assert listed["other"].replace(",", "").isdigit()
+
+
+@pytest.mark.parametrize(("kind", "counted"), [(SPARK_BATCH, False), ("kafka", True)])
+def test_the_page_shows_no_number_of_records_that_spark_reads(kind: str, counted: bool) -> None:
+    def read_by(answer: Any) -> Any:
+        if not isinstance(answer, JobDescription):
+            return answer
+        return replace(answer, participants=(replace(SOURCE, kind=kind), SINK))
+
+    with prepared(read_by) as site:
+        page = site.get(f"/jobs/{RUNNING}").live
+    (table,) = re.findall(r'<table class="checkpoints">.*?</table>', page)
+    cells = [re.findall(r'<td class="number">(.*?)</td>', row) for row in table.split("<tr")]
+    read = [one[0] for one in cells if one]
+    assert read
+    assert {one != "–" for one in read} == {counted}

@@ -1,0 +1,1 @@
+"""To watch jobs: metrics, the page, traces."""
