@@ -14,6 +14,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from onceward.sinks.kafka.driver.reuse import ROOM
 from onceward.sinks.kafka.driver.sink import LISTING_INTERVAL_S
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.simulation.checker import Checker, Invariant
@@ -55,7 +56,7 @@ class Brokers:
                 transaction_version=faults.transaction_version,
                 timeout_scan_s=faults.timeout_scan,
                 offsets_retention_minutes=faults.receipts_kept_minutes,
-                last_used_epoch=lambda _id: LAST_EPOCH - random.randint(1, 4) if random.random() < faults.worn else -1,
+                last_used_epoch=lambda name: self._worn(name) if random.random() < faults.worn else -1,
                 marker_delay=lambda _id, _partition: 0.001 + faults.marker_delay * random.random() ** 3,
                 skips_marker=self._skips,
             )
@@ -74,6 +75,8 @@ class Brokers:
         self._read = [0] * faults.outputs
         self._ended: dict[Transaction, bool] = {}
         """Transactions whose end the brokers confirmed -> whether committed."""
+        self._aborted: set[Transaction] = set()
+        """Those of which a part was aborted."""
         self._begun: dict[Transaction, float] = {}
         """When each transaction was opened, for those with a record."""
         self._overrun: dict[Transaction, str] = {}
@@ -151,6 +154,11 @@ class Brokers:
             span = self.cluster.log((OUTPUT, number)).open_span(entry.producer_id)
             if span is not None:
                 yield entry.id, entry.producer_id, span.epoch
+
+    def _worn(self, identifier: str) -> int:
+        """An epoch near the last one. A worker's id is not used again that late, so that its markers can be written."""
+        room = ROOM if TransactionalId.parse(identifier) is not None else 0
+        return LAST_EPOCH - room - self.clock.random.randint(1, 4)
 
     def _decided_by(self, key: Transaction) -> set[Transaction]:
         """The transactions that EndTxn for this one ends: itself, or, if it wrote nothing, those whose markers the
@@ -267,6 +275,8 @@ class Brokers:
             return
         self.note("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
         span = self.cluster.log(partition).entries[-1].span
+        if span is not None and not commit:
+            self._aborted.add((identifier, span.producer_id, span.epoch))
         if span is not None and not commit and (ended := (identifier, span.producer_id, span.epoch)) in self._ended:
             self._ended[ended] = False  # confirmed as committed, without the marker, and then aborted
         entries, self._read[number] = self.cluster.log(partition).read(self._read[number])
@@ -283,6 +293,8 @@ class Brokers:
         if isinstance(request, EndTxnRequest) and TransactionalId.parse(request.transactional_id) is not None:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             for decided in sorted(self._decided_by(key)):
+                if not request.committed and decided in self._aborted:
+                    continue  # the brokers aborted a part of it; the rest must not hold readers back
                 self.checker.ends(decided, commit=bool(request.committed))
         elif isinstance(request, InitProducerIdRequest):
             self.checker.fences(str(request.transactional_id))

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 
-__all__ = ["ReusableIds"]
+__all__ = ["ROOM", "ReusableIds"]
 
 _KEPT_PER_SLOT = 4
 """A slot uses one id while the previous one settles, and its worker holds a third one ready."""
 _KEPT_AT_LEAST = 16
-_STEPS = 2
-"""Epochs from one transaction of an id to the next: its end may raise the epoch, and the next one's start does. None
-begins at the last epoch: whatever ends it there may take the producer id, and no skipped marker could be written."""
+ROOM = 64
+"""Epochs between an id's last use and the last: its end may raise the epoch, and each attempt to write markers that
+the brokers skipped raises it twice. At the last epoch the id may get another producer id, and none could be written."""
 
 
 class ReusableIds:
@@ -68,7 +68,7 @@ class ReusableIds:
             unused = [suffix for suffix, last in self._dropped.items() if last <= run]
             for suffix in unused:
                 del self._dropped[suffix], self._pairs[suffix]
-            for suffix in [suffix for suffix, (_, epoch) in used.items() if epoch + _STEPS >= LAST_EPOCH]:
+            for suffix in [suffix for suffix, (_, epoch) in used.items() if epoch + ROOM >= LAST_EPOCH]:
                 del self._free[suffix]
                 self._dropped[suffix] = self._runs
             while len(self._free) > max(_KEPT_AT_LEAST, _KEPT_PER_SLOT * self._most_slots):

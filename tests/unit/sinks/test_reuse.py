@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.driver import reuse
-from onceward.sinks.kafka.driver.reuse import ReusableIds
+from onceward.sinks.kafka.driver.reuse import ROOM, ReusableIds
 
 
 @dataclass
@@ -93,8 +93,10 @@ def test_workers_that_stay_use_their_ids_again(slots: int) -> None:
     assert sum(worker.made for worker in workers) <= 3 * slots
 
 
-@pytest.mark.parametrize(("epoch", "offered"), [(LAST_EPOCH - 3, True), (LAST_EPOCH - 2, False), (LAST_EPOCH, False)])
-def test_an_id_is_not_used_at_its_producers_last_epoch(epoch: int, offered: bool) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "offered"), [(LAST_EPOCH - ROOM - 1, True), (LAST_EPOCH - ROOM, False), (LAST_EPOCH, False)]
+)
+def test_an_id_is_not_used_again_near_its_producers_last_epoch(epoch: int, offered: bool) -> None:
     """Brokers may then end it with another producer id, and markers that they skip could never be written."""
     ids = ReusableIds()
     ids.offered()
