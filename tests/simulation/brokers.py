@@ -87,6 +87,10 @@ class Brokers:
         """Claims being written -> their checkpoint."""
         self.claims = 0
         """Claims that were written."""
+        self._claim_hidden = False
+        """Whether the claim's marker is missing."""
+        self.claim_forgotten = False
+        """Whether another program made the brokers forget what was decided about a hidden claim: a person decides."""
         self._skipped = faults.skipped_markers
         self.skipped = 0
         """Markers that the brokers skipped."""
@@ -174,6 +178,7 @@ class Brokers:
         if self.clock.random.random() >= self._skipped:
             return False
         self.skipped += 1
+        self._claim_hidden |= TransactionalId.parse(identifier) is None
         self.note("kafka", f"no marker of {identifier} in {partition[0]}-{partition[1]}")
         return True
 
@@ -271,6 +276,8 @@ class Brokers:
 
     def _marked(self, identifier: str, partition: tuple[str, int], _producer: int, commit: bool, _now: float) -> None:
         topic, number = partition
+        if TransactionalId.parse(identifier) is None:
+            self._claim_hidden = self.claim_forgotten = False
         if topic != OUTPUT:
             return
         self.note("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
@@ -416,6 +423,8 @@ class Brokers:
         if entry.state is State.ONGOING:
             for key in ((entry.id, entry.producer_id, entry.epoch), *self._open_parts(entry)):
                 self._overrun[key] = "another program"
+        elif TransactionalId.parse(entry.id) is None and entry.state not in PREPARED:
+            self.claim_forgotten |= self._claim_hidden
         request = InitProducerIdRequest(
             transactional_id=entry.id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1, max_version=4
         )

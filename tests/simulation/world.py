@@ -368,7 +368,8 @@ class SimulatedWorld:
 
     def _return(self) -> None:
         durable = self.store.jobs.get(JOB)
-        left = self.faults.skipped_markers and self._outdated  # no timeout ends what hangs
+        # No timeout ends what hangs, and no process does before a person has decided about the store or the claim.
+        left = self.faults.skipped_markers and (self._outdated or self.brokers.claim_forgotten)
         if durable is not None and durable.status is not JobStatus.HALTED and not left:
             self.brokers.abandoned(self._missing_since)
         self._missing = False

@@ -4,10 +4,14 @@ A transaction coordinator that ends a transaction while it knows no leader of a 
 deleted: it writes no marker there and reports the end as complete (Kafka 4.3, ``TransactionMarkerChannelManager``). The
 part *hangs*: no reader of committed records gets past it, and nothing at the brokers ever ends it.
 
-A marker of any later epoch of the same producer ends the part. So a further transaction of the same id, over the same
-partitions and without records, finishes the first one with the outcome that was decided. No other transaction can be
-hit: an id belongs to one worker, which uses it again only once its last checkpoint is settled, and a checkpoint with a
-part that hangs is not.
+A further marker of the same producer ends the part. So a further transaction of the same id, over the same partitions
+and without records, finishes the first one with the outcome that was decided. No other transaction can be hit: an id
+belongs to one worker, which uses it again only once its last checkpoint is settled, and a checkpoint with a part that
+hangs is not.
+
+That transaction begins at the pair that the coordinator reports. InitProducerId would begin it at the next epoch, and
+abort it, together with the part, if it arrived a second time or another process sent it as well: it compares no epoch
+with that of an open transaction (Kafka 4.3, ``TransactionCoordinator``).
 """
 
 from collections.abc import Collection, Mapping
@@ -55,9 +59,9 @@ class Hanging:
     """The output partitions to mark, with the offset of the first record there."""
     group: str | None = None
     """The consumer group whose offsets it commits."""
-    timeout_ms: int = 60_000
-    """Of the transaction that writes the markers. If this process dies in the middle, the next one has this long to
-    complete it before the brokers abort it."""
+    timeout_ms: int | None = None
+    """Of the transaction that writes the marker of a claim, where it says what was decided. Only InitProducerId can
+    set it."""
 
 
 def is_over(producer_id: int, epoch: int, view: TransactionView, *, ended: bool = False) -> bool:
@@ -100,7 +104,7 @@ def finish(control: ControlPlane, one: Hanging, view: TransactionView, *, commit
     epoch = view.epoch
     if epoch >= LAST_EPOCH:
         version = min(4, version)  # version 5 would take the producer id
-    if view.state is not State.ONGOING and epoch < LAST_EPOCH:
+    if one.timeout_ms is not None and view.state is not State.ONGOING and epoch < LAST_EPOCH:
         started: InitProducerIdResponse | NoAnswer = send(
             next_epoch_request(one.id, timeout_ms=one.timeout_ms, after=(view.producer_id, view.epoch))
         )

@@ -121,7 +121,6 @@ class KnownOutcomes:
                 producer_id=transaction.producer_id,
                 places=found.open,
                 group=transaction.id,
-                timeout_ms=max(1, int(handle.timeout.total_seconds() * 1000)) if handle.timeout else 60_000,
             )
             why = known.finishing.look(hanging, view, commit=known.outcome is Outcome.COMMITTED)
             if why is not None:

@@ -48,7 +48,11 @@ def how_to_finish(
     transaction = handle.transaction
     view = Transactions(control).describe([transaction.id])[transaction.id]
     log = read_endings(control, [handle])[transaction.id]
-    if not is_over(transaction.producer_id, transaction.epoch, view) or log.ending is not LogEnding.UNKNOWN:
+    if not is_over(transaction.producer_id, transaction.epoch, view):
+        return None
+    if log.ending is LogEnding.COMMITTED and not log.aborted:
+        return Outcome.COMMITTED, f"{evidence}; a part was committed, and others wait for their marker: {log.detail}"
+    if log.ending is not LogEnding.UNKNOWN:
         return None
     if log.aborted:
         return Outcome.LOST, f"{evidence}; a part was aborted, and others are open without a marker: {log.detail}"

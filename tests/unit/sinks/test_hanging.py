@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 
 from onceward.connections.codes import ErrorCode
 from onceward.protocol.values import JobName, Outcome, Settlement
@@ -199,17 +204,34 @@ def test_a_timed_out_transaction_whose_abort_reached_some_partitions_is_lost_and
     assert not brokers.held_back()
 
 
-@pytest.mark.parametrize("request_type", [InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest])
-@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "lost"])
-def test_a_process_that_dies_while_it_writes_markers_leaves_them_to_the_next_one(
-    brokers: Brokers, request_type: type, arrives: bool
-) -> None:
+def test_a_request_that_arrives_a_second_time_amid_the_mend_aborts_nothing(brokers: Brokers) -> None:
+    """Or that another process sends as well. InitProducerId would abort what is being committed."""
     ids = brokers.written()
     brokers.end_without(ids, OUT, OTHER)
+    brokers.transport.sent.clear()
+
+    def repeats_all(_call: Call) -> bool:
+        for earlier in brokers.transport.sent[:-1]:
+            earlier.apply(brokers.transport.now(), brokers.cluster.alive[0])
+        return False
+
+    brokers.transport.cut = repeats_all
+    assert brokers.committed(ids).outcome is Outcome.COMMITTED
+    assert brokers.read == ALL
+
+
+@pytest.mark.parametrize("request_type", [AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest])
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "lost"])
+@pytest.mark.parametrize("hanging", [(OUT, OTHER), (OTHER,)], ids=["all", "a part"])
+def test_a_process_that_dies_while_it_writes_markers_leaves_them_to_the_next_one(
+    brokers: Brokers, request_type: type, arrives: bool, hanging: tuple[Partition, ...]
+) -> None:
+    ids = brokers.written()
+    brokers.end_without(ids, *hanging)
     dead: list[Call] = []
 
     def dies(call: Call) -> bool:
-        if brokers.sent(InitProducerIdRequest) > 1 and isinstance(call.request, request_type):
+        if brokers.sent(AddPartitionsToTxnRequest) and isinstance(call.request, request_type):
             dead.append(call)
         return bool(dead) and (call is not dead[0] or not arrives)
 
