@@ -31,6 +31,25 @@ def a_further_transaction_over_the_same_partitions_decides(stage: Stage) -> None
     _seen(stage, out, range(4))
 
 
+def a_further_transaction_begins_at_the_reported_pair(stage: Stage) -> None:
+    """Without InitProducerId, which aborts what is open if it arrives again, whatever epoch it names."""
+    out = stage.topic(partitions=4)
+    ended = [_written(stage, str(number), out, number) for number in range(4)]
+    stage.lose_leaders(out)
+    for number, ids in enumerate(ended):
+        stage.end(ids, commit=number != 1)
+    stage.regain_leaders(out)
+    for number in range(3):
+        again = stage.ids(str(number))
+        stage.add_partition(again, out, number)
+        stage.end(again, commit=number != 1)
+    reported = stage.ids("3")
+    again = stage.initialise(reported)
+    stage.add_partition(again, out, 3)
+    stage.initialise(reported)
+    _seen(stage, out, range(4))
+
+
 def a_further_transaction_that_writes_joins_what_hangs(stage: Stage) -> None:
     """So its end decides about both: an abort loses what is committed, a commit shows what is aborted."""
     out = stage.topic(partitions=3)
@@ -125,6 +144,7 @@ def _seen(stage: Stage, out: str, who: Sequence[int]) -> None:
 
 UNMARKED_SCRIPTS: tuple[Callable[[Stage], None], ...] = (
     a_further_transaction_over_the_same_partitions_decides,
+    a_further_transaction_begins_at_the_reported_pair,
     a_further_transaction_that_writes_joins_what_hangs,
     a_further_transaction_elsewhere_leaves_it_hanging,
     a_pending_offset_hangs_until_its_group_is_added_again,
