@@ -17,8 +17,8 @@ _KEPT_PER_SLOT = 4
 """A slot uses one id while the previous one settles, and its worker holds a third one ready."""
 _KEPT_AT_LEAST = 16
 ROOM = 64
-"""Epochs between an id's last use and the last: its end may raise the epoch, and each attempt to write markers that
-the brokers skipped raises it twice. At the last epoch the id may get another producer id, and none could be written."""
+"""Epochs between an id's last use and the last: its end and each attempt to write skipped markers may raise
+the epoch. At the last epoch the id may get another producer id, and none could be written."""
 
 
 class ReusableIds:
