@@ -25,13 +25,15 @@ from onceward.common.errors import ClaimChangedError, FencedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.codes import ErrorCode
 from onceward.protocol.values import Claim
-from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, parse, taken_over
+from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, older, parse, taken_over
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
+from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
+from onceward.sinks.kafka.control.receipts import Offset
 from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version, next_epoch_request
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
@@ -76,6 +78,8 @@ class ClaimHolder:
         """Whether a request was sent under that epoch."""
         self._version_2 = False
         """Whether the cluster's transaction.version is at least 2."""
+        self._committed: tuple[int, int] | None = None
+        """Id and epoch of the last commit that the brokers confirmed and that did not raise the epoch."""
         self._held: Claim | None = None
         self._prepared: Claim | None = None
         self._places: dict[CoordinatorKind, Located] = {}
@@ -155,11 +159,11 @@ class ClaimHolder:
     def _attempt(self, claim: Claim, seen: Collection[Claim], look: bool) -> Code:
         # Read first, without fencing: fencing would end a transaction of the rightful holder.
         for fenced in (False, True) if look else (True,):
-            if fenced and not look and (code := self._hidden.end()) != ErrorCode.NONE:
+            if fenced and not look and (code := self._hidden.end(self._committed)) != ErrorCode.NONE:
                 return code
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
-            offset = offset_of(self._control, self._name, stable=True)
+            offset = self._look()
             if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
                 self._refuse_newer(claim)
             if offset.code != ErrorCode.NONE:
@@ -167,10 +171,20 @@ class ClaimHolder:
             found = parse(self._job, offset)
             if fenced and found == claim != self._held:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
-            if found is not None and found != claim and found not in seen:
+            if found is not None and found != claim and found not in seen and not older(found, self._held):
                 raise taken_over(self._job, claim, found)
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
         return self._write(claim)
+
+    def _look(self) -> Offset:
+        """Read the claim. One that is older than the one held is shown by a group coordinator that was deposed. Seen
+        twice, it was put back: brokers discarded the newer one, or a tool deleted it and a former driver wrote its own.
+        """
+        offset = offset_of(self._control, self._name, stable=True)
+        if offset.code == ErrorCode.NONE and older(parse(self._job, offset), self._held):
+            self._clock.wait(LOOK_INTERVAL_S)
+            offset = offset_of(self._control, self._name, stable=True)
+        return offset
 
     def _refuse_newer(self, claim: Claim) -> None:
         """Raise ClaimChangedError if a newer generation has the claim. Its next one is under way most of the time, and
@@ -258,8 +272,11 @@ class ClaimHolder:
         sent = request(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, **fields)
         answer = yield from self._asking(kind, sent)
         code = _code(answer)
-        if self._raising and code == ErrorCode.NONE and request is EndTxnRequest:
-            self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
+        if code == ErrorCode.NONE and request is EndTxnRequest:
+            if self._raising:
+                self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
+            else:
+                self._committed = self._producer
         if isinstance(code, NoAnswer) or code in _UNKNOWN:
             # It may still be carried out, whatever is sent after it: only a new epoch prevents that.
             self._producer = None

@@ -7,7 +7,15 @@ from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import Hanging
-from onceward.sinks.kafka.control.transactions import OVER, PREPARED, Code, State, Transactions, TransactionView
+from onceward.sinks.kafka.control.transactions import (
+    OVER,
+    PREPARED,
+    Code,
+    State,
+    Transaction,
+    Transactions,
+    TransactionView,
+)
 from onceward.sinks.kafka.identifiers import claim_name
 
 __all__ = ["TIMEOUT_MS", "HiddenClaim"]
@@ -32,8 +40,10 @@ class HiddenClaim:
         self._name = claim_name(job)
         self._finishing = Finishing(control, clock)
 
-    def end(self) -> Code:
-        """Return NONE once the id may be fenced. Raises HaltedError if the outcome is not known any more."""
+    def end(self, committed: tuple[int, int] | None = None) -> Code:
+        """Return NONE once the id may be fenced. Raises HaltedError if the outcome is not known any more.
+
+        ``committed``: the pair (producer id, epoch) under which the brokers confirmed this process's last commit."""
         view = Transactions(self._control).describe([self._name])[self._name]
         if view.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return ErrorCode.NONE
@@ -42,6 +52,11 @@ class HiddenClaim:
         if view.state in PREPARED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_open = view.state is State.ONGOING
+        if is_open and (view.producer_id, view.epoch) == committed:
+            # A late request has reopened it. An abort would put the claim before it back.
+            own = Transaction(id=self._name, producer_id=view.producer_id, epoch=view.epoch, version=4)
+            code = Transactions(self._control).end([own], commit=True)[self._name]
+            return ErrorCode.CONCURRENT_TRANSACTIONS if code == ErrorCode.NONE else code
         if is_open and view.timeout_ms != _COMMITS_MS:
             return ErrorCode.NONE  # aborted by the fence, and looked at then
         code = offset_of(self._control, self._name, stable=True).code

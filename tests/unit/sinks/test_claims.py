@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeTransactionsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -24,7 +24,7 @@ from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.errors import ControlPlaneError
-from tests.support.kafka_model import LAST_EPOCH, Call, Settings
+from tests.support.kafka_model import LAST_EPOCH, Call, Settings, State
 from tests.support.kafka_model.bench import Bench, Ids
 
 OURS = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
@@ -614,3 +614,95 @@ def test_a_fence_waits_for_what_it_aborts_without_a_marker(bench: Bench) -> None
     successor = replace(OURS, generation=Generation(3), holder="c")
     holder(bench).take(successor, (OURS,))
     assert claim_at(bench) == successor
+
+
+def put_back(bench: Bench, former: Claim) -> None:
+    """As when a tool deletes the claim's group, and a driver that was paused since then writes its claim."""
+    group = DeleteGroupsRequest(groups_names=["job.claim"])
+    for node in sorted(bench.cluster.alive):
+        bench.cluster.handle(node, group, bench.transport.now())
+    holder(bench).take(former, ())
+    bench.wait(1)
+
+
+NEWER = replace(OURS, generation=Generation(2), completed=CheckpointId(2), holder="b")
+
+
+def held_by_a_newer_generation(bench: Bench) -> ClaimHolder:
+    ours, newer = held(bench), holder(bench)
+    newer.take(NEWER, (OURS,))
+    bench.wait(0.1)
+    with pytest.raises(FencedError):
+        ours.renew(through(2))
+    return newer
+
+
+@pytest.mark.parametrize("former", [OURS, through(1, NEWER), through(2)], ids=["driver", "claim", "same checkpoint"])
+def test_a_holder_is_not_fenced_by_an_older_claim_that_came_back(bench: Bench, former: Claim) -> None:
+    newer = held_by_a_newer_generation(bench)
+    put_back(bench, former)
+    assert newer.renew(through(3, NEWER))
+    assert claim_at(bench) == through(3, NEWER)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [through(3), replace(through(2), amendment=1), replace(NEWER, holder="c"), replace(OURS, store_id="theirs")],
+    ids=["later checkpoint", "later amendment", "copy of the store", "other store"],
+)
+def test_a_claim_of_a_copy_that_has_gone_further_or_of_another_store_still_fences(bench: Bench, other: Claim) -> None:
+    newer = held_by_a_newer_generation(bench)
+    put_back(bench, other)
+    with pytest.raises(FencedError, match="it was taken over"):
+        newer.renew(through(3, NEWER))
+    assert claim_at(bench) == other
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["still held", "taken over"])
+def test_an_older_claim_at_a_deposed_group_coordinator_proves_nothing(bench: Bench, taken: bool) -> None:
+    held(bench)
+    ask, until, old = bench.transport._one, float("inf"), list[Any]()
+
+    def one(call: Call) -> Any:
+        if isinstance(call.request, OffsetFetchRequest) and bench.transport.now() < until:
+            old.extend([] if old else [ask(call)])
+            return old[0]
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    assert claim_at(bench) == OURS
+    newer = holder(bench)
+    newer.take(NEWER, (OURS,))
+    if taken:
+        until = 0.0
+        bench.wait(0.1)
+        holder(bench).take(THEIRS, (NEWER,))
+        bench.wait(0.1)
+    until = bench.transport.now() + 1.5
+    if taken:
+        with pytest.raises(FencedError, match="claimed by store theirs"):
+            newer.renew(through(3, NEWER))
+        assert claim_at(bench) == THEIRS
+        return
+    refuse(bench, EndTxnRequest, 90)
+    assert newer.renew(through(3, NEWER))
+    assert claim_at(bench) == through(3, NEWER)
+
+
+@pytest.mark.parametrize("bench", [1], indirect=True)
+def test_a_hidden_claim_that_a_late_request_reopens_is_committed_by_its_writer(bench: Bench) -> None:
+    """The fence would abort it, and the claim before it would count, although records were committed under this one."""
+    ours = hidden(bench)
+    late = [call for call in bench.transport.sent if isinstance(call.request, AddOffsetsToTxnRequest)][-1]
+    late.apply(bench.transport.now(), 1)
+    entry = bench.cluster.entry("job.claim")
+    assert entry is not None
+    assert entry.state is State.ONGOING
+    bench.transport.cut = lambda call: isinstance(call.request, TxnOffsetCommitRequest)
+    looks = iter([False] * 20)
+    assert not ours.renew(through(3), lambda: next(looks, True))
+    assert claim_at(bench) == through(2)
+    bench.transport.cut = lambda _call: False
+    assert ours.renew(through(3))
+    assert claim_at(bench) == through(3)
