@@ -6,7 +6,6 @@ from dataclasses import replace
 from unittest.mock import ANY as ANYTHING
 
 from onceward.common.errors import ClaimChangedError, FencedError
-from onceward.connections.codes import ErrorCode
 from onceward.connectors.tasks import Vote
 from onceward.protocol import generations
 from onceward.protocol.values import CheckpointId, Claim, Committable, JsonObject
@@ -120,9 +119,15 @@ def _repeats_the_last_step(
     return code
 
 
-def _fences_after_reading(self: ClaimHolder, claim: Claim) -> Code:
-    code = self._fence()
-    return self._write(claim) if code == ErrorCode.NONE else code
+def _only_before_the_fence(
+    refuse: Callable[[ClaimHolder, Claim, Collection[Claim], Claim | None], None],
+    self: ClaimHolder,
+    claim: Claim,
+    seen: Collection[Claim],
+    found: Claim | None,
+) -> None:
+    if self._producer is None:
+        refuse(self, claim, seen, found)
 
 
 def _overwrites_once_fenced(
@@ -156,7 +161,7 @@ CLAIMS = (
     Mutant(
         name="a driver does not read the claim again after it has fenced the other writers",
         hurts="a driver that was paused overwrites the claim of another store, and writes records twice",
-        breaks=within(ClaimHolder._attempt, ClaimHolder._write, _fences_after_reading),
+        breaks=wrapped(ClaimHolder._refuse_other, _only_before_the_fence),
         hunt=NEW_STORES,
         caught_by=(Invariant.I2,),
     ),

@@ -7,7 +7,7 @@ from kafka.protocol.producer import TxnOffsetCommitRequest
 from onceward.common.errors import ClaimChangedError, HaltedError
 from onceward.connections.codes import ErrorCode
 from onceward.protocol.values import CheckpointId, Claim, Generation
-from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer
 from onceward.sinks.kafka.control.outcomes import describe_code
 from onceward.sinks.kafka.control.receipts import RECEIPT_PARTITION, RECEIPT_TOPIC, Offset, read_offsets
 from onceward.sinks.kafka.control.transactions import Code
@@ -47,16 +47,19 @@ def offset_commit(group: str, claim: Claim) -> dict[str, object]:
     }
 
 
-def offset_of(control: ControlPlane, group: str, *, stable: bool) -> Offset:
-    return read_offsets(control, [group], stable=stable)[group]
+def offset_of(control: ControlPlane, group: str, *, stable: bool, at: Located | None = None) -> Offset:
+    return read_offsets(control, [group], stable=stable, located=None if at is None else {group: at})[group]
 
 
 def older(found: Claim | None, held: Claim | None) -> bool:
     """Return whether ``found`` cannot have replaced ``held`` lawfully: its store has gone further with ``held``."""
     if found is None or held is None or found.store_id != held.store_id or found == held:
         return False
-    earlier = found.generation < held.generation or found.holder == held.holder
-    return earlier and (found.completed, found.amendment) <= (held.completed, held.amendment)
+    own = found.generation == held.generation and found.holder == held.holder
+    return (own or found.generation < held.generation) and (found.completed, found.amendment) <= (
+        held.completed,
+        held.amendment,
+    )
 
 
 def taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:

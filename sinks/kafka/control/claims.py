@@ -29,11 +29,9 @@ from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, of
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
-from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
-from onceward.sinks.kafka.control.receipts import Offset
 from onceward.sinks.kafka.control.transactions import Code, code_of, end_txn_version, next_epoch_request
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
@@ -163,7 +161,7 @@ class ClaimHolder:
                 return code
             if fenced and (code := self._fence()) != ErrorCode.NONE:
                 return code
-            offset = self._look()
+            offset = offset_of(self._control, self._name, stable=True)
             if offset.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and not fenced:
                 self._refuse_newer(claim)
             if offset.code != ErrorCode.NONE:
@@ -171,20 +169,23 @@ class ClaimHolder:
             found = parse(self._job, offset)
             if fenced and found == claim != self._held:
                 return ErrorCode.NONE  # an earlier, unanswered attempt was carried out
-            if found is not None and found != claim and found not in seen and not older(found, self._held):
-                raise taken_over(self._job, claim, found)
+            self._refuse_other(claim, seen, found)
         kill_point(KillPoint.DRIVER_BEFORE_CLAIM)
+        if (code := self._stage(claim)) != ErrorCode.NONE:
+            return code
+        # A deposed coordinator may have shown a former claim. This one leads: it has just stored offsets.
+        offset = offset_of(self._control, self._name, stable=False, at=self._places[CoordinatorKind.GROUP])
+        if offset.code != ErrorCode.NONE:
+            return offset.code
+        self._refuse_other(claim, seen, parse(self._job, offset))
+        self._prepared = claim
         return self._write(claim)
 
-    def _look(self) -> Offset:
-        """Read the claim. One that is older than the one held is shown by a group coordinator that was deposed. Seen
-        twice, it was put back: brokers discarded the newer one, or a tool deleted it and a former driver wrote its own.
-        """
-        offset = offset_of(self._control, self._name, stable=True)
-        if offset.code == ErrorCode.NONE and older(parse(self._job, offset), self._held):
-            self._clock.wait(LOOK_INTERVAL_S)
-            offset = offset_of(self._control, self._name, stable=True)
-        return offset
+    def _refuse_other(self, claim: Claim, seen: Collection[Claim], found: Claim | None) -> None:
+        """Raise ClaimChangedError if ``found`` has replaced the claim. One that is older than the one held has not: it
+        is shown by a deposed coordinator, or came back when brokers or a tool discarded the newer one."""
+        if found is not None and found != claim and found not in seen and not older(found, self._held):
+            raise taken_over(self._job, claim, found)
 
     def _refuse_newer(self, claim: Claim) -> None:
         """Raise ClaimChangedError if a newer generation has the claim. Its next one is under way most of the time, and

@@ -12,7 +12,7 @@ from enum import StrEnum
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, NoAnswer
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer
 
 __all__ = [
     "OFFSETS_TOPIC",
@@ -65,10 +65,12 @@ class Receipt:
     detail: str = ""
 
 
-def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = True) -> dict[str, Offset]:
+def read_offsets(
+    control: ControlPlane, groups: list[str], *, stable: bool = True, located: Mapping[str, Located] | None = None
+) -> dict[str, Offset]:
     """Return the offset of ``onceward``-0 in each group, from freshly located coordinators.
 
-    ``stable``: the brokers refuse to answer while an open transaction writes the offset.
+    ``stable``: the brokers refuse to answer while an open transaction writes the offset. ``located``: ask these.
     """
     requests = {
         # Pinned: versions 8 and 9 identify topics by name, like the older answers of `claim` and of tools.
@@ -89,7 +91,9 @@ def read_offsets(control: ControlPlane, groups: list[str], *, stable: bool = Tru
         )
         for group in groups
     }
-    answers: dict[str, OffsetFetchResponse | NoAnswer] = control.send_located(CoordinatorKind.GROUP, requests)
+    answers: dict[str, OffsetFetchResponse | NoAnswer] = control.send_located(
+        CoordinatorKind.GROUP, requests, located=located
+    )
     return {group: _offset(answer) for group, answer in answers.items()}
 
 

@@ -3,8 +3,10 @@
 tests/simulation/test_claims_on_the_model.py covers lost and late requests.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.kafka_model import LAST_EPOCH, Call, Settings, State
 from tests.support.kafka_model.bench import Bench, Ids
@@ -176,8 +179,9 @@ def test_taking_looks_before_and_after_it_keeps_others_out(bench: Bench) -> None
     holder(bench).take(OURS, ())
     seen = [type(call.request) for call in bench.transport.sent]
     looked_and_wrote = [one for one in seen if one in (*WRITES, OffsetFetchRequest)]
-    written = [one for one in steps(bench) if one is not InitProducerIdRequest]
-    assert looked_and_wrote == [OffsetFetchRequest, InitProducerIdRequest, OffsetFetchRequest, *written]
+    *staged, committed = [one for one in steps(bench) if one is not InitProducerIdRequest]
+    look = OffsetFetchRequest
+    assert looked_and_wrote == [look, InitProducerIdRequest, look, *staged, look, committed]
 
 
 def test_a_claim_that_changes_between_the_two_looks_is_not_overwritten(bench: Bench) -> None:
@@ -658,36 +662,66 @@ def test_a_claim_of_a_copy_that_has_gone_further_or_of_another_store_still_fence
     assert claim_at(bench) == other
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["still held", "taken over"])
-def test_an_older_claim_at_a_deposed_group_coordinator_proves_nothing(bench: Bench, taken: bool) -> None:
-    held(bench)
-    ask, until, old = bench.transport._one, float("inf"), list[Any]()
+def depose(bench: Bench, seed: int) -> None:
+    """For 1.5 s the claim's former group coordinator answers from what it knows now, and the broker that is asked for
+    the coordinator may name it."""
+    former = bench.coordinator(CoordinatorKind.GROUP, "job.claim")
+    leader = former % 3 + 1
+    bench.cluster.move_coordinator(
+        CoordinatorKind.GROUP, "job.claim", leader, bench.transport.now(), stale_s=1.5, believers=[former]
+    )
+    ask, random = bench.transport._one, Random(seed)
 
     def one(call: Call) -> Any:
-        if isinstance(call.request, OffsetFetchRequest) and bench.transport.now() < until:
-            old.extend([] if old else [ask(call)])
-            return old[0]
-        return ask(call)
+        bench.transport.clock += 0.01
+        return ask(replace(call, node=random.choice((former, leader))) if call.node is None else call)
 
     changed: Any = bench.transport
     changed._one = one
-    assert claim_at(bench) == OURS
-    newer = holder(bench)
-    newer.take(NEWER, (OURS,))
-    if taken:
-        until = 0.0
-        bench.wait(0.1)
-        holder(bench).take(THEIRS, (NEWER,))
-        bench.wait(0.1)
-    until = bench.transport.now() + 1.5
-    if taken:
-        with pytest.raises(FencedError, match="claimed by store theirs"):
+
+
+@pytest.mark.parametrize("former", ["the one held", "an older one"])
+@pytest.mark.parametrize(
+    "other", [THEIRS, replace(NEWER, generation=Generation(3), holder="c")], ids=["store", "driver"]
+)
+def test_no_claim_is_written_over_one_that_a_deposed_group_coordinator_does_not_show(
+    bench: Bench, former: str, other: Claim
+) -> None:
+    for seed in range(50):
+        one = Bench(bench.cluster.settings)
+        held(one)
+        newer, theirs = holder(one), holder(one)
+        if former == "an older one":
+            depose(one, seed)
+        newer.take(NEWER, (OURS,))
+        one.wait(0.1)
+        if former == "the one held":
+            depose(one, seed)
+        while True:
+            try:
+                theirs.take(other, (NEWER,))
+                break
+            except ClaimChangedError:
+                one.wait(0.01)
+        with pytest.raises(FencedError, match="it was taken over"):
             newer.renew(through(3, NEWER))
-        assert claim_at(bench) == THEIRS
-        return
-    refuse(bench, EndTxnRequest, 90)
-    assert newer.renew(through(3, NEWER))
-    assert claim_at(bench) == through(3, NEWER)
+        one.wait(2)
+        assert claim_at(one) == other, seed
+
+
+def test_an_older_claim_that_a_deposed_group_coordinator_shows_fences_no_one(bench: Bench) -> None:
+    for seed in range(50):
+        one = Bench(bench.cluster.settings)
+        held(one)
+        newer = holder(one)
+        depose(one, seed)
+        while newer._held is None:
+            with suppress(ClaimChangedError):
+                newer.take(NEWER, (OURS,))
+        one.init("job.claim")
+        assert newer.renew(through(3, NEWER))
+        one.wait(2)
+        assert claim_at(one) == through(3, NEWER)
 
 
 @pytest.mark.parametrize("bench", [1], indirect=True)

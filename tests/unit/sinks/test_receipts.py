@@ -25,7 +25,7 @@ class Control:
         self._answers = answers
         self.asked: dict[str, Any] = {}
 
-    def send_located(self, kind: CoordinatorKind, requests: dict[str, Any]) -> dict[str, Any]:
+    def send_located(self, kind: CoordinatorKind, requests: dict[str, Any], *, located: None) -> dict[str, Any]:
         assert kind is CoordinatorKind.GROUP
         self.asked |= requests
         return {name: self._answers[name] for name in requests}
@@ -75,7 +75,7 @@ def test_the_report_says_whose_receipt_is_there() -> None:
 
 
 @pytest.mark.parametrize(("how", "stable"), [({}, True), ({"stable": True}, True), ({"stable": False}, False)])
-def test_each_group_is_asked_only_for_the_receipt_partition(how: dict[str, bool], stable: bool) -> None:
+def test_each_group_is_asked_only_for_the_receipt_partition(how: dict[str, Any], stable: bool) -> None:
     """By default a receipt that an open transaction is writing is not read."""
     control: Any = Control(a=answer(), b=answer())
     read_offsets(control, ["a", "b"], **how)
