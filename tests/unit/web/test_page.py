@@ -86,7 +86,7 @@ def test_the_overview_shows_every_job_those_that_need_a_person_first(place: Four
     rows = re.findall(r'<a id="job-(\w+)" href="/jobs/\1">.*?<span class="status (\w+)">\2</span>', answer.live)
     others = [(name, name) for name in ("restarting", "running", "finished")]
     assert rows == [("orders", "halted"), *others]
-    assert "settling checkpoint 2: 3 commits are not proved" in answer.live
+    assert "a person to decide" in answer.live
     assert "its driver, which announced its return" in answer.live
 
 
