@@ -17,7 +17,7 @@ __all__ = ["LEADERS"]
 
 LATE = SeedHunt(
     name="the database is late",
-    seeds=150,
+    seeds=240,
     faults=clear(standby=True, late_store=0.05, interval=0.0, wishes=0, cancels=0),
 )
 COPIES = Exploration(

@@ -58,7 +58,7 @@ ROBBED = SeedHunt(
 )
 KILLED = SeedHunt(
     name="drivers never return, and coordinators are killed while they settle",
-    seeds=60,
+    seeds=220,
     faults=clear(**_GONE, kill_points=0.05, coordinator_kills=2),
 )
 
