@@ -75,6 +75,8 @@ class Brokers:
         self._read = [0] * faults.outputs
         self._ended: dict[Transaction, bool] = {}
         """Transactions whose end the brokers confirmed -> whether committed."""
+        self._mended: dict[Transaction, set[Transaction]] = {}
+        """Transactions that only write skipped markers -> whose."""
         self._aborted: set[Transaction] = set()
         """Those of which a part was aborted."""
         self._begun: dict[Transaction, float] = {}
@@ -169,8 +171,9 @@ class Brokers:
         brokers skipped."""
         entry = self.cluster.entry(key[0])
         if key in self._begun or entry is None or (entry.producer_id, entry.epoch) != key[1:]:
-            return {key}
-        return set(self._open_parts(entry))
+            return self._mended.get(key, {key})  # another process may have ended it a moment ago
+        self._mended[key] = set(self._open_parts(entry))
+        return self._mended[key]
 
     def _skips(self, identifier: str, partition: tuple[str, int]) -> bool:
         if not self._skipped:
