@@ -4,6 +4,7 @@ from onceward.client.session import Session
 from onceward.common.errors import CheckpointFailedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.driver.causes import shorten
+from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.checkpoint_writer import Answers, CheckpointWriter, require_spark
 from onceward.driver.diagnosis import Diagnosis
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
@@ -26,6 +27,8 @@ class CheckpointRunner:
         settler: Settler,
         mailbox: Mailbox,
         ages: Ages,
+        tasks: CheckpointTasks,
+        turn: Turn,
         *,
         positions: dict[CheckpointId, Document],
     ) -> None:
@@ -34,7 +37,9 @@ class CheckpointRunner:
         self._session = session
         self._settler = settler
         self._mailbox = mailbox
-        self._writer = CheckpointWriter(members, session.generation, settler, mailbox, ages)
+        self._tasks = tasks
+        self._turn = turn
+        self._writer = CheckpointWriter(members, tasks, turn, settler, ages)
         self._diagnosis = Diagnosis(members, session.generation, mailbox)
         self._positions = dict(positions)
         self._answers: dict[CheckpointId, Answers] = {}
@@ -87,8 +92,7 @@ class CheckpointRunner:
 
     def abandon_later(self, checkpoint: CheckpointId) -> None:
         """Abort what came after ``checkpoint``, whose lost slots are written again."""
-        if self._m.staying is not None:
-            self._m.staying.end()
+        self._tasks.end()
         for later in [c for c in self._answers if c > checkpoint]:
             self._abandon(later, f"lost slots of checkpoint {checkpoint} are written again first")
 
@@ -185,19 +189,18 @@ class CheckpointRunner:
             self.cause = f"{reason} (checkpoint {checkpoint})"
             self.failed_records = plan.records if plan is not None else 0
             name = self._m.sink.participant.name
-            self._session.decline(checkpoint, name, shorten(reason), phases=self._writer.phases)
+            self._session.decline(checkpoint, name, shorten(reason), phases=self._turn.phases)
         self._abandon(checkpoint, shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
             raise known from error
         if not self._mailbox.stopping:
-            require_spark(self._m, self._settler)
+            require_spark(self._m, self._settler, self._m.tasks)
 
     def _abandon(self, checkpoint: CheckpointId, reason: str) -> None:
         """Abort the open transactions of a checkpoint that was aborted, or was never acknowledged."""
         m = self._m
         began = m.runtime.monotonic()
-        if m.staying is not None:  # they have read on from what comes to nothing
-            m.staying.end()
+        self._tasks.end()
         recorded = self._answers.pop(checkpoint, None)
         committables = recorded.sink.committables if recorded is not None else ()
         self._settler.forget(checkpoint)

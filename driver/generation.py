@@ -14,6 +14,7 @@ from onceward.common.errors import (
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.driver.causes import shorten
 from onceward.driver.checkpoint_runner import CheckpointRunner
+from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.checkpoint_writer import require_spark
 from onceward.driver.mailbox import GenerationFailedError, Mailbox, NothingToReadError
 from onceward.driver.members import Members
@@ -64,6 +65,8 @@ class GenerationRun:
         self._ages = Ages(members.committer, members.journal, members.runtime)
         self._session: Session
         self._settler: Settler
+        self._turn: Turn
+        self._tasks: CheckpointTasks
         self._runner: CheckpointRunner | None = None
         """Set after recovery."""
         self.claimed = False
@@ -138,6 +141,14 @@ class GenerationRun:
             on_error=self._mailbox.fail,
             runtime=m.runtime,
         )
+        self._turn = Turn(
+            generation=self._session.generation,
+            mailbox=self._mailbox,
+            settings=m.settings,
+            begin=self._begin,
+            sweep=self._sweep,
+        )
+        self._tasks = m.checkpoint_tasks(m, self._turn)
         self._session.report_oldest(lambda: self._ages.oldest(self._settler.unsettled))
         self._session.report_aborted(self._mailbox.carried_out)
         self._session.report_progress(m.progress.report)
@@ -153,7 +164,14 @@ class GenerationRun:
             self._m.tasks.start()
             recovery.restore()
         return CheckpointRunner(
-            self._m, self._session, self._settler, self._mailbox, self._ages, positions=recovery.positions
+            self._m,
+            self._session,
+            self._settler,
+            self._mailbox,
+            self._ages,
+            self._tasks,
+            self._turn,
+            positions=recovery.positions,
         )
 
     def _loop(self, runner: CheckpointRunner) -> CloseReason:
@@ -181,15 +199,13 @@ class GenerationRun:
                     runner.abandon_later(replay.checkpoint)  # the driver may have missed their aborts
                     replayer.replay(replay)
                 case None if not self._mailbox.stopping:
-                    require_spark(self._m, self._settler)
+                    require_spark(self._m, self._settler, self._m.tasks)
 
     def _end_rest(self) -> None:
         """End the staying tasks, and abort what they, or late tasks, have begun after the last checkpoint: no driver
         may come to do it."""
-        m = self._m
-        if m.staying is not None:
-            m.staying.end()
-        m.committer.sweep(m.job, keep=self._settler.unsettled())
+        self._tasks.end()
+        self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
 
     def _await_ends(self) -> None:
         """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and
@@ -205,6 +221,15 @@ class GenerationRun:
                     "output partitions without a leader."
                 )
             m.runtime.sleep(backoff.next())
+
+    def _begin(self, checkpoint: CheckpointId) -> None:
+        self._m.progress.began(checkpoint)
+        self._settler.prepare(checkpoint)
+
+    def _sweep(self) -> None:
+        m = self._m
+        if swept := m.committer.sweep(m.job, keep=self._settler.unsettled()):
+            m.journal.log("swept", transactions=len(swept))
 
     def _on_complete(self, checkpoint: CheckpointId, amendment: int) -> None:
         self._m.progress.completed(checkpoint)
@@ -269,8 +294,7 @@ class GenerationRun:
         fenced = None
         self._m.progress.completed(self._mailbox.completed)
         self._m.tasks.cancel()
-        if self._m.staying is not None:
-            self._m.staying.leave()
+        self._tasks.leave()
         self._settler.close(wait=not isinstance(error, KeyboardInterrupt))
         following = self.next_start(error)
         reason = shorten(self.describe_end(error, following))

@@ -1,14 +1,15 @@
 """The parts of a job on the driver, which its generations share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onceward.connectors.interfaces import Committer, Sink, Source
+from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.journal import Journal
 from onceward.driver.narrowing import Narrowing
 from onceward.driver.progress import Progress
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.spark.tasks import Tasks
-from onceward.driver.staying.tasks import StayingTasks
 from onceward.driver.tracing import DriverTraces
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import JobName
@@ -25,12 +26,12 @@ class Members:
     sink: Sink
     committer: Committer
     tasks: Tasks
+    """Runs one plan at a time."""
+    checkpoint_tasks: Callable[["Members", Turn], CheckpointTasks]
+    """Makes what runs the tasks of a generation's checkpoints: per checkpoint, or staying ones."""
     settings: CheckpointSettings
     journal: Journal
     progress: Progress
     runtime: Runtime = THREADS
     narrowing: Narrowing = field(default_factory=Narrowing)
     traces: DriverTraces | None = None
-    staying: StayingTasks | None = None
-    """Reads and writes checkpoints, if the job's tasks stay; then ``tasks`` only writes lost slots again, and looks for
-    records at fault."""

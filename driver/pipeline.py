@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from onceward.client.access import CoordinatorAccess
@@ -13,16 +14,19 @@ from onceward.common.links import Links
 from onceward.connectors.interfaces import Sink, Source
 from onceward.coordinator.service.observer import observers
 from onceward.driver import preflight
+from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
 from onceward.driver.journal import Journal
 from onceward.driver.measuring import NOT_MEASURED, measure
 from onceward.driver.members import Members
 from onceward.driver.opening import connect_to, open_page, open_participants, require_job
+from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.restarts import Restart
 from onceward.driver.runtime import THREADS
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
+from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_short_interval
 from onceward.driver.tracing import NOT_TRACED, trace
 from onceward.executor.functions import BatchesTransform
@@ -187,7 +191,7 @@ class Pipeline:
                 journal=journal,
                 progress=progress,
                 traces=self._traced.traces,
-                staying=self._staying(tasks),
+                checkpoint_tasks=self._checkpoint_tasks(tasks),
             )
             return self._generations(members, client)
 
@@ -227,9 +231,12 @@ class Pipeline:
             tasks.begin()
         return tasks
 
-    def _staying(self, tasks: Tasks) -> StayingTasks | None:
+    def _checkpoint_tasks(self, tasks: Tasks) -> Callable[[Members, Turn], CheckpointTasks]:
         if not self._stay:
-            return None
+            return TasksPerCheckpoint
+        return partial(CheckpointsOfStayingTasks, self._staying(tasks))
+
+    def _staying(self, tasks: Tasks) -> StayingTasks:
         assert isinstance(tasks, SparkTasks)
         return StayingTasks(
             job=self._job,

@@ -25,6 +25,7 @@ from onceward.driver.mailbox import NothingToReadError
 from onceward.driver.measuring import NOT_MEASURED, measure
 from onceward.driver.members import Members
 from onceward.driver.opening import connect_to, open_page, open_participants, require_job
+from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.restarts import Restart
 from onceward.driver.spark.session import check_retries, check_session
 from onceward.driver.streaming.batches import (
@@ -214,6 +215,7 @@ class StreamSink:
             sink=sink,
             committer=committer,
             tasks=self._tasks,
+            checkpoint_tasks=TasksPerCheckpoint,
             settings=settings,
             journal=Journal(self._job, measured.follow),
             progress=progress,

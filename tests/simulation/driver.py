@@ -78,9 +78,7 @@ class SimulatedPipeline(Pipeline):
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         return self._surroundings.tasks
 
-    def _staying(self, tasks: Tasks) -> StayingTasks | None:
-        if not self._stay:
-            return None
+    def _staying(self, tasks: Tasks) -> StayingTasks:
         return StayingTasks(
             job=self._job,
             source=self._source,

@@ -21,12 +21,14 @@ import onceward.driver.checkpoint_runner
 import onceward.driver.checkpoint_writer
 import onceward.driver.exits
 import onceward.driver.generation
+import onceward.driver.per_checkpoint
 import onceward.driver.pipeline
 import onceward.driver.progress
 import onceward.driver.recovery
 import onceward.driver.replaying
 import onceward.driver.restarts
 import onceward.driver.settler
+import onceward.driver.staying.checkpoints
 import onceward.driver.staying.group
 import onceward.driver.staying.tasks
 import onceward.executor.staying
@@ -99,6 +101,8 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         driver.replaying,
         driver.checkpoint_runner,
         driver.checkpoint_writer,
+        driver.per_checkpoint,
+        driver.staying.checkpoints,
         driver.settler,
         tasks.staying,
         service.engine,

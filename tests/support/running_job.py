@@ -16,6 +16,7 @@ from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
+from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.progress import Progress
 from onceward.driver.restarts import NO_RESTART, Restart, Restarts
 from onceward.driver.runtime import THREADS, Runtime
@@ -348,6 +349,7 @@ class Job:
                 sink=same,
                 committer=same,
                 tasks=same,
+                checkpoint_tasks=TasksPerCheckpoint,
                 settings=SETTINGS,
                 journal=self._journal,
                 progress=Progress(JOB, stream=io.StringIO()),
