@@ -24,7 +24,7 @@ class Nothing:
     """Nothing was read and written."""
 
     positions: Document
-    """Where reading goes on."""
+    """Where reading continues."""
     finished: bool
     """Nothing is left to read."""
 
