@@ -126,7 +126,24 @@ class CheckpointRunner:
             raise GenerationFailedError(reason)
 
     def _send(self, checkpoint: CheckpointId) -> None:
-        """Acknowledge for source and sink. From the first call on, only a decision may end the transactions."""
+        """Acknowledge for source and sink. From the first call on, only a decision may end the transactions.
+
+        An abort that was heard before the answer may be of a former leader, whose store an older copy has replaced: who
+        takes the acknowledgement decides. One that was heard since then may be of either, so it is asked again.
+        """
+        open_ = self._answers[checkpoint].sink.committables
+        while True:
+            heard = self._mailbox.abort_of(checkpoint)
+            if not self._acknowledge(checkpoint):
+                return
+            if heard is not None:
+                self._mailbox.refute(heard)
+            if not open_ or self._mailbox.abort_of(checkpoint) is None:
+                break
+        kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
+
+    def _acknowledge(self, checkpoint: CheckpointId) -> bool:
+        """Return True if the coordinator takes the answers; else the checkpoint is aborted."""
         m, answers = self._m, self._answers[checkpoint]
         snapshots = {m.source.participant.name: answers.source, m.sink.participant.name: answers.sink}
         try:
@@ -141,7 +158,7 @@ class CheckpointRunner:
             name = m.sink.participant.name
             self._session.decline(checkpoint, name, shorten(str(error)), phases=answers.phases)
             self._abandon(checkpoint, shorten(str(error)))
-            return
+            return False
         for reply in replies:
             match reply.verdict:
                 case Verdict.ACCEPTED | Verdict.DUPLICATE:
@@ -151,16 +168,16 @@ class CheckpointRunner:
                 case Verdict.TOO_LATE | Verdict.EXPIRED | Verdict.CONFLICT if reply.decision is Decision.ABORTED:
                     self._mailbox.require_undecided(checkpoint)
                     self._abandon(checkpoint, reply.detail or reply.verdict.value)
-                    return
+                    return False
                 case Verdict.REFUSED if self._refused(checkpoint, reply.detail):
-                    return
+                    return False
                 case _:
                     raise GenerationFailedError(
                         f"The coordinator refused the acknowledgement of checkpoint {checkpoint}: "
                         f"{reply.verdict.value}: {reply.detail}. "
                         "It stays undecided until the next generation aborts it; no record is lost."
                     )
-        kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
+        return True
 
     def _refused(self, checkpoint: CheckpointId, detail: str) -> bool:
         """Decline a checkpoint for which the coordinator has no room, and abort it once that is decided. False if it

@@ -171,6 +171,17 @@ class Mailbox:
         with self._changed:
             return self._abort is not None and self._abort.checkpoint >= checkpoint
 
+    def abort_of(self, checkpoint: CheckpointId) -> answers.Abort | None:
+        """Return the newest abort, if it concerns ``checkpoint``."""
+        abort = self._abort
+        return abort if abort is not None and abort.base < checkpoint <= abort.checkpoint else None
+
+    def refute(self, abort: answers.Abort) -> None:
+        """Drop ``abort``, which the coordinator knows nothing of."""
+        with self._changed:
+            if self._abort is abort:
+                self._abort = None
+
     def last_aborted(self) -> CheckpointId | None:
         """Return the newest checkpoint that is known to be aborted."""
         with self._changed:

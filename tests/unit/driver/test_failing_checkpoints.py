@@ -18,8 +18,9 @@ from onceward.common.errors import (
 from onceward.connectors.interfaces import Plan, Refusal
 from onceward.driver.mailbox import GenerationFailedError
 from onceward.driver.runtime import Threads
-from onceward.protocol.answers import Answer, Decision, Instruction, Trigger, Verdict
+from onceward.protocol.answers import Abort, Answer, Decision, Instruction, Trigger, Verdict
 from onceward.protocol.events import Acknowledge, CloseReason, Decline, Event, Settle
+from onceward.protocol.facts import AbortReason
 from onceward.protocol.state import JobState
 from onceward.protocol.values import (
     CheckpointId,
@@ -528,6 +529,50 @@ def test_a_copy_of_the_store_that_has_aborted_a_completed_checkpoint_is_not_foll
     with pytest.raises(HaltedError, match=r"aborted checkpoint 3, .* older copy"):
         job.generation.run()
     assert job.aborted == []
+
+
+def test_an_abort_of_a_former_leader_yields_to_the_one_that_takes_the_acknowledgement() -> None:
+    """The former leader aborts 3. An older copy of its store, which lacks that, takes the acknowledgement."""
+    coordinator, heard = Coordinator(), threading.Event()
+    acknowledge: Any = coordinator.acknowledge
+
+    def late(checkpoint: CheckpointId, base: CheckpointId, *rest: Any, **more: Any) -> Any:
+        if checkpoint == 3 and not heard.is_set():
+            heard.set()
+            assert coordinator._deliver is not None
+            coordinator._deliver(Abort(checkpoint=checkpoint, base=base, reason=AbortReason.CANCELLED, detail=""))
+        return acknowledge(checkpoint, base, *rest, **more)
+
+    changed: Any = coordinator
+    changed.acknowledge = late
+    job = Failing(coordinator, until=5)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert (job.committed, job.aborted) == ([2, 3, 4, 5], [])
+
+
+def test_an_abort_that_overtakes_the_answer_to_the_acknowledgement_is_carried_out() -> None:
+    """The leader takes the acknowledgement of 3, whose base is not settled, and aborts it."""
+    coordinator, aborted = Coordinator(), threading.Event()
+    acknowledge: Any = coordinator.acknowledge
+
+    def late(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
+        answers = acknowledge(checkpoint, *rest, **more)
+        if checkpoint == 3 and not aborted.is_set():
+            coordinator.cancel()
+            coordinator.send()
+            aborted.set()
+        return answers
+
+    def settles_late(checkpoint: int) -> None:
+        if checkpoint == 2:
+            assert aborted.wait(30)
+
+    changed: Any = coordinator
+    changed.acknowledge = late
+    job = Failing(coordinator, until=5)
+    job.committing = settles_late
+    assert job.generation.run() is CloseReason.CANCELLED
+    assert (job.committed, job.aborted) == ([2], [3])
 
 
 @pytest.mark.parametrize("copied_at", [2, 5])

@@ -160,6 +160,20 @@ def test_a_repeated_abort_is_handled_once_and_is_not_forgotten() -> None:
     assert not driver.mailbox.aborted(CheckpointId(4))
 
 
+def test_a_refuted_abort_is_forgotten_and_a_newer_one_is_not() -> None:
+    driver = Driver()
+    end = answers.Abort(checkpoint=CheckpointId(4), base=CheckpointId(2), reason=AbortReason.CANCELLED, detail="")
+    driver.mailbox.deliver(end)
+    assert [driver.mailbox.abort_of(CheckpointId(number)) for number in range(2, 6)] == [None, end, end, None]
+    driver.mailbox.deliver(replace(end))
+    driver.mailbox.refute(end)
+    again = driver.mailbox.abort_of(CheckpointId(4))
+    assert again is not None, "said again since"
+    driver.mailbox.refute(again)
+    assert not driver.mailbox.aborted(CheckpointId(4))
+    assert driver.mailbox.next(0) is None
+
+
 def test_only_the_running_checkpoint_is_interrupted() -> None:
     driver = Driver()
     driver.mailbox.running(CheckpointId(4))
