@@ -19,14 +19,14 @@ from onceward.wire.answers import answer_from_wire
 from onceward.wire.enums import CHECKPOINT_KIND, RULING
 from onceward.wire.limits import MAX_LISTED
 from onceward.wire.listings import (
-    checkpoint_description_from_wire,
-    checkpoint_summary_from_wire,
-    coordinator_description_from_wire,
-    generation_summary_from_wire,
-    history_entry_from_wire,
-    job_description_from_wire,
-    job_summary_from_wire,
-    loss_report_from_wire,
+    CHECKPOINT_DESCRIPTION,
+    CHECKPOINT_SUMMARY,
+    COORDINATOR_DESCRIPTION,
+    GENERATION_SUMMARY,
+    HISTORY_ENTRY,
+    JOB_DESCRIPTION,
+    JOB_SUMMARY,
+    LOSS_REPORT,
 )
 from onceward.wire.rows import (
     CheckpointDescription,
@@ -40,7 +40,7 @@ from onceward.wire.rows import (
 )
 from onceward.wire.v1 import operators_pb2 as pb
 from onceward.wire.v1.operators_pb2_grpc import CoordinatorServiceStub, OperatorServiceStub
-from onceward.wire.values import claim_to_wire, request_from_wire, settlement_to_wire
+from onceward.wire.values import CLAIM, REQUEST, SETTLEMENT
 
 __all__ = ["MAX_LISTED", "InputSkip", "OperatorClient"]
 
@@ -107,7 +107,7 @@ class OperatorClient:
         return self._caller.call(
             self._coordinators.DescribeCoordinator,
             pb.DescribeCoordinatorRequest(),
-            coordinator_description_from_wire,
+            COORDINATOR_DESCRIPTION.from_wire,
             doing="asking what the coordinator does",
         )
 
@@ -115,7 +115,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.DescribeJob,
             pb.DescribeJobRequest(job=job),
-            job_description_from_wire,
+            JOB_DESCRIPTION.from_wire,
             doing=f"describing job {job}",
         )
 
@@ -127,7 +127,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListCheckpoints,
             pb.ListCheckpointsRequest(job=job, limit=limit),
-            lambda r: [checkpoint_summary_from_wire(checkpoint) for checkpoint in r.checkpoints],
+            lambda r: [CHECKPOINT_SUMMARY.from_wire(checkpoint) for checkpoint in r.checkpoints],
             doing=f"listing checkpoints of job {job}",
         )
 
@@ -136,7 +136,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.DescribeCheckpoint,
             pb.DescribeCheckpointRequest(job=job, checkpoint=checkpoint),
-            checkpoint_description_from_wire,
+            CHECKPOINT_DESCRIPTION.from_wire,
             doing=f"describing checkpoint {checkpoint} of job {job}",
         )
 
@@ -145,7 +145,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListGenerations,
             pb.ListGenerationsRequest(job=job, limit=limit),
-            lambda r: [generation_summary_from_wire(generation) for generation in r.generations],
+            lambda r: [GENERATION_SUMMARY.from_wire(generation) for generation in r.generations],
             doing=f"listing generations of job {job}",
         )
 
@@ -154,7 +154,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListHistory,
             pb.ListHistoryRequest(job=job, limit=limit),
-            lambda r: [history_entry_from_wire(entry) for entry in r.entries],
+            lambda r: [HISTORY_ENTRY.from_wire(entry) for entry in r.entries],
             doing=f"listing the history of job {job}",
         )
 
@@ -182,7 +182,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.DescribeRequest,
             pb.DescribeRequestRequest(job=job, request=request),
-            lambda r: request_from_wire(r.request),
+            lambda r: REQUEST.from_wire(r.request),
             doing=f"asking about a request for job {job}",
         )
 
@@ -224,7 +224,7 @@ class OperatorClient:
         """
         return self._caller.call(
             self._stub.PermitAdoption,
-            pb.PermitAdoptionRequest(job=job, claim=claim_to_wire(claim), reason=reason),
+            pb.PermitAdoptionRequest(job=job, claim=CLAIM.to_wire(claim), reason=reason),
             _answered,
             doing=f"permitting job {job} to adopt a claim",
         )
@@ -262,7 +262,7 @@ class OperatorClient:
             slots=sorted(slots),
             ruling=RULING.to_wire(ruling),  # type: ignore[arg-type]
             reason=reason,
-            evidence=[settlement_to_wire(settlement) for settlement in evidence],
+            evidence=[SETTLEMENT.to_wire(settlement) for settlement in evidence],
             forced=forced,
         )
         return self._caller.call(self._stub.ResolveSlots, message, _answered, doing=f"resolving slots of job {job}")
@@ -275,7 +275,7 @@ class OperatorClient:
         return self._caller.call(
             self._stub.ListLosses,
             pb.ListLossesRequest(job=job or "", limit=limit, acknowledged=acknowledged),
-            lambda r: [loss_report_from_wire(report) for report in r.losses],
+            lambda r: [LOSS_REPORT.from_wire(report) for report in r.losses],
             doing="listing losses",
         )
 
@@ -352,9 +352,9 @@ def _answered(
 
 
 def _jobs(response: pb.ListJobsResponse) -> tuple[list[JobSummary], bool]:
-    return [job_summary_from_wire(job) for job in response.jobs], response.more
+    return [JOB_SUMMARY.from_wire(job) for job in response.jobs], response.more
 
 
 def _requested(response: pb.TriggerCheckpointResponse) -> Answer:
-    request = request_from_wire(response.request) if response.HasField("request") else None
+    request = REQUEST.from_wire(response.request) if response.HasField("request") else None
     return answer_from_wire(response.answer, request=request)

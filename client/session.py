@@ -38,7 +38,7 @@ from onceward.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.wire.answers import answer_from_wire, grant_from_wire
+from onceward.wire.answers import GRANT, answer_from_wire
 from onceward.wire.channel import KeepAlive
 from onceward.wire.enums import CLOSE_REASON
 from onceward.wire.limits import MAX_TROUBLES
@@ -47,16 +47,16 @@ from onceward.wire.text import text_to_wire
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
 from onceward.wire.values import (
-    age_to_wire,
-    claim_to_wire,
+    AGE,
+    CLAIM,
+    PARTICIPANT,
+    SETTLEMENT,
+    TROUBLE,
     committable_to_wire,
-    participant_to_wire,
     phases_to_wire,
     progress_to_wire,
     settings_to_wire,
-    settlement_to_wire,
     snapshot_to_wire,
-    trouble_to_wire,
 )
 
 __all__ = ["CoordinatorClient", "Session", "connect"]
@@ -133,9 +133,9 @@ class CoordinatorClient:
         request = pb.OpenJobRequest(
             job=job,
             driver=driver,
-            participants=[participant_to_wire(participant) for participant in participants],
+            participants=[PARTICIPANT.to_wire(participant) for participant in participants],
             settings=settings_to_wire(settings),
-            claim=claim_to_wire(claim) if claim is not None else None,
+            claim=CLAIM.to_wire(claim) if claim is not None else None,
         )
         begun, waits, coordinator = time.monotonic(), False, ""
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0
@@ -312,7 +312,7 @@ class Session:
             driver=self._secret,
             checkpoint=checkpoint,
             participant=participant,
-            settlements=[settlement_to_wire(settlement) for settlement in settlements],
+            settlements=[SETTLEMENT.to_wire(settlement) for settlement in settlements],
             amendment=amendment,
         )
         doing = f"settling checkpoint {checkpoint} for {participant}"
@@ -412,8 +412,8 @@ class Session:
             job=self.job,
             generation=self.generation,
             driver=self._secret,
-            troubles=[trouble_to_wire(one) for one in self._caller.links.troubles()[:MAX_TROUBLES]],
-            oldest=age_to_wire(oldest) if oldest is not None else None,
+            troubles=[TROUBLE.to_wire(one) for one in self._caller.links.troubles()[:MAX_TROUBLES]],
+            oldest=AGE.to_wire(oldest) if oldest is not None else None,
             aborted=self._aborted(),
             progress=progress_to_wire(progress) if progress is not None else None,
         )
@@ -427,7 +427,7 @@ class Session:
 
 def _opened(response: pb.OpenJobResponse) -> tuple[Answer, str]:
     """The answer, and the name of the coordinator that gives it."""
-    grant = grant_from_wire(response.grant) if response.HasField("grant") else None
+    grant = GRANT.from_wire(response.grant) if response.HasField("grant") else None
     return answer_from_wire(response.answer, grant=grant), response.coordinator
 
 

@@ -42,6 +42,7 @@ class ClosedEnum(Generic[E]):
 
     def __init__(self, enum: type[E], wire: object) -> None:
         assert isinstance(wire, EnumTypeWrapper)
+        self.enum = enum
         self.field = str(wire.DESCRIPTOR.name)
         prefix = "".join(f"_{c}" if c.isupper() else c.upper() for c in self.field).lstrip("_") + "_"
         numbers = {name.removeprefix(prefix): number for name, number in wire.items() if number != 0}

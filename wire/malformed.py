@@ -54,8 +54,8 @@ def as_kind(text: str) -> str:
         raise MalformedError(f"kind: {_short(error)}") from None
 
 
-def as_generation(number: int) -> Generation:
-    return Generation(_within("generation", number, 1))
+def as_generation(number: int, field: str = "generation") -> Generation:
+    return Generation(_within(field, number, 1))
 
 
 def as_owner(number: int, field: str = "generation") -> Generation:

@@ -24,12 +24,12 @@ from onceward.wire.secret import fingerprint
 from onceward.wire.v1 import operators_pb2 as operators
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import (
-    claim_from_wire,
+    CLAIM,
+    PARTICIPANT,
+    SETTLEMENT,
     committables_from_wire,
-    participant_from_wire,
     phases_from_wire,
     settings_from_wire,
-    settlement_from_wire,
     slots_from_wire,
     snapshot_from_wire,
 )
@@ -66,9 +66,9 @@ def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
     return events.OpenJob(
         now=now,
         driver=_driver(request.driver),
-        participants=tuple(participant_from_wire(participant) for participant in request.participants),
+        participants=tuple(PARTICIPANT.from_wire(participant) for participant in request.participants),
         settings=settings_from_wire(request.settings),
-        claim=claim_from_wire(request.claim) if request.HasField("claim") else None,
+        claim=CLAIM.from_wire(request.claim) if request.HasField("claim") else None,
         instead_of=as_owner(request.instead_of, "instead_of"),
     )
 
@@ -137,7 +137,7 @@ def settle(request: pb.SettleRequest, now: float) -> events.Settle:
         generation=as_generation(request.generation),
         checkpoint=as_checkpoint(request.checkpoint),
         participant=as_participant(request.participant),
-        settlements=tuple(settlement_from_wire(settlement) for settlement in request.settlements),
+        settlements=tuple(SETTLEMENT.from_wire(settlement) for settlement in request.settlements),
         amendment=as_count(request.amendment, "amendment"),
         driver=_driver(request.driver),
     )
@@ -210,7 +210,7 @@ def permit_takeover(request: operators.PermitTakeoverRequest, now: float) -> eve
 def permit_adoption(request: operators.PermitAdoptionRequest, now: float) -> events.PermitAdoption:
     if not request.HasField("claim"):
         raise MalformedError("claim: missing")
-    return events.PermitAdoption(now=now, claim=claim_from_wire(request.claim), reason=as_reason(request.reason))
+    return events.PermitAdoption(now=now, claim=CLAIM.from_wire(request.claim), reason=as_reason(request.reason))
 
 
 def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> events.ReleaseSavepoint:
@@ -225,7 +225,7 @@ def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> events.
         slots=slots_from_wire(request.slots),
         ruling=RULING.from_wire(request.ruling),
         reason=as_reason(request.reason),
-        evidence=tuple(settlement_from_wire(settlement) for settlement in request.evidence),
+        evidence=tuple(SETTLEMENT.from_wire(settlement) for settlement in request.evidence),
         forced=request.forced,
     )
 

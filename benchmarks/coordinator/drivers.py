@@ -21,7 +21,7 @@ from onceward.wire.answers import instruction_from_wire
 from onceward.wire.channel import KeepAlive
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.wire.values import participant_to_wire, settings_to_wire, settlement_to_wire, snapshot_to_wire
+from onceward.wire.values import PARTICIPANT, SETTLEMENT, settings_to_wire, snapshot_to_wire
 
 __all__ = ["DriverFailedError", "Measurements", "SimulatedDriver", "all_watch"]
 
@@ -117,7 +117,7 @@ class SimulatedDriver:
         request = pb.OpenJobRequest(
             job=self._job,
             driver=self._secret,
-            participants=[participant_to_wire(participant) for participant in self._members],
+            participants=[PARTICIPANT.to_wire(participant) for participant in self._members],
             settings=settings_to_wire(self._settings),
         )
         response = await self._answered(stub.OpenJob, request)
@@ -205,7 +205,7 @@ class SimulatedDriver:
                 driver=self._secret,
                 checkpoint=complete.checkpoint,
                 participant=sink,
-                settlements=[settlement_to_wire(one) for one in settlements(snapshot)],
+                settlements=[SETTLEMENT.to_wire(one) for one in settlements(snapshot)],
             )
             begun = time.perf_counter()
             await self._answered(stub.Settle, request)

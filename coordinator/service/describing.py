@@ -8,7 +8,7 @@ import grpc
 
 from onceward.coordinator.service.methods import service_handler
 from onceward.coordinator.service.peers import Guard
-from onceward.wire.listings import coordinator_description_to_wire
+from onceward.wire.listings import COORDINATOR_DESCRIPTION
 from onceward.wire.rows import CoordinatorDescription
 from onceward.wire.v1 import operators_pb2 as pb
 
@@ -21,7 +21,7 @@ def coordinator_service(
     """``guard`` holds peers to their rights. ``describe`` may raise StoreError."""
 
     async def describe_coordinator(_request: pb.DescribeCoordinatorRequest) -> pb.DescribeCoordinatorResponse:
-        return coordinator_description_to_wire(await describe())
+        return COORDINATOR_DESCRIPTION.to_wire(await describe())
 
     service = pb.DESCRIPTOR.services_by_name["CoordinatorService"]
     return service_handler(service, {"describe_coordinator": describe_coordinator}, {}, guard)

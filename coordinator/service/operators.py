@@ -26,22 +26,22 @@ from onceward.protocol.events import Event, RequestRestore, SkipInput
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
 from onceward.wire import requests
-from onceward.wire.answers import answer_to_wire
+from onceward.wire.answers import ANSWER
 from onceward.wire.limits import MAX_LISTED, MAX_SAVEPOINTS
 from onceward.wire.listings import (
-    checkpoint_description_to_wire,
-    checkpoint_summary_to_wire,
-    generation_summary_to_wire,
-    history_entry_to_wire,
-    job_description_to_wire,
-    job_summary_to_wire,
-    loss_report_to_wire,
+    CHECKPOINT_DESCRIPTION,
+    CHECKPOINT_SUMMARY,
+    GENERATION_SUMMARY,
+    HISTORY_ENTRY,
+    JOB_DESCRIPTION,
+    JOB_SUMMARY,
+    LOSS_REPORT,
 )
 from onceward.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
 from onceward.wire.rows import JobDescription
 from onceward.wire.v1 import operators_pb2 as pb
 from onceward.wire.v1 import participants_pb2
-from onceward.wire.values import request_to_wire
+from onceward.wire.values import REQUEST
 
 __all__ = ["operator_service"]
 
@@ -124,11 +124,11 @@ class _Listings:
     def _row(self, job: JobName, last: LastCompleted) -> pb.JobSummary:
         """The row of a job. What cannot be shown of one job must not hide the others."""
         try:
-            row = job_summary_to_wire(self._summaries.of(job, last))
+            row = JOB_SUMMARY.to_wire(self._summaries.of(job, last))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs are shown
             stored = self._summaries.stored(job, last)
             why = f"unreadable: the coordinator cannot show the rest of this row ({error!r}), see its log"
-            row = job_summary_to_wire(
+            row = JOB_SUMMARY.to_wire(
                 replace(stored, status_detail="; ".join(filter(None, (stored.status_detail, why))))
             )
             if job not in self._unreadable:
@@ -143,7 +143,7 @@ class _Listings:
         found = await self._reads.read_beside(lambda store: store.last_completed(job))
         await asyncio.to_thread(self._summaries.look, [self._engine.state(job)])
         durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
-        return job_description_to_wire(
+        return JOB_DESCRIPTION.to_wire(
             JobDescription(
                 summary=self._summaries.of(job, found),
                 participants=tuple(durable.participants),
@@ -160,7 +160,7 @@ class _Listings:
         limit, job = requests.limit(request.limit), self._known(request.job)
         return await self._reads.read_beside(
             lambda store: pb.ListCheckpointsResponse(
-                checkpoints=map(checkpoint_summary_to_wire, store.checkpoints(job, limit))
+                checkpoints=map(CHECKPOINT_SUMMARY.to_wire, store.checkpoints(job, limit))
             )
         )
 
@@ -169,7 +169,7 @@ class _Listings:
 
         def shown(store: Listings) -> pb.DescribeCheckpointResponse | None:
             found = store.checkpoint(job, checkpoint)
-            return checkpoint_description_to_wire(found) if found is not None else None
+            return CHECKPOINT_DESCRIPTION.to_wire(found) if found is not None else None
 
         answer = await self._reads.read_beside(shown)
         if answer is None:
@@ -180,7 +180,7 @@ class _Listings:
         limit, job = requests.limit(request.limit), self._known(request.job)
         return await self._reads.read_beside(
             lambda store: pb.ListGenerationsResponse(
-                generations=map(generation_summary_to_wire, store.generations(job, limit))
+                generations=map(GENERATION_SUMMARY.to_wire, store.generations(job, limit))
             )
         )
 
@@ -189,7 +189,7 @@ class _Listings:
         if (write := self._engine.take_refused(job)) is not None:
             await self._reads.read(write)
         return await self._reads.read_beside(
-            lambda store: pb.ListHistoryResponse(entries=map(history_entry_to_wire, store.history(job, limit)))
+            lambda store: pb.ListHistoryResponse(entries=map(HISTORY_ENTRY.to_wire, store.history(job, limit)))
         )
 
     async def list_losses(self, request: pb.ListLossesRequest) -> pb.ListLossesResponse:
@@ -200,7 +200,7 @@ class _Listings:
             of = [job for job in self._visible() if self._engine.state(job).durable.status is not JobStatus.FORGOTTEN]
         return await self._reads.read_beside(
             lambda store: pb.ListLossesResponse(
-                losses=map(loss_report_to_wire, store.losses(of, limit, acknowledged=request.acknowledged))
+                losses=map(LOSS_REPORT.to_wire, store.losses(of, limit, acknowledged=request.acknowledged))
             )
         )
 
@@ -208,7 +208,7 @@ class _Listings:
         job, token = self._known(request.job), as_token(request.request, "request")
         for known in self._engine.state(job).durable.requests:
             if known.id == token:
-                return pb.DescribeRequestResponse(request=request_to_wire(known))
+                return pb.DescribeRequestResponse(request=REQUEST.to_wire(known))
         raise UnknownJobError(f"job {job} remembers no request {token}; only its last ones are kept")
 
     def _visible(self) -> Iterator[JobName]:
@@ -243,8 +243,8 @@ class _Requests:
         if event.kind is CheckpointKind.SAVEPOINT and (refusal := await self._full(job, event.request)):
             return pb.TriggerCheckpointResponse(answer=_refused(refusal))
         answer = await self._group_commit.handle(job, event)
-        known = request_to_wire(answer.request) if answer.request is not None else None
-        return pb.TriggerCheckpointResponse(answer=answer_to_wire(answer), request=known)
+        known = REQUEST.to_wire(answer.request) if answer.request is not None else None
+        return pb.TriggerCheckpointResponse(answer=ANSWER.to_wire(answer), request=known)
 
     async def _full(self, job: JobName, request: RequestId) -> str:
         """Why the job may have no further savepoint; empty if it may, or if the request is a repeated one."""
@@ -321,7 +321,7 @@ class _Requests:
         )
         if request.only_look:
             _, ready = step(self._engine.state(job), event)
-            return pb.SkipInputResponse(answer=answer_to_wire(ready.answer), base=skip.base, skipped=skip.skipped)
+            return pb.SkipInputResponse(answer=ANSWER.to_wire(ready.answer), base=skip.base, skipped=skip.skipped)
         return pb.SkipInputResponse(answer=await self._handle(job, event), base=skip.base, skipped=skip.skipped)
 
     async def _positions(self, job: JobName, base: CheckpointId) -> CompletedCheckpoint | str:
@@ -341,8 +341,8 @@ class _Requests:
             return str(error)
 
     async def _handle(self, job: str, event: Event) -> participants_pb2.Answer:
-        return answer_to_wire(await self._group_commit.handle(as_job(job), event))
+        return ANSWER.to_wire(await self._group_commit.handle(as_job(job), event))
 
 
 def _refused(detail: str) -> participants_pb2.Answer:
-    return answer_to_wire(Answer(verdict=Verdict.REFUSED, detail=detail))
+    return ANSWER.to_wire(Answer(verdict=Verdict.REFUSED, detail=detail))

@@ -19,7 +19,7 @@ from onceward.coordinator.service.watchers import Watchers
 from onceward.protocol.answers import Answer, Grant, Verdict
 from onceward.protocol.events import Acknowledge, Amend, CloseReason, Event, Settle
 from onceward.wire import requests
-from onceward.wire.answers import answer_to_wire, grant_to_wire
+from onceward.wire.answers import ANSWER, GRANT
 from onceward.wire.limits import MAX_MESSAGE_BYTES
 from onceward.wire.malformed import as_job
 from onceward.wire.v1 import participants_pb2 as pb
@@ -66,7 +66,7 @@ def participant_service(
         return await asyncio.get_running_loop().run_in_executor(working, work)
 
     async def said(job: str, event: Event, size: int = 0, vetted: Vetted | None = None) -> pb.Answer:
-        return answer_to_wire(await handle(as_job(job), event, size, vetted))
+        return ANSWER.to_wire(await handle(as_job(job), event, size, vetted))
 
     async def refused(request: Long) -> pb.Answer | None:
         """The answer to a long request that is not from the job's driver; None for all others. Decoding it would take
@@ -75,7 +75,7 @@ def participant_service(
             return None
         sender = pb.RenewRequest(job=request.job, generation=request.generation, driver=request.driver)
         answer = await handle(as_job(request.job), requests.renew(sender, engine.clock()), 0)
-        return answer_to_wire(answer) if answer.verdict is Verdict.FENCED else None
+        return ANSWER.to_wire(answer) if answer.verdict is Verdict.FENCED else None
 
     async def open_job(request: pb.OpenJobRequest) -> pb.OpenJobResponse:
         answer = await handle(as_job(request.job), requests.open_job(request, engine.clock()), 0)
@@ -86,8 +86,8 @@ def participant_service(
 
     def granted(answer: Answer, grant: Grant | None) -> pb.OpenJobResponse:
         return pb.OpenJobResponse(
-            answer=answer_to_wire(answer),
-            grant=grant_to_wire(grant) if grant is not None else None,
+            answer=ANSWER.to_wire(answer),
+            grant=GRANT.to_wire(grant) if grant is not None else None,
             coordinator=coordinator,
         )
 
@@ -99,7 +99,7 @@ def participant_service(
         sizes.append(REQUEST_SIZE.get() - sum(sizes))  # a driver sends the longest, its sink's, as the last
         # All are passed on before any is awaited, so that one write stores their changes.
         given = [handle(job, event, size, vetted) for (event, vetted), size in zip(events, sizes, strict=True)]
-        return pb.AcknowledgeResponse(answers=[answer_to_wire(await answer) for answer in given])
+        return pb.AcknowledgeResponse(answers=[ANSWER.to_wire(await answer) for answer in given])
 
     async def decline(request: pb.DeclineRequest) -> pb.DeclineResponse:
         return pb.DeclineResponse(answer=await said(request.job, requests.decline(request, engine.clock())))
@@ -122,14 +122,14 @@ def participant_service(
         answer = await handle(job, event, 0)
         if answer.verdict is Verdict.ACCEPTED:
             reports.note(job, report)
-        return pb.RenewResponse(answer=answer_to_wire(answer))
+        return pb.RenewResponse(answer=ANSWER.to_wire(answer))
 
     async def close_job(request: pb.CloseJobRequest) -> pb.CloseJobResponse:
         job, event = as_job(request.job), requests.close_job(request, engine.clock())
         answer = await handle(job, event, 0)
         if answer.verdict is Verdict.ACCEPTED and event.reason is not CloseReason.RESTARTING:
             reports.forget(job)
-        return pb.CloseJobResponse(answer=answer_to_wire(answer))
+        return pb.CloseJobResponse(answer=ANSWER.to_wire(answer))
 
     async def watch(request: pb.WatchRequest, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         await watchers.watch(engine, handle, request, context)

@@ -12,7 +12,7 @@ from onceward.protocol.values import Generation, JobName
 from onceward.wire.limits import MAX_SHOWN_TEXT, MAX_TROUBLES
 from onceward.wire.malformed import MalformedError
 from onceward.wire.v1 import participants_pb2 as pb
-from onceward.wire.values import age_from_wire, progress_from_wire, trouble_from_wire
+from onceward.wire.values import AGE, TROUBLE, progress_from_wire
 
 __all__ = ["MAX_RECENT", "Report", "Reports", "read_report"]
 
@@ -45,8 +45,8 @@ def read_report(request: pb.RenewRequest, now: float) -> Report:
     return Report(
         generation=Generation(request.generation),
         at=now,
-        troubles=tuple(_short_trouble(trouble_from_wire(one)) for one in request.troubles),
-        oldest=_short_age(age_from_wire(request.oldest)) if request.HasField("oldest") else None,
+        troubles=tuple(_short_trouble(TROUBLE.from_wire(one)) for one in request.troubles),
+        oldest=_short_age(AGE.from_wire(request.oldest)) if request.HasField("oldest") else None,
         progress=_short_progress(progress_from_wire(request.progress)) if request.HasField("progress") else None,
     )
 

@@ -12,7 +12,7 @@ from onceward.protocol.answers import Answer, Instruction, Verdict
 from onceward.protocol.events import StreamLost
 from onceward.protocol.values import Generation, JobName
 from onceward.wire import requests
-from onceward.wire.answers import answer_to_wire, instruction_to_wire
+from onceward.wire.answers import ANSWER, instruction_to_wire
 from onceward.wire.malformed import as_job
 from onceward.wire.v1 import participants_pb2 as pb
 
@@ -115,4 +115,4 @@ class Watchers:
 
 
 def _end(answer: Answer) -> bytes:
-    return pb.WatchResponse(end=answer_to_wire(answer)).SerializeToString()
+    return pb.WatchResponse(end=ANSWER.to_wire(answer)).SerializeToString()

@@ -28,7 +28,7 @@ from onceward.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.wire import requests
+from onceward.wire import requests, values
 from onceward.wire.documents import document_to_wire
 from onceward.wire.limits import (
     MAX_BACK_WITHIN_S,
@@ -43,12 +43,8 @@ from onceward.wire.secret import fingerprint
 from onceward.wire.v1 import operators_pb2 as people
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import (
-    age_to_wire,
-    claim_to_wire,
     committable_to_wire,
-    participant_to_wire,
     settings_to_wire,
-    settlement_to_wire,
     snapshot_from_wire,
     snapshot_to_wire,
 )
@@ -76,9 +72,9 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
     requests.open_job: (
         pb.OpenJobRequest(
             driver="d1",
-            participants=map(participant_to_wire, MEMBERS),
+            participants=map(values.PARTICIPANT.to_wire, MEMBERS),
             settings=settings_to_wire(SETTINGS),
-            claim=claim_to_wire(CLAIM),
+            claim=values.CLAIM.to_wire(CLAIM),
             instead_of=2,
         ),
         events.OpenJob(
@@ -135,7 +131,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             generation=3,
             checkpoint=7,
             participant="sink",
-            settlements=[settlement_to_wire(SETTLEMENT)],
+            settlements=[values.SETTLEMENT.to_wire(SETTLEMENT)],
             amendment=1,
             driver="d1",
         ),
@@ -202,7 +198,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
         events.PermitTakeover(now=NOW, generation=GENERATION, reason="it hangs"),
     ),
     requests.permit_adoption: (
-        people.PermitAdoptionRequest(claim=claim_to_wire(CLAIM), reason="it is gone"),
+        people.PermitAdoptionRequest(claim=values.CLAIM.to_wire(CLAIM), reason="it is gone"),
         events.PermitAdoption(now=NOW, claim=CLAIM, reason="it is gone"),
     ),
     requests.delete_savepoint: (
@@ -216,7 +212,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             slots=[2],
             ruling=people.RULING_GIVEN_UP,
             reason="I saw it",
-            evidence=[settlement_to_wire(SETTLEMENT)],
+            evidence=[values.SETTLEMENT.to_wire(SETTLEMENT)],
             forced=True,
         ),
         events.Resolve(
@@ -283,10 +279,10 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
         for decode, (message, _) in REQUESTS.items()
         if "participant" in message.DESCRIPTOR.fields_by_name
     ),
-    (requests.open_job, {"participants": [participant_to_wire(MEMBERS[0])]}, "participants: 1, must be 2 to"),
+    (requests.open_job, {"participants": [values.PARTICIPANT.to_wire(MEMBERS[0])]}, "participants: 1, must be 2 to"),
     (
         requests.open_job,
-        {"participants": [participant_to_wire(MEMBERS[0])] * (MAX_PARTICIPANTS + 1)},
+        {"participants": [values.PARTICIPANT.to_wire(MEMBERS[0])] * (MAX_PARTICIPANTS + 1)},
         f"participants: {MAX_PARTICIPANTS + 1}, must be 2 to {MAX_PARTICIPANTS}",
     ),
     (requests.open_job, {"settings": None}, "settings: missing"),
@@ -373,7 +369,9 @@ def test_optional_fields_may_be_omitted() -> None:
 def test_the_largest_values_are_taken() -> None:
     most = changed(REQUESTS[requests.close_job][0], back_within_us=int(MAX_BACK_WITHIN_S * 1e6), detail="x" * MAX_TEXT)
     assert requests.close_job(most, NOW).back_within_s == MAX_BACK_WITHIN_S  # type: ignore[arg-type]
-    many = changed(REQUESTS[requests.open_job][0], participants=[participant_to_wire(MEMBERS[0])] * MAX_PARTICIPANTS)
+    many = changed(
+        REQUESTS[requests.open_job][0], participants=[values.PARTICIPANT.to_wire(MEMBERS[0])] * MAX_PARTICIPANTS
+    )
     assert len(requests.open_job(many, NOW).participants) == MAX_PARTICIPANTS  # type: ignore[arg-type]
     named = changed(REQUESTS[requests.request_checkpoint][0], name="x" * MAX_LABEL)
     assert requests.request_checkpoint(named, NOW).name == "x" * MAX_LABEL  # type: ignore[arg-type]
@@ -420,6 +418,8 @@ def test_a_name_that_is_none_is_refused_shortly(name: str) -> None:
 def test_texts_are_taken_up_to_their_length_and_sent_cut() -> None:
     assert as_reason("x" * MAX_TEXT) == "x" * MAX_TEXT
     long = Settlement(slot=1, outcome=Outcome.LOST, evidence="x" * MAX_TEXT + "y")
-    assert settlement_to_wire(long).evidence == "x" * MAX_TEXT
-    age = age_to_wire(Age(transaction="t" * MAX_TEXT + "u", open_for=timedelta(milliseconds=3), timeout=timedelta(2)))
+    assert values.SETTLEMENT.to_wire(long).evidence == "x" * MAX_TEXT
+    age = values.AGE.to_wire(
+        Age(transaction="t" * MAX_TEXT + "u", open_for=timedelta(milliseconds=3), timeout=timedelta(2))
+    )
     assert age == pb.TransactionAge(transaction="t" * MAX_TEXT, open_for_us=3000, timeout_us=2 * 86_400_000_000)

@@ -35,14 +35,7 @@ from onceward.protocol.values import (
     Settlement,
     Snapshot,
 )
-from onceward.wire.answers import (
-    answer_from_wire,
-    answer_to_wire,
-    grant_from_wire,
-    grant_to_wire,
-    instruction_from_wire,
-    instruction_to_wire,
-)
+from onceward.wire.answers import ANSWER, GRANT, answer_from_wire, instruction_from_wire, instruction_to_wire
 from onceward.wire.channel import KeepAlive
 from onceward.wire.documents import body_from_text
 from onceward.wire.enums import ClosedEnum
@@ -51,18 +44,15 @@ from onceward.wire.malformed import MalformedError, as_job, as_kind, as_particip
 from onceward.wire.v1 import operators_pb2, participants_pb2
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import (
-    claim_from_wire,
-    claim_to_wire,
+    CLAIM,
+    REQUEST,
+    SETTLEMENT,
     phases_from_wire,
     phases_to_wire,
     progress_from_wire,
     progress_to_wire,
-    request_from_wire,
-    request_to_wire,
     settings_from_wire,
     settings_to_wire,
-    settlement_from_wire,
-    settlement_to_wire,
     snapshot_from_wire,
     snapshot_to_wire,
 )
@@ -154,7 +144,7 @@ def test_instructions_come_out_as_they_went_in(instruction: answers.Instruction)
     )
 )
 def test_answers_come_out_as_they_went_in(answer: answers.Answer) -> None:
-    decoded = answer_from_wire(answer_to_wire(answer))
+    decoded = answer_from_wire(ANSWER.to_wire(answer))
     assert math.isclose(decoded.retry_after_s, answer.retry_after_s)
     assert replace(decoded, retry_after_s=answer.retry_after_s) == answer
 
@@ -170,7 +160,7 @@ def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
         new_run=False,
     )
     request = Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT)
-    answer = answer_to_wire(answers.Answer(verdict=answers.Verdict.ACCEPTED))
+    answer = ANSWER.to_wire(answers.Answer(verdict=answers.Verdict.ACCEPTED))
     assert answer_from_wire(answer, grant=grant).grant == grant
     assert answer_from_wire(answer, request=request).request == request
 
@@ -184,13 +174,13 @@ def test_a_grant_and_a_request_travel_beside_their_answer() -> None:
     )
 )
 def test_settlements_come_out_as_they_went_in(settlement: Settlement) -> None:
-    assert settlement_from_wire(settlement_to_wire(settlement)) == settlement
+    assert SETTLEMENT.from_wire(SETTLEMENT.to_wire(settlement)) == settlement
 
 
 @pytest.mark.parametrize("holder", ["", "d1"])
 def test_claims_come_out_as_they_went_in(holder: str) -> None:
     claim = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(3), holder=holder, amendment=1)
-    assert claim_from_wire(claim_to_wire(claim)) == claim
+    assert CLAIM.from_wire(CLAIM.to_wire(claim)) == claim
 
 
 @pytest.mark.parametrize("interval", ["1500us", 0, None])
@@ -239,7 +229,7 @@ completed = st.builds(
     )
 )
 def test_grants_come_out_as_they_went_in(grant: answers.Grant) -> None:
-    assert grant_from_wire(pb.Grant.FromString(grant_to_wire(grant).SerializeToString())) == grant
+    assert GRANT.from_wire(pb.Grant.FromString(GRANT.to_wire(grant).SerializeToString())) == grant
 
 
 @given(
@@ -247,7 +237,7 @@ def test_grants_come_out_as_they_went_in(grant: answers.Grant) -> None:
         Request,
         id=st.just(RequestId("r")),
         kind=st.sampled_from(CheckpointKind),
-        name=st.text(max_size=20),
+        name=st.text(SAID, max_size=20),
         stop=st.booleans(),
         state=st.sampled_from(RequestState),
         checkpoint=ids,
@@ -255,7 +245,7 @@ def test_grants_come_out_as_they_went_in(grant: answers.Grant) -> None:
     )
 )
 def test_operator_requests_survive_a_round_trip(request: Request) -> None:
-    assert request_from_wire(request_to_wire(request)) == request
+    assert REQUEST.from_wire(REQUEST.to_wire(request)) == request
 
 
 @pytest.mark.parametrize(
@@ -268,18 +258,18 @@ def test_operator_requests_survive_a_round_trip(request: Request) -> None:
     ],
 )
 def test_a_request_of_a_newer_coordinator_is_not_guessed_at(fields: dict[str, Any], why: str) -> None:
-    message = request_to_wire(Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT))
+    message = REQUEST.to_wire(Request(id=RequestId("r"), kind=CheckpointKind.SAVEPOINT))
     for name, value in fields.items():
         setattr(message, name, value)
     with pytest.raises(MalformedError, match=why):
-        request_from_wire(message)
+        REQUEST.from_wire(message)
 
 
 def test_why_a_request_failed_is_sent_cut_and_the_longest_is_not() -> None:
     longest = "x" * MAX_TEXT
     for detail in (longest, longest + "y"):
         request = Request(id=RequestId("r"), kind=CheckpointKind.CHECKPOINT, detail=detail)
-        assert request_from_wire(request_to_wire(request)).detail == longest
+        assert REQUEST.from_wire(REQUEST.to_wire(request)).detail == longest
 
 
 @pytest.mark.parametrize(("length", "fine"), [(0, False), (1, True), (MAX_TOKEN, True), (MAX_TOKEN + 1, False)])
@@ -415,7 +405,7 @@ def test_a_driver_does_not_guess_at_an_instruction_of_a_newer_coordinator(messag
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "ä" * (MAX_TEXT + 1), "\0" * MAX_TEXT])
 def test_a_text_that_quotes_a_record_reaches_the_coordinator_whatever_it_holds(text: str) -> None:
     settlement = Settlement(slot=1, outcome=Outcome.LOST, evidence=text)
-    sent = pb.Settlement.FromString(settlement_to_wire(settlement).SerializeToString())
-    said = settlement_from_wire(sent).evidence
+    sent = pb.Settlement.FromString(SETTLEMENT.to_wire(settlement).SerializeToString())
+    said = SETTLEMENT.from_wire(sent).evidence
     assert "\0" not in said
     assert said[:1] == text[:1] or said.startswith("\\x00")

@@ -13,7 +13,7 @@ import pytest
 from onceward.client.operators import OperatorClient
 from onceward.client.session import connect
 from onceward.common.errors import StoreError
-from onceward.coordinator.service import group_commit, methods, participants
+from onceward.coordinator.service import group_commit, methods
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
@@ -28,7 +28,7 @@ from onceward.protocol.durable import Durable
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement, Snapshot
 from onceward.wire import requests
-from onceward.wire.answers import grant_to_wire
+from onceward.wire.answers import GRANT
 from onceward.wire.limits import MAX_MESSAGE_BYTES
 from onceward.wire.v1 import participants_pb2 as pb
 from tests.support.documents import committable, document
@@ -139,7 +139,7 @@ def test_long_documents_are_checked_and_given_in_a_thread(
     coordinator: EmbeddedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: dict[str, set[str]] = {"checked": set(), "given": set()}
-    check, give = Checkers.vet, grant_to_wire
+    check, give = Checkers.vet, GRANT.to_wire
 
     def checking(self: Checkers, durable: Durable, event: events.Event) -> Vetted:
         if isinstance(event, events.Acknowledge):
@@ -152,7 +152,7 @@ def test_long_documents_are_checked_and_given_in_a_thread(
         return give(grant)
 
     monkeypatch.setattr(Checkers, "vet", checking)
-    monkeypatch.setattr(participants, "grant_to_wire", giving)
+    monkeypatch.setattr(GRANT, "to_wire", giving)
     settings = CheckpointSettings(interval="1h")
     many = Snapshot(committables=tuple(committable(slot, padding=f"{slot:0100}") for slot in range(1_000)))
     with connect(coordinator.address, patience="30s") as client:

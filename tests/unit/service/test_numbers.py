@@ -26,7 +26,7 @@ from onceward.protocol.status import JobStatus
 from onceward.protocol.values import MAX_ID, JobName
 from onceward.watch.metrics.coordinator import CoordinatorMetrics
 from onceward.wire.v1 import operators_pb2, participants_pb2
-from onceward.wire.values import participant_to_wire, settings_to_wire
+from onceward.wire.values import PARTICIPANT, settings_to_wire
 from tests.support.scraped import Scraped
 from tests.support.scripted import SINK, SOURCE
 
@@ -58,7 +58,7 @@ def sample(descriptor: Descriptor) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             raise AssertionError(f"{descriptor.name}.{field.name}: no request had a map so far")
         if descriptor.name == "OpenJobRequest" and field.name == "participants":
-            made.participants.extend(map(participant_to_wire, (SOURCE, SINK)))
+            made.participants.extend(map(PARTICIPANT.to_wire, (SOURCE, SINK)))
             continue
         value = _value(field)
         if field.is_repeated:

@@ -27,7 +27,7 @@ from onceward.protocol.values import (
 )
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.v1.participants_pb2_grpc import ParticipantServiceStub
-from onceward.wire.values import participant_to_wire, settings_to_wire
+from onceward.wire.values import PARTICIPANT, settings_to_wire
 from tests.support.places import Place
 from tests.support.processes import armed_with
 from tests.support.scripted import SETTINGS, SINK, SOURCE, CoordinatorProcess, ScriptedDriver
@@ -308,7 +308,7 @@ def test_a_repeated_takeover_fences_no_driver(stack: ExitStack, tmp_path: Path, 
     request = pb.OpenJobRequest(
         job=name,
         driver="second",
-        participants=[participant_to_wire(one) for one in (SOURCE, SINK)],
+        participants=[PARTICIPANT.to_wire(one) for one in (SOURCE, SINK)],
         settings=settings_to_wire(SETTINGS),
         instead_of=first.generation,
     )
