@@ -1,7 +1,7 @@
 """Builds the core's events from commands, the words of scenarios.
 
-Events: ``open DRIVER [takeover [gN]] [without sink] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
-HOLDER]]`` (``takeover``: the driver knows that the former one is gone), ``permit takeover``, ``permit claim STORE
+Events: ``open DRIVER [takeover [gN]] [without sink|and other] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
+HOLDER]]`` (``takeover``: the driver knows that the former one is gone; ``and other``: with two sinks), ``permit takeover``, ``permit claim STORE
 GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B]
 [unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
 SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
@@ -44,7 +44,7 @@ __all__ = ["SINK", "SOURCE", "event"]
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
 OTHER = Participant(name=ParticipantName("other"), role=Role.SINK, kind="kafka")
-"""The sink of a job that is opened without its first one."""
+"""A second sink of a job."""
 
 
 def event(
@@ -67,11 +67,11 @@ def event(
         case ["open", driver, *options]:
             policies = {"replaying": OnLost.REPLAY, "skipping": OnLost.SKIP}
             policy = next((policies[option] for option in options if option in policies), OnLost.HALT)
-            sink = replace(SINK, on_lost=policy)
+            sinks = (OTHER,) if "without" in options else (SINK, OTHER) if "and" in options else (SINK,)
             return events.OpenJob(
                 now=now,
                 driver=driver,
-                participants=(SOURCE, OTHER) if "without" in options else (SOURCE, sink),
+                participants=(SOURCE, *(replace(sink, on_lost=policy) for sink in sinks)),
                 settings=settings,
                 claim=_claim(options),
                 instead_of=_instead_of(options, newest),
