@@ -128,17 +128,18 @@ class CheckpointRunner:
     def _send(self, checkpoint: CheckpointId) -> None:
         """Acknowledge for source and sink. From the first call on, only a decision may end the transactions.
 
-        An abort that was heard before the answer may be of a former leader, whose store an older copy has replaced: who
-        takes the acknowledgement decides. One that was heard since then may be of either, so it is asked again.
+        An abort that was heard before the answer, or a trigger on an earlier base, may be of a former leader, whose
+        store an older copy has replaced: who takes the acknowledgement decides. What was heard since then may be of
+        either, so it is asked again.
         """
         open_ = self._answers[checkpoint].sink.committables
         while True:
-            heard = self._mailbox.abort_of(checkpoint)
+            heard = self._mailbox.against(checkpoint)
             if not self._acknowledge(checkpoint):
                 return
-            if heard is not None:
+            if heard:
                 self._mailbox.refute(heard)
-            if not open_ or self._mailbox.abort_of(checkpoint) is None:
+            if not open_ or not self._mailbox.against(checkpoint):
                 break
         kill_point(KillPoint.DRIVER_AFTER_ACKNOWLEDGE)
 

@@ -171,16 +171,21 @@ class Mailbox:
         with self._changed:
             return self._abort is not None and self._abort.checkpoint >= checkpoint
 
-    def abort_of(self, checkpoint: CheckpointId) -> answers.Abort | None:
-        """Return the newest abort, if it concerns ``checkpoint``."""
-        abort = self._abort
-        return abort if abort is not None and abort.base < checkpoint <= abort.checkpoint else None
+    def against(self, checkpoint: CheckpointId) -> tuple[answers.Abort | answers.Trigger, ...]:
+        """Return what waits to be carried out and says that ``checkpoint`` has come to nothing."""
+        abort, trigger = self._abort, self._trigger
+        found: list[answers.Abort | answers.Trigger] = []
+        if abort is not None and abort.base < checkpoint <= abort.checkpoint:
+            found.append(abort)
+        if trigger is not None and trigger.base < checkpoint < trigger.checkpoint:
+            found.append(trigger)
+        return tuple(found)
 
-    def refute(self, abort: answers.Abort) -> None:
-        """Drop ``abort``, which the coordinator knows nothing of."""
+    def refute(self, heard: tuple[answers.Abort | answers.Trigger, ...]) -> None:
+        """Drop what the coordinator knows nothing of."""
         with self._changed:
-            if self._abort is abort:
-                self._abort = None
+            self._abort = None if any(one is self._abort for one in heard) else self._abort
+            self._trigger = None if any(one is self._trigger for one in heard) else self._trigger
 
     def last_aborted(self) -> CheckpointId | None:
         """Return the newest checkpoint that is known to be aborted."""

@@ -145,6 +145,9 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "ack" if fine or (late and reply.decided == "completed"):
             if d.phase is Phase.ACKNOWLEDGING_SOURCE:
                 return d._replace(phase=Phase.ACKNOWLEDGING_SINK)
+            again = _without_word_against(d)
+            if again != d:  # of a former leader or of this one: who takes the acknowledgement decides
+                return again._replace(phase=Phase.ACKNOWLEDGING_SOURCE)
             return d._replace(phase=Phase.IDLE, call=0)
         case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
@@ -169,6 +172,15 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case _:
             decided = f" ({reply.decided})" if reply.decided else ""
             return Violation(Invariant.CONTRACT, f"{call} is answered {verdict.value}{decided}")
+
+
+def _without_word_against(d: Driver) -> Driver:
+    """The driver without what it was told that says that the checkpoint of its call has come to nothing."""
+    if not d.work >> d.call & 1:
+        return d
+    if d.trigger_base < d.call < d.trigger:
+        d = d._replace(trigger=0, trigger_base=0)
+    return d._replace(abort=0) if d.abort == d.call else d
 
 
 def refused(driver: Driver, call: Call) -> Driver:

@@ -61,9 +61,9 @@ class Bounds:
     """Asynchronous copies of the store that fall behind and are promoted later, at most one. The claim at Kafka is
     modelled only with them."""
     output_only: bool = False
-    """Whether only the output is judged once a copy is promoted. A copy may lack an abort that its driver has heard:
-    then it may complete what the driver aborts, and the records are written again, perhaps only after a person has
-    started the driver again. That costs time, and no record."""
+    """Whether only the output is judged once a copy is promoted. A copy may lack that another driver has the job: then
+    the former driver may abort, as the copy says, what the lost store has completed, and the records are written again,
+    perhaps only after a person has started the driver again. That costs time, and no record."""
     alone: bool = False
     """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
     staying: bool = False
@@ -83,6 +83,9 @@ WORLDS = {
     "copies": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, promotions=1),
     "copies that lack an abort": Bounds(
         checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=1, promotions=1, output_only=True
+    ),
+    "one driver of a copy that lacks an abort": Bounds(
+        checkpoints=3, generations=1, crashes=0, messages=0, store=0, declines=0, timeouts=1, promotions=1
     ),
     "copies of orphans": Bounds(
         checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, promotions=1, alone=True
@@ -107,8 +110,8 @@ declines and timeouts. Two while the coordinator acts in place of drivers that a
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
 immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
 continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
-of the store takes its place; and the same while the copy may lack an abort. One while the coordinators of both end
-transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to answer
+of the store takes its place; and the same while the copy may lack an abort, also with a single driver. One while the
+coordinators of both end transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to answer
 drivers; and the same for a single driver, where the copy may lack a restart of the coordinator."""
 
 

@@ -531,17 +531,28 @@ def test_a_copy_of_the_store_that_has_aborted_a_completed_checkpoint_is_not_foll
     assert job.aborted == []
 
 
-def test_an_abort_of_a_former_leader_yields_to_the_one_that_takes_the_acknowledgement() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        Abort(checkpoint=CheckpointId(3), base=CheckpointId(2), reason=AbortReason.CANCELLED, detail=""),
+        Trigger(checkpoint=CheckpointId(4), base=CheckpointId(2)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_a_former_leader_said_yields_to_the_one_that_takes_the_acknowledgement(said: Instruction) -> None:
     """The former leader aborts 3. An older copy of its store, which lacks that, takes the acknowledgement."""
     coordinator, heard = Coordinator(), threading.Event()
     acknowledge: Any = coordinator.acknowledge
 
-    def late(checkpoint: CheckpointId, base: CheckpointId, *rest: Any, **more: Any) -> Any:
+    def late(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
         if checkpoint == 3 and not heard.is_set():
             heard.set()
             assert coordinator._deliver is not None
-            coordinator._deliver(Abort(checkpoint=checkpoint, base=base, reason=AbortReason.CANCELLED, detail=""))
-        return acknowledge(checkpoint, base, *rest, **more)
+            coordinator._deliver(said)
+            coordinator.hears = lambda instruction: not isinstance(instruction, Trigger)
+        taken = acknowledge(checkpoint, *rest, **more)
+        coordinator.hears = lambda _: True
+        return taken
 
     changed: Any = coordinator
     changed.acknowledge = late

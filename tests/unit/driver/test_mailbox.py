@@ -160,15 +160,18 @@ def test_a_repeated_abort_is_handled_once_and_is_not_forgotten() -> None:
     assert not driver.mailbox.aborted(CheckpointId(4))
 
 
-def test_a_refuted_abort_is_forgotten_and_a_newer_one_is_not() -> None:
+def test_what_is_refuted_is_forgotten_and_what_is_newer_is_not() -> None:
     driver = Driver()
     end = answers.Abort(checkpoint=CheckpointId(4), base=CheckpointId(2), reason=AbortReason.CANCELLED, detail="")
+    later = answers.Trigger(checkpoint=CheckpointId(6), base=CheckpointId(2))
     driver.mailbox.deliver(end)
-    assert [driver.mailbox.abort_of(CheckpointId(number)) for number in range(2, 6)] == [None, end, end, None]
+    driver.mailbox.deliver(later)
+    heard = [driver.mailbox.against(CheckpointId(number)) for number in range(2, 7)]
+    assert heard == [(), (end, later), (end, later), (later,), ()]
     driver.mailbox.deliver(replace(end))
-    driver.mailbox.refute(end)
-    again = driver.mailbox.abort_of(CheckpointId(4))
-    assert again is not None, "said again since"
+    driver.mailbox.refute(heard[1])
+    again = driver.mailbox.against(CheckpointId(4))
+    assert again == (end,), "said again since"
     driver.mailbox.refute(again)
     assert not driver.mailbox.aborted(CheckpointId(4))
     assert driver.mailbox.next(0) is None
