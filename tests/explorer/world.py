@@ -111,8 +111,9 @@ pre-committed and it is written again. Two while a person asks for a savepoint, 
 immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
 continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
 of the store takes its place; and the same while the copy may lack an abort, also with a single driver. One while the
-coordinators of both end transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to answer
-drivers; and the same for a single driver, where the copy may lack a restart of the coordinator."""
+coordinators of both end transactions in place of a driver. One while an outdated leader, perhaps of the store that is
+lost, continues to answer drivers; and the same for a single driver, where the copy may lack a restart of the
+coordinator."""
 
 
 class Fault(IntEnum):

@@ -1,15 +1,15 @@
 """Builds the core's events from commands, the words of scenarios.
 
-Events: ``open DRIVER [takeover [gN]] [without sink|and other] [replaying|skipping] [claim STORE GENERATION CHECKPOINT [by
-HOLDER]]`` (``takeover``: the driver knows that the former one is gone; ``and other``: with two sinks), ``permit takeover``, ``permit claim STORE
-GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on BASE [at POSITION] [slots A,B]
-[unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``, ``settle N WHO [amendment K]
-SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss N WHO SLOT..``, ``request ID
-checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``, ``release N``, ``resolve N WHO
-SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan [holding HOLDER] [claim STORE
-GENERATION CHECKPOINT [by HOLDER]]`` (the coordinator takes the job), ``after SECONDS`` (time passes, then a tick). A
-final ``as gN`` sends the event for a generation other than the newest, ``as gN of DRIVER`` also says which driver sends
-it.
+Events: ``open DRIVER [takeover [gN]] [without sink|and other] [replaying|skipping] [claim STORE GENERATION CHECKPOINT
+[by HOLDER]]`` (``takeover``: the driver knows that the former one is gone; ``and other``: with two sinks), ``permit
+takeover``, ``permit claim STORE GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on
+BASE [at POSITION] [slots A,B] [unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``,
+``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss
+N WHO SLOT..``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``,
+``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan
+[holding HOLDER] [claim STORE GENERATION CHECKPOINT [by HOLDER]]`` (the coordinator takes the job), ``after SECONDS``
+(time passes, then a tick). A final ``as gN`` sends the event for a generation other than the newest, ``as gN of
+DRIVER`` also says which driver sends it.
 """
 
 import re
