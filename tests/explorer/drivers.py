@@ -175,7 +175,7 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
 
 
 def _without_word_against(d: Driver) -> Driver:
-    """The driver without what it was told that says that the checkpoint of its call has come to nothing."""
+    """The driver without the instructions that say that the checkpoint of its call has come to nothing."""
     if not d.work >> d.call & 1:
         return d
     if d.trigger_base < d.call < d.trigger:
