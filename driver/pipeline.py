@@ -1,46 +1,35 @@
 """The public entry point: runs a job from its description to its exit code."""
 
 import contextlib
-import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
-from onceward.client.access import CoordinatorAccess
 from onceward.client.session import CoordinatorClient
-from onceward.client.tls import CoordinatorTls
 from onceward.common.errors import ConfigurationError
-from onceward.common.links import Links
 from onceward.connectors.interfaces import Sink, Source
-from onceward.coordinator.service.observer import observers
-from onceward.driver import preflight
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
-from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
 from onceward.driver.journal import Journal
-from onceward.driver.measuring import NOT_MEASURED, measure
 from onceward.driver.members import Members
-from onceward.driver.opening import connect_to, open_page, open_participants, require_job
+from onceward.driver.opening import Job, OpenJob
+from onceward.driver.options import JobOptions, describing_options
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
-from onceward.driver.restarts import Restart
 from onceward.driver.runtime import THREADS
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_short_interval
-from onceward.driver.tracing import NOT_TRACED, trace
 from onceward.executor.functions import BatchesTransform
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
-from onceward.watch.metrics.endpoint import MetricsEndpoint, as_endpoint
-from onceward.watch.traces.installed import wanted
-from onceward.watch.web.page import Page, place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Pipeline:
+class Pipeline(Job):
     """Kafka to Kafka through a DataFrame transform, exactly once.
 
     >>> Pipeline(
@@ -51,6 +40,7 @@ class Pipeline:
     ... ).run()  # doctest: +SKIP
     """
 
+    @describing_options
     def __init__(
         self,
         *,
@@ -59,19 +49,10 @@ class Pipeline:
         sink: Sink,
         transform: "Callable[[DataFrame], DataFrame] | None" = None,
         transform_batches: BatchesTransform | None = None,
-        coordinator: str | None = None,
-        tls: CoordinatorTls | None = None,
-        token: str | None = None,
-        settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
         tasks: Literal["per_checkpoint", "staying"] = "per_checkpoint",
-        restart: Restart | None = None,
-        state_dir: str | os.PathLike[str] | None = None,
-        metrics: str | MetricsEndpoint | None = None,
-        web: str | None = None,
-        traces: bool = False,
-        accept_risks: Collection[str] = (),
+        **options: Unpack[JobOptions],
     ) -> None:
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
@@ -80,25 +61,14 @@ class Pipeline:
         :param transform_batches: alternative to ``transform``: iterator of pyarrow.RecordBatch to iterator of
             RecordBatch, with the columns that the DataFrames would have. It runs once per task, in the Python worker
             that reads and writes.
-        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
-        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
-        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
-            ``ONCEWARD_TOKEN`` says.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param tasks: ``per_checkpoint``: one Spark job per checkpoint. ``staying``: tasks that stay, each on a core of
             its own, for latencies below 100 ms; for copies, choices of columns and ``transform_batches``
             (docs/how-to/low-latency.md).
-        :param restart: delays between generations after failures; None = Flink's exponential delay.
-        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
-        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
-        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
-            port 0 for any free one.
-        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
-        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         """
-        self._job = require_job(job, coordinator)
+        super().__init__(job, options)
         for argument, function in (("transform", transform), ("transform_batches", transform_batches)):
             if function is not None and not callable(function):
                 raise ConfigurationError(f"{argument}: {function!r} is not a function.")
@@ -116,32 +86,12 @@ class Pipeline:
         self._sink = sink
         self._transform = transform
         self._transform_batches = transform_batches
-        self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
-        self._settings = settings or CheckpointSettings()
+        self._settings = self._options.settings or CheckpointSettings()
         if self._stay:
             require_short_interval(self._settings)
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
-        self._restart = restart or Restart()
-        self._metrics = as_endpoint(metrics)
-        self._web = place_in_driver(web, self._access)
-        self._page: Page | None = None
-        self._wants_traces = wanted(traces)
-        self._accepted = preflight.accepted_risks(accept_risks)
-        self._measured = NOT_MEASURED
-        self._traced = NOT_TRACED
-        self._stopping = StopFlag()
         self._running: Generations | None = None
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where the metrics are served; None without ``metrics`` and while the job does not run."""
-        return self._measured.url
-
-    @property
-    def page_url(self) -> str | None:
-        """Where the page is served; None without ``web`` and while the job does not run."""
-        return self._page.url if self._page is not None else None
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -160,54 +110,25 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             stack.callback(self._stopping.clear)
             self._launch()
-            links, progress = open_participants(
-                stack, self._job, self._source, self._sink, self._settings, self._access
+            embedded = self._options.access.embedded
+            findings = (
+                check_submission(embedded=embedded)
+                if self._spark is None
+                else check_session(self._spark, embedded=embedded)
             )
-            findings = preflight.examine(self._source, self._sink)
-            embedded = self._access.embedded
-            if self._spark is not None:
-                findings += check_session(self._spark, embedded=embedded)
-            else:
-                findings += check_submission(embedded=embedded)
-            preflight.require_safe(self._job, findings, self._accepted)
-            self._measured = measure(stack, self._metrics, self._job, links, self._access)
-            stack.callback(setattr, self, "_measured", NOT_MEASURED)
-            self._traced = trace(stack, self._wants_traces, self._job, embedded=embedded)
-            self._page = open_page(stack, self._web, progress)
-            stack.callback(setattr, self, "_page", None)
+            opened = self._open_job(stack, self._source, self._sink, self._settings, findings)
             stack.enter_context(stopping_on_signals(self.stop))
-            journal = Journal(self._job, self._measured.follow)
-            tasks = self._tasks(stack, journal)
-            client = self._connect(stack, links)
-            committer = self._sink.committer()
-            stack.callback(committer.close)
-            members = Members(
-                job=self._job,
-                source=self._source,
-                sink=self._sink,
-                committer=committer,
-                tasks=tasks,
-                settings=self._settings,
-                journal=journal,
-                progress=progress,
-                traces=self._traced.traces,
-                checkpoint_tasks=self._checkpoint_tasks(tasks),
-            )
-            return self._generations(members, client)
+            tasks = self._tasks(stack, opened.journal)
+            client = self._connect(stack, opened)
+            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks)), client)
 
     def _launch(self) -> None:
         """Launch Spark's JVM beside what is done before it is needed."""
         if self._spark is None and not self._stopping.is_set():
             THREADS.beside(lambda: launch(scheduling=self._transform is None))
 
-    def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
-        return connect_to(
-            stack,
-            self._access,
-            links,
-            observer=observers(self._measured.observer, self._traced.observer),
-            page=self._page,
-        )
+    def _connect(self, stack: contextlib.ExitStack, opened: OpenJob) -> CoordinatorClient:
+        return opened.connect(stack)
 
     def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
         if self._stay:
@@ -219,7 +140,7 @@ class Pipeline:
             transform=self._transform,
             transform_batches=self._transform_batches,
             spark=self._spark,
-            embedded=self._access.embedded,
+            embedded=self._options.access.embedded,
             per_checkpoint_operations=self._per_checkpoint_operations,
             journal=journal,
             stay=self._stay,
@@ -250,8 +171,9 @@ class Pipeline:
         self._running = Generations(
             members,
             client,
-            self._restart,
+            self._options.restart,
             self._stopping,
-            takeover=self._access.embedded,  # the lock on the embedded coordinator's directory replaces the lease
+            # the lock on the embedded coordinator's directory replaces the lease
+            takeover=self._options.access.embedded,
         )
         return self._running.run()

@@ -3,25 +3,21 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
-from onceward.client.access import CoordinatorAccess
-from onceward.client.tls import CoordinatorTls
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Sink
 from onceward.driver import preflight
-from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
-from onceward.driver.restarts import FINAL, Restart, Restarts
+from onceward.driver.exits import exit_with_codes, stopping_on_signals
+from onceward.driver.opening import Job
+from onceward.driver.options import JobOptions, describing_options
+from onceward.driver.restarts import FINAL, Restarts
 from onceward.driver.spark.session import check_submission, is_alive, make_session
 from onceward.driver.streaming.sink import StreamSink
 from onceward.protocol.events import CloseReason
-from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import JobName
-from onceward.watch.metrics.endpoint import MetricsEndpoint, as_endpoint
-from onceward.watch.traces.installed import wanted
-from onceward.watch.web.page import place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +31,7 @@ _OUTPUT_MODES = ("append", "update", "complete")
 _TRIGGERS = ("availableNow", "once", "processingTime")
 
 
-class StreamingPipeline:
+class StreamingPipeline(Job):
     """A Structured Streaming query to Kafka, exactly once, with the restarts and exit codes of a ``Pipeline``.
 
     >>> StreamingPipeline(
@@ -47,6 +43,7 @@ class StreamingPipeline:
     ... ).run()  # doctest: +SKIP
     """
 
+    @describing_options
     def __init__(
         self,
         *,
@@ -56,20 +53,11 @@ class StreamingPipeline:
         checkpoint_location: str | os.PathLike[str],
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
-        coordinator: str | None = None,
-        tls: CoordinatorTls | None = None,
-        token: str | None = None,
-        settings: CheckpointSettings | None = None,
         spark: "SparkSession | None" = None,
-        restart: Restart | None = None,
-        state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
         continue_at: int | None = None,
-        metrics: str | MetricsEndpoint | None = None,
-        web: str | None = None,
-        traces: bool = False,
-        accept_risks: Collection[str] = (),
+        **options: Unpack[JobOptions],
     ) -> None:
         """Describe a query. Starts nothing and uses no network before :meth:`run`.
 
@@ -79,27 +67,15 @@ class StreamingPipeline:
         :param output_mode: ``append``, ``update`` or ``complete``.
         :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
             batch follows the last one at once.
-        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
-        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
-        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
-            ``ONCEWARD_TOKEN`` says.
-        :param settings: ``interval`` and ``min_pause`` have no effect: the trigger sets the pace.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
-        :param restart: delays after failures of the query or of a generation; None = Flink's exponential delay.
-        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept ``output_mode="complete"``: each batch writes the whole result.
         :param allow_different_state: as for :class:`StreamSink`.
         :param continue_at: as for :class:`StreamSink`.
-        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
-        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
-            port 0 for any free one.
-        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
-        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         """
-        problems = list(_problems(query, output_mode, trigger, allow_complete_mode))
+        problems = _problems(query, output_mode, trigger, allow_complete_mode)
         try:
-            self._job = JobName(job)
+            JobName(job)
         except (ValueError, TypeError) as error:
             problems.append(f"job: {error}")
         if problems:
@@ -107,35 +83,18 @@ class StreamingPipeline:
                 "This StreamingPipeline cannot be used; nothing was started. Change these arguments:\n"
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
+        super().__init__(job, options)
+        self._given = options
         self._query = query
         self._sink = sink
         self._checkpoint_location = os.fspath(checkpoint_location)
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})
-        self._access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
-        self._settings = settings
         self._spark = spark
-        self._restart = restart or Restart()
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._continue_at = continue_at
-        self._metrics = as_endpoint(metrics)
-        place_in_driver(web, self._access)
-        self._web = web
-        self._traces = wanted(traces)
-        self._accepted = preflight.accepted_risks(accept_risks)
-        self._stopping = StopFlag()
         self._running: StreamSink | None = None
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where the metrics are served; None without ``metrics`` and before the job runs."""
-        return self._running.metrics_url if self._running is not None else None
-
-    @property
-    def page_url(self) -> str | None:
-        """Where the page is served; None without ``web`` and before the job runs."""
-        return self._running.page_url if self._running is not None else None
 
     def stop(self) -> None:
         """End the query after its running batch is settled; callable from any thread and from signal handlers."""
@@ -158,29 +117,21 @@ class StreamingPipeline:
                     spark,
                     job=self._job,
                     sink=self._sink,
-                    coordinator=self._access.address,
-                    tls=self._access.tls,
-                    token=self._access.token,
-                    settings=self._settings,
-                    restart=self._restart,
-                    state_dir=self._access.state_dir,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     continue_at=self._continue_at,
-                    metrics=self._metrics,
-                    web=self._web,
-                    traces=self._traces,
-                    accept_risks=self._accepted,
+                    **self._given,
                 )
             )
-            self._running = sink
+            self._running, self._opened = sink, sink._opened
+            stack.callback(setattr, self, "_opened", None)
             stack.enter_context(stopping_on_signals(self.stop))
             return self._queries(spark, sink)
 
     def _session(self, stack: contextlib.ExitStack) -> "SparkSession":
         if self._spark is not None:
             return self._spark
-        preflight.require_safe(self._job, check_submission(embedded=self._access.embedded))
+        preflight.require_safe(self._job, check_submission(embedded=self._options.access.embedded))
         spark, made = make_session(self._job)
         if made:
             stack.callback(spark.stop)
@@ -188,7 +139,7 @@ class StreamingPipeline:
 
     def _queries(self, spark: "SparkSession", sink: StreamSink) -> CloseReason:
         """Run the query again and again until it ends without an error, or with a final one."""
-        restarts = Restarts(self._restart)
+        restarts = Restarts(self._options.restart)
         query: StreamingQuery | None = None
         while not self._stopping.is_set():
             began, before = time.monotonic(), sink.batches

@@ -1,32 +1,25 @@
 """The public sink for Structured Streaming: a function for ``foreachBatch`` that writes each batch exactly once."""
 
 import contextlib
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
-from onceward.client.access import CoordinatorAccess
-from onceward.client.tls import CoordinatorTls
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Finding, ReplayRefusedError, Sink
 from onceward.connectors.tasks import Vote
-from onceward.coordinator.service.observer import observers
 from onceward.driver import preflight
-from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
+from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.journal import Journal
 from onceward.driver.mailbox import NothingToReadError
-from onceward.driver.measuring import NOT_MEASURED, measure
-from onceward.driver.members import Members
-from onceward.driver.opening import connect_to, open_page, open_participants, require_job
+from onceward.driver.opening import Job
+from onceward.driver.options import JobOptions, describing_options
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
-from onceward.driver.restarts import Restart
 from onceward.driver.spark.session import check_retries, check_session
 from onceward.driver.streaming.batches import (
     Batch,
@@ -42,13 +35,9 @@ from onceward.driver.streaming.handover import Handover, StreamEndedError, Work
 from onceward.driver.streaming.queries import Query, moves_rows
 from onceward.driver.streaming.source import BatchSource
 from onceward.driver.streaming.tasks import BatchTasks
-from onceward.driver.tracing import trace
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import JobName
-from onceward.watch.metrics.endpoint import MetricsEndpoint, as_endpoint
-from onceward.watch.traces.installed import wanted
-from onceward.watch.web.page import Page, place_in_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +61,7 @@ _open: "dict[JobName, StreamSink]" = {}
 """The open sinks of this process. A signal ends all of their queries."""
 
 
-class StreamSink:
+class StreamSink(Job):
     """Writes the batches of one Structured Streaming query, each of them in one checkpoint of a job.
 
     >>> with StreamSink(spark, job="totals", sink=KafkaSink("localhost:9092", topic="totals")) as sink:
@@ -80,68 +69,39 @@ class StreamSink:
     ...     sink.await_termination(query)  # doctest: +SKIP
     """
 
+    @describing_options
     def __init__(
         self,
         spark: "SparkSession",
         *,
         job: str,
         sink: Sink,
-        coordinator: str | None = None,
-        tls: CoordinatorTls | None = None,
-        token: str | None = None,
-        settings: CheckpointSettings | None = None,
-        restart: Restart | None = None,
-        state_dir: str | os.PathLike[str] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
         continue_at: int | None = None,
-        metrics: str | MetricsEndpoint | None = None,
-        web: str | None = None,
-        traces: bool = False,
-        accept_risks: Collection[str] = (),
+        **options: Unpack[JobOptions],
     ) -> None:
         """Open the job and recover it: take the claim, abort what is undecided, commit what is decided. Recovery does
         not wait for the first batch, because readers of the output wait for it.
 
         :param spark: the query's classic session, never changed.
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
-        :param coordinator: ``host:port`` of ``onceward serve``; without it a coordinator runs inside this process.
-        :param tls: for a coordinator with TLS; without it, what ``ONCEWARD_TLS_CA`` and its siblings name, if set.
-        :param token: for a coordinator that knows its peers by tokens: ``env:NAME`` or ``file:PATH``; without it, what
-            ``ONCEWARD_TOKEN`` says.
-        :param settings: ``interval`` and ``min_pause`` have no effect: the query's trigger sets the pace. None = a
-            ``timeout`` of 5 min.
-        :param restart: delays between generations after failures; None = Flink's exponential delay.
-        :param state_dir: the embedded coordinator's directory (default ``$ONCEWARD_STATE_DIR`` or ``./.onceward``).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
         :param allow_different_state: accept that a batch of a query with state has other records when Spark runs it
             again to write its state, as a query that draws at random or reads the clock gives them. The output keeps
             those of the first run. The number of a batch accepts it for that batch alone, True for all.
         :param continue_at: the number of one batch of the query with which the job continues, although batches before
             it were not written, or another job used the checkpointLocation: an error names it.
-        :param metrics: where to serve metrics for Prometheus, for example ``127.0.0.1:9464``; None = nowhere.
-        :param web: where to serve the page of the coordinator in this process, ``127.0.0.1:PORT`` (``onceward[web]``);
-            port 0 for any free one.
-        :param traces: export OpenTelemetry traces of checkpoints, as the variables ``OTEL_*`` say.
-        :param accept_risks: warnings of the preflight that are known and not shown: ``replication``.
         :raises ConfigurationError: when an argument cannot be used.
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
-        self._job = require_job(job, coordinator)
-        access = CoordinatorAccess(address=coordinator, tls=tls, token=token, state_dir=state_dir)
+        super().__init__(job, options)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._continue_at = continue_at
         self._spark = spark
-        self._metrics = as_endpoint(metrics)
-        self._web = place_in_driver(web, access)
-        self._page: Page | None = None
-        self._wants_traces = wanted(traces)
-        self._accepted = preflight.accepted_risks(accept_risks)
-        self._measured = NOT_MEASURED
         self._handover = Handover()
         self._closed = threading.Event()
-        self._stopping = StopFlag()
         self._one_batch = threading.Lock()
         self._gate = threading.Lock()
         """Held to begin a batch, and to look whether one is written: none begins after the look of a stop."""
@@ -163,14 +123,7 @@ class StreamSink:
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             self._register(stack)
-            self._open(
-                stack,
-                spark,
-                sink,
-                access,
-                settings=replace(settings or CheckpointSettings(timeout=_TIMEOUT), interval=0, min_pause=0),
-                restart=restart or Restart(),
-            )
+            self._open(stack, spark, sink)
             self._stack = stack.pop_all()
 
     def _register(self, stack: contextlib.ExitStack) -> None:
@@ -184,49 +137,22 @@ class StreamSink:
             _open[self._job] = self
         stack.callback(_open.pop, self._job)
 
-    def _open(
-        self,
-        stack: contextlib.ExitStack,
-        spark: "SparkSession",
-        sink: Sink,
-        access: CoordinatorAccess,
-        *,
-        settings: CheckpointSettings,
-        restart: Restart,
-    ) -> None:
+    def _open(self, stack: contextlib.ExitStack, spark: "SparkSession", sink: Sink) -> None:
+        options = self._options
+        settings = replace(options.settings or CheckpointSettings(timeout=_TIMEOUT), interval=0, min_pause=0)
         source = BatchSource(self._job, self._handover, continue_at=self._continue_at)
-        links, progress = open_participants(stack, self._job, source, sink, settings, access)
-        self._progress = progress
-        findings = preflight.examine(source, sink) + check_session(spark, embedded=access.embedded)
-        preflight.require_safe(self._job, findings, self._accepted)
-        measured = self._measured = measure(stack, self._metrics, self._job, links, access)
-        traced = trace(stack, self._wants_traces, self._job, embedded=access.embedded)
-        observer = observers(measured.observer, traced.observer)
-        self._page = open_page(stack, self._web, progress)
-        client = connect_to(stack, access, links, shared=True, observer=observer, page=self._page)
+        opened = self._open_job(stack, source, sink, settings, check_session(spark, embedded=options.access.embedded))
+        self._progress = opened.progress
+        client = opened.connect(stack, shared=True)
         self._tasks = BatchTasks(
             spark, job=self._job, sink=sink, handover=self._handover, timeout=settings.seconds("timeout")
         )
-        committer = sink.committer()
-        stack.callback(committer.close)
-        members = Members(
-            job=self._job,
-            source=source,
-            sink=sink,
-            committer=committer,
-            tasks=self._tasks,
-            checkpoint_tasks=TasksPerCheckpoint,
-            settings=settings,
-            journal=Journal(self._job, measured.follow),
-            progress=progress,
-            traces=traced.traces,
-        )
         self._generations = Generations(
-            members,
+            opened.members(stack, self._tasks, TasksPerCheckpoint),
             client,
-            restart,
+            options.restart,
             self._stopping,
-            takeover=access.embedded,
+            takeover=options.access.embedded,
             await_input=lambda: self._handover.wait_offer(self._offers_of_failed, self._closed),
         )
         self._start(stack, "job", self._run, self._leave)
@@ -516,16 +442,6 @@ class StreamSink:
         if where is not Place.NEXT:
             query.stop()
             raise HaltedError(describe_refusal(self._job, where, base, found))
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Where the metrics are served; None without ``metrics``."""
-        return self._measured.url
-
-    @property
-    def page_url(self) -> str | None:
-        """Where the page is served; None without ``web``."""
-        return self._page.url if self._page is not None else None
 
     @property
     def ended(self) -> bool:

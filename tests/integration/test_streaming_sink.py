@@ -114,14 +114,16 @@ def test_a_query_serves_metrics_while_it_is_open(counting: Counting) -> None:
     counting.feed(records(2))
     with counting.open(metrics="127.0.0.1:0") as opened:
         assert opened.await_termination(counting.start(opened)) is CloseReason.FINISHED
-        assert opened.metrics_url is not None
-        found = scrape(opened.metrics_url)
+        url = opened.metrics_url
+        assert url is not None
+        found = scrape(url)
     written = sum(counting.written().values())
     assert found.value("onceward_driver_records_written_total", job_name=counting.job) == written
     assert found.value("onceward_records_written_total", job_name=counting.job) == written
     assert found.value("onceward_driver_checkpoints_settled_total", job_name=counting.job) >= opened.batches == 2
     with pytest.raises(OSError, match="refused"):
-        scrape(opened.metrics_url)
+        scrape(url)
+    assert opened.metrics_url is None
 
 
 def test_the_state_of_a_query_is_listed_and_shown(counting: Counting) -> None:

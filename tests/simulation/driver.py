@@ -7,9 +7,9 @@ from typing import Any
 
 from onceward.client.calls import Caller
 from onceward.client.session import CoordinatorClient
-from onceward.common.links import Links
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
+from onceward.driver.opening import OpenJob
 from onceward.driver.pipeline import Pipeline
 from onceward.driver.progress import Progress
 from onceward.driver.spark.tasks import Tasks
@@ -68,10 +68,10 @@ class SimulatedPipeline(Pipeline):
     def _launch(self) -> None:
         """Do nothing: there is no Spark."""
 
-    def _connect(self, stack: contextlib.ExitStack, links: Links) -> CoordinatorClient:
+    def _connect(self, stack: contextlib.ExitStack, opened: OpenJob) -> CoordinatorClient:
         around = self._surroundings
         caller = Caller(
-            around.channel, "coordinator:7878", patience_s=around.patience, broken=lambda: None, links=links
+            around.channel, "coordinator:7878", patience_s=around.patience, broken=lambda: None, links=opened.links
         )
         return CoordinatorClient(caller)
 

@@ -20,6 +20,7 @@ from onceward.common.killpoints import KillPoint
 from onceward.coordinator.service.needs import NEEDS
 from onceward.coordinator.service.rights import KEYS, MAX_TOKENS, Credentials, Right, parse_rights
 from onceward.dev.commands import dev
+from onceward.driver.options import NOT_GIVEN
 from onceward.driver.pipeline import Pipeline
 from onceward.driver.restarts import Restart
 from onceward.driver.streaming.pipeline import StreamingPipeline
@@ -244,9 +245,10 @@ def _fields(kind: Any) -> dict[str, Any]:
     [
         ("CheckpointSettings", _fields(CheckpointSettings)),
         ("Restart", _fields(Restart)),
-        ("Pipeline", _parameters(Pipeline.__init__)),
-        ("StreamSink", _parameters(StreamSink.__init__)),
-        ("StreamingPipeline", _parameters(StreamingPipeline.__init__)),
+        ("Every job", {"job": inspect.Parameter.empty, **NOT_GIVEN}),
+        ("Pipeline", _parameters(Pipeline.__init__, "job", *NOT_GIVEN)),
+        ("StreamSink", _parameters(StreamSink.__init__, "job", *NOT_GIVEN)),
+        ("StreamingPipeline", _parameters(StreamingPipeline.__init__, "job", *NOT_GIVEN)),
         ("KafkaSource", _parameters(KafkaSource.__init__, "monotonic", "sleep")),
         ("KafkaSink", _parameters(KafkaSink.__init__)),
     ],
