@@ -90,7 +90,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
         sink.begin_generation(Generation(1))
         write = sink.write()
         task = CheckpointTask(
-            job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.writer_options()
+            job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.offer()
         )
         votes = []
         for slot in range(count):
@@ -98,7 +98,8 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
             votes.append(write(task, slot, slot, iter([batch])))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
-        return sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes]), unsettled=())
+        made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes]), leftovers=False)
+        return made.committables
     finally:
         sink.close()
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.links import Links
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.protocol.committing import Age, Committer, OpenTransaction, TransactionHandle
+from onceward.protocol.committing import Age, Committer, OpenTransaction, PreCommitted, TransactionHandle
 from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Claim,
     Committable,
@@ -371,14 +372,6 @@ class Sink(ABC):
             'Pipeline(tasks="staying").'
         )
 
-    def leave_open(self, marks: Collection[str] | None) -> None:  # noqa: B027 - optional
-        """Let the next :meth:`pre_commit` leave the transactions with these marks open: those of staying tasks, which
-        write the next checkpoint already. None = no task stays."""
-
-    def writer_options(self) -> JsonObject:
-        """Return options for all writers of the next checkpoint; for staying tasks, of the one after it."""
-        return {}
-
     def explain(self, cause: str) -> Refusal | None:
         """Explain why the sink's system refused what was written, in enough detail to act, when ``cause`` says that it
         did; None for every other failure."""
@@ -391,18 +384,12 @@ class Sink(ABC):
 
     @abstractmethod
     def pre_commit(
-        self,
-        checkpoint: CheckpointId,
-        votes: Sequence[Vote],
-        origins: Sequence[Origin],
-        *,
-        unsettled: Collection[Committable],
-    ) -> tuple[Committable, ...]:
-        """Turn votes (already checked for completeness, ordered by slot) into committables.
+        self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
+    ) -> PreCommitted:
+        """Turn votes (already checked for completeness, ordered by slot) into committables. Aborts nothing.
 
-        ``origins``: one per slot. Aborts every open transaction of the job that belongs neither to a vote nor to
-        ``unsettled`` (nor to :meth:`leave_open`): losing attempts. Raises CheckpointFailedError when the transaction of
-        a vote is no longer open.
+        ``origins``: one per slot. ``leftovers``: :meth:`Committer.sweep` follows with the result, and what it must know
+        may be asked here. Raises CheckpointFailedError when the transaction of a vote is no longer open.
         """
 
     def origin(self, committable: Committable) -> Origin:
@@ -440,8 +427,9 @@ class Sink(ABC):
         """
 
     @abstractmethod
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
-        """Record atomically that ``claim.completed`` is completed, in place of the last claim.
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], known: PreCommitted | None = None) -> bool:
+        """Record atomically that ``claim.completed`` is completed, in place of the last claim. ``known``: what is
+        committed next; what that must know may be asked here.
 
         Called before the first commit of a checkpoint. Retries without a limit; returns False when ``give_up`` ends it.
         Raises FencedError when another claim is found: then nothing may be committed.
@@ -450,6 +438,20 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release clients. Must not abort a pre-committed transaction."""
+
+
+@runtime_checkable
+class ReusesIds(Protocol):
+    """A sink whose writers may reuse what earlier ones have used."""
+
+    def offer(self, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
+        """Return options for writers. ``after``: they write this checkpoint without them, and use them from then on;
+        by default, from the beginning."""
+
+
+def writer_options(sink: Sink, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
+    """Return the options for writers of ``sink``. See :meth:`ReusesIds.offer`."""
+    return sink.offer(after) if isinstance(sink, ReusesIds) else {}
 
 
 __all__ = [
@@ -466,8 +468,10 @@ __all__ = [
     "ParticipantName",
     "PartitionLag",
     "Plan",
+    "PreCommitted",
     "ReplayRefusedError",
     "Resource",
+    "ReusesIds",
     "Severity",
     "Sink",
     "SlotWriter",
@@ -477,4 +481,5 @@ __all__ = [
     "StayingWriter",
     "TransactionHandle",
     "Vote",
+    "writer_options",
 ]

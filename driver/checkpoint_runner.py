@@ -9,6 +9,7 @@ from onceward.driver.checkpoint_writer import Answers, CheckpointWriter, require
 from onceward.driver.diagnosis import Diagnosis
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
+from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler
 from onceward.driver.transaction_age import Ages
 from onceward.protocol.answers import Abort, Decision, Trigger, Verdict
@@ -27,6 +28,7 @@ class CheckpointRunner:
         settler: Settler,
         mailbox: Mailbox,
         ages: Ages,
+        outputs: Outputs,
         tasks: CheckpointTasks,
         turn: Turn,
         *,
@@ -37,9 +39,10 @@ class CheckpointRunner:
         self._session = session
         self._settler = settler
         self._mailbox = mailbox
+        self._outputs = outputs
         self._tasks = tasks
         self._turn = turn
-        self._writer = CheckpointWriter(members, tasks, turn, settler, ages)
+        self._writer = CheckpointWriter(members, outputs, tasks, turn, settler, ages)
         self._diagnosis = Diagnosis(members, session.generation, mailbox)
         self._positions = dict(positions)
         self._answers: dict[CheckpointId, Answers] = {}
@@ -81,7 +84,7 @@ class CheckpointRunner:
         assert source.positions is not None, "a source always answers with its positions"
         self._positions[checkpoint] = source.positions
         self._answers[checkpoint] = answers
-        self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records)
+        self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records, made=answers.made)
         self._send(checkpoint)
 
     def abort(self, abort: Abort) -> None:
@@ -224,7 +227,7 @@ class CheckpointRunner:
         self._settler.forget(checkpoint)
         if recorded is not None:
             m.committer.abort(self._settler.author, committables)
-        swept = m.committer.sweep(m.job, keep=self._settler.unsettled())
+        swept = self._outputs.end_leftovers(keep=self._settler.unsettled())
         m.progress.ended(checkpoint)
         transactions = len(swept) + len(committables)
         m.journal.log("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)

@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 
 from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.interfaces import Plan
+from onceward.connectors.interfaces import Plan, PreCommitted
 from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
 from onceward.driver.members import Members
 from onceward.driver.origins import origins_of
+from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.transaction_age import Ages, good_for
 from onceward.executor.timings import of_checkpoint
 from onceward.protocol.phases import Phase, Phases
-from onceward.protocol.values import CheckpointId, Committable, Document, Snapshot
+from onceward.protocol.values import CheckpointId, Document, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
 
@@ -32,6 +33,8 @@ class Answers:
     base: CheckpointId
     source: Snapshot
     sink: Snapshot
+    made: PreCommitted | None = None
+    """What was pre-committed; None if nothing was written."""
     good_until: float | None = None
     """Deadline for committing the checkpoint, on the runtime's monotonic clock; None when it has none."""
     phases: Phases = field(default_factory=dict)
@@ -41,7 +44,7 @@ class Answers:
 class _Proved:
     """What was written is ready to commit."""
 
-    committables: tuple[Committable, ...]
+    made: PreCommitted
     positions: Document
     good_until: float | None
     at: float
@@ -50,8 +53,17 @@ class _Proved:
 class CheckpointWriter:
     """Writes the checkpoints of one generation, one at a time."""
 
-    def __init__(self, members: Members, tasks: CheckpointTasks, turn: Turn, settler: Settler, ages: Ages) -> None:
+    def __init__(
+        self,
+        members: Members,
+        outputs: Outputs,
+        tasks: CheckpointTasks,
+        turn: Turn,
+        settler: Settler,
+        ages: Ages,
+    ) -> None:
         self._m = members
+        self._outputs = outputs
         self._tasks = tasks
         self._turn = turn
         self._settler = settler
@@ -78,7 +90,7 @@ class CheckpointWriter:
         try:
             written = tasks.write(checkpoint, positions)
             if isinstance(written, Nothing):
-                self._sweep_now_and_then(checkpoint)
+                self._sweep_now_and_then()
                 return self._nothing(base, positions, written)
             proved = self._prove(checkpoint, written)
             votes, voted = tasks.votes(checkpoint, written)
@@ -99,33 +111,31 @@ class CheckpointWriter:
         phases = dict(self._turn.phases)
         return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged), phases=phases)
 
-    def _sweep_now_and_then(self, checkpoint: CheckpointId) -> None:
+    def _sweep_now_and_then(self) -> None:
         """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
         m = self._m
         if m.runtime.monotonic() - self._last_sweep < _SWEEP_INTERVAL:
             return
-        if marks := self._tasks.marks:  # what its tasks have open is not a leftover
-            m.sink.leave_open(marks)
-            m.sink.pre_commit(checkpoint, (), (), unsettled=self._settler.unsettled())
-        else:
-            self._turn.sweep()
+        self._turn.sweep()
         self._last_sweep = m.runtime.monotonic()
 
     def _prove(self, checkpoint: CheckpointId, written: Written) -> _Proved:
         """Pre-commit."""
         m, plan = self._m, written.plan
-        if marks := self._tasks.marks:
-            m.sink.leave_open(marks)
         positions = m.runtime.beside(lambda: m.source.snapshot(plan))
-        committables = m.sink.pre_commit(
-            checkpoint, written.votes, origins_of(written.inputs), unsettled=self._settler.unsettled()
+        made = self._outputs.pre_commit(
+            checkpoint,
+            written.votes,
+            origins_of(written.inputs),
+            keep=self._settler.unsettled(),
+            staying=self._tasks.marks,
         )
         # On this process's clock: no transaction is older.
-        ages = [age for age in map(m.committer.age, committables) if age is not None]
+        ages = [age for age in map(m.committer.age, made.committables) if age is not None]
         self._ages.began(ages, written.open_since)
         lasting = good_for(age.timeout for age in ages)
         return _Proved(
-            committables=committables,
+            made=made,
             positions=positions(),
             good_until=None if lasting is None else written.open_since + lasting,
             at=m.runtime.monotonic(),
@@ -141,7 +151,7 @@ class CheckpointWriter:
         proved: _Proved,
     ) -> Answers:
         """``voted``: when all had voted."""
-        m, plan, committables = self._m, written.plan, proved.committables
+        m, plan, committables = self._m, written.plan, proved.made.committables
         steps = of_checkpoint((vote.steps for vote in votes), voted - written.began)
         self._turn.measured(steps)
         seconds, proving = max(proved.at, voted) - written.began, max(0.0, proved.at - voted)
@@ -182,6 +192,7 @@ class CheckpointWriter:
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             sink=Snapshot(committables=committables, records=records, bytes=size),
+            made=proved.made,
             good_until=proved.good_until,
             phases=dict(self._turn.phases),
         )

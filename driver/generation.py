@@ -18,6 +18,7 @@ from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.checkpoint_writer import require_spark
 from onceward.driver.mailbox import GenerationFailedError, Mailbox, NothingToReadError
 from onceward.driver.members import Members
+from onceward.driver.outputs import Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.replaying import Replayer
 from onceward.driver.restarts import FINAL, NextStart, Restarts
@@ -62,6 +63,7 @@ class GenerationRun:
             runtime=members.runtime,
         )
         members.source.wakes(self._mailbox.wake)
+        self._outputs = Outputs(members)
         self._ages = Ages(members.committer, members.journal, members.runtime)
         self._session: Session
         self._settler: Settler
@@ -155,7 +157,7 @@ class GenerationRun:
 
     def _recover(self, seen: Claim | None) -> CheckpointRunner:
         """Recover the job; return the runner of the checkpoints that follow."""
-        recovery = Recovery(self._m, self._session, self._settler, self._mailbox, seen=seen)
+        recovery = Recovery(self._m, self._outputs, self._session, self._settler, self._mailbox, seen=seen)
         recovery.take_claim()
         self.claimed = True
         recovery.end_transactions()
@@ -169,13 +171,14 @@ class GenerationRun:
             self._settler,
             self._mailbox,
             self._ages,
+            self._outputs,
             self._tasks,
             self._turn,
             positions=recovery.positions,
         )
 
     def _loop(self, runner: CheckpointRunner) -> CloseReason:
-        replayer = Replayer(self._m, self._session, self._settler, self._mailbox)
+        replayer = Replayer(self._m, self._outputs, self._session, self._settler, self._mailbox)
         while True:
             self._look_at_ages()
             self._settler.keep_claim()
@@ -205,7 +208,7 @@ class GenerationRun:
         """End the staying tasks, and abort what they, or late tasks, have begun after the last checkpoint: no driver
         may come to do it."""
         self._tasks.end()
-        self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+        self._outputs.end_leftovers(keep=self._settler.unsettled())
 
     def _await_ends(self) -> None:
         """Wait until readers of the output can see every commit. The brokers confirm a commit when they decide it, and
@@ -227,9 +230,8 @@ class GenerationRun:
         self._settler.prepare(checkpoint)
 
     def _sweep(self) -> None:
-        m = self._m
-        if swept := m.committer.sweep(m.job, keep=self._settler.unsettled()):
-            m.journal.log("swept", transactions=len(swept))
+        if swept := self._outputs.end_leftovers(keep=self._settler.unsettled(), staying=self._tasks.marks):
+            self._m.journal.log("swept", transactions=len(swept))
 
     def _on_complete(self, checkpoint: CheckpointId, amendment: int) -> None:
         self._m.progress.completed(checkpoint)
@@ -305,7 +307,7 @@ class GenerationRun:
                 self._settler.forget(decided)
             if self.claimed:
                 with contextlib.suppress(Exception):  # the next generation aborts what stays open
-                    self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+                    self._outputs.end_leftovers(keep=self._settler.unsettled())
             fenced = self._session.abandon(reason, back_within_s=following.delay, halted=isinstance(error, HaltedError))
             fenced = fenced if following.delay is not None else None
         self._m.journal.log("failed", reason=reason)

@@ -5,6 +5,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.members import Members
+from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler
 from onceward.protocol.values import (
     CheckpointId,
@@ -21,10 +22,18 @@ class Recovery:
     """Recovers one generation: claims the job, ends its open transactions, restores its positions; in this order."""
 
     def __init__(
-        self, members: Members, session: Session, settler: Settler, mailbox: Mailbox, *, seen: Claim | None
+        self,
+        members: Members,
+        outputs: Outputs,
+        session: Session,
+        settler: Settler,
+        mailbox: Mailbox,
+        *,
+        seen: Claim | None,
     ) -> None:
         """``seen``: the job's claim before this generation was granted."""
         self._m = members
+        self._outputs = outputs
         self._session = session
         self._settler = settler
         self._mailbox = mailbox
@@ -51,7 +60,7 @@ class Recovery:
         """Abort undecided transactions, then commit the completed checkpoint: readers wait for both."""
         m, completed = self._m, self._session.grant.completed
         kill_point(KillPoint.DRIVER_AFTER_CLAIM)
-        aborted = m.committer.sweep(m.job, keep=self._to_commit)
+        aborted = self._outputs.end_leftovers(keep=self._to_commit)
         kill_point(KillPoint.DRIVER_AFTER_RECOVERY_ABORT)
         if completed is not None and self._to_commit:
             self._commit(completed)

@@ -11,10 +11,11 @@ from dataclasses import replace
 from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.interfaces import Plan, ReplayRefusedError
+from onceward.connectors.interfaces import Plan, PreCommitted, ReplayRefusedError
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
 from onceward.driver.origins import lost_splits, origins_of
+from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler, Work
 from onceward.protocol.answers import Replay, Verdict
 from onceward.protocol.values import Committable, OnLost
@@ -28,8 +29,11 @@ _LONGEST_REASON = 6_000
 class Replayer:
     """Carries out the coordinator's replay instructions on the driver's main thread."""
 
-    def __init__(self, members: Members, session: Session, settler: Settler, mailbox: Mailbox) -> None:
+    def __init__(
+        self, members: Members, outputs: Outputs, session: Session, settler: Settler, mailbox: Mailbox
+    ) -> None:
         self._m = members
+        self._outputs = outputs
         self._session = session
         self._settler = settler
         self._mailbox = mailbox
@@ -49,17 +53,17 @@ class Replayer:
             return
         lost = tuple(committable for committable in work.committables if committable.slot in wanted.slots)
         # Confirmed: no open transaction could become visible after the lost records.
-        self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+        self._outputs.end_leftovers(keep=self._settler.unsettled())
         kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
         try:
             # Write under any policy: if the sink's policy is not REPLAY now, another policy or a person ordered this.
-            written = self._write(wanted, lost, work)
+            written, made = self._write(wanted, lost, work)
         except ReplayRefusedError as error:
-            self._m.committer.sweep(self._m.job, keep=self._settler.unsettled())
+            self._outputs.end_leftovers(keep=self._settler.unsettled())
             self._decline(wanted, lost, error)
             return
         kill_point(KillPoint.DRIVER_AFTER_REPLAY)
-        self._settler.amend(wanted.checkpoint, wanted.slots, written)
+        self._settler.amend(wanted.checkpoint, wanted.slots, written, made)
         answer = self._session.amend(wanted.checkpoint, wanted.participant, wanted.amendment, wanted.slots, written)
         if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
             raise GenerationFailedError(
@@ -71,7 +75,9 @@ class Replayer:
         # The checkpoint is long decided. If nothing had to be written, no instruction follows: it is settled already.
         self._settler.complete(wanted.checkpoint, wanted.amendment + 1)
 
-    def _write(self, wanted: Replay, lost: Sequence[Committable], work: Work) -> tuple[Committable, ...]:
+    def _write(
+        self, wanted: Replay, lost: Sequence[Committable], work: Work
+    ) -> tuple[tuple[Committable, ...], PreCommitted]:
         """Pre-commit the lost slots again. Raises ReplayRefusedError and the errors of a failed Spark job."""
         m, checkpoint = self._m, wanted.checkpoint
         splits = lost_splits(m.sink, lost)
@@ -94,8 +100,8 @@ class Replayer:
             raise ReplayRefusedError(
                 f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
             )
-        committables = m.sink.pre_commit(checkpoint, votes, origins_of(inputs), unsettled=self._settler.unsettled())
-        written = tuple(replace(one, slot=lost[one.slot].slot) for one in committables)
+        made = self._outputs.pre_commit(checkpoint, votes, origins_of(inputs), keep=self._settler.unsettled())
+        written = tuple(replace(one, slot=lost[one.slot].slot) for one in made.committables)
         seconds = m.runtime.monotonic() - began
         m.journal.log(
             "replayed",
@@ -108,7 +114,7 @@ class Replayer:
         )
         if m.traces is not None:
             m.traces.replayed(checkpoint, votes, seconds=seconds, transactions=len(written))
-        return written
+        return written, made
 
     def _known(self, checkpoint: int, error: Exception) -> OncewardError:
         """Classify the error of a failed Spark job: missing input ends the replay, any other ends this generation."""

@@ -8,7 +8,7 @@ from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Committer, Sink, Source
+from onceward.connectors.interfaces import Committer, PreCommitted, Sink, Source
 from onceward.driver.journal import Journal
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.tracing import DriverTraces
@@ -44,6 +44,8 @@ class Work:
     """Version of the committables: 0 for those of the acknowledgement, else the last amendment."""
     records: int = 0
     """Records that this generation has read for it."""
+    made: PreCommitted | None = None
+    """What this generation has pre-committed."""
     proved: Mapping[int, Settlement] = field(default_factory=dict)
     """Settlements by slot of committables that were proved committed before the amendment."""
     since: float
@@ -117,12 +119,18 @@ class Settler:
         *,
         amendment: int = 0,
         records: int = 0,
+        made: PreCommitted | None = None,
     ) -> None:
         """Register what to commit if ``checkpoint`` is completed, and the records that were read for it."""
         with self._lock:
             now = self._runtime.monotonic()
             self._work[checkpoint] = Work(
-                committables=committables, positions=positions, amendment=amendment, records=records, since=now
+                committables=committables,
+                positions=positions,
+                amendment=amendment,
+                records=records,
+                made=made,
+                since=now,
             )
             # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
             # the brokers may take minutes to answer for the last checkpoint that wrote something.
@@ -164,7 +172,13 @@ class Settler:
         with self._lock:
             return self._work.get(checkpoint)
 
-    def amend(self, checkpoint: CheckpointId, slots: frozenset[int], written: Sequence[Committable]) -> None:
+    def amend(
+        self,
+        checkpoint: CheckpointId,
+        slots: frozenset[int],
+        written: Sequence[Committable],
+        made: PreCommitted | None = None,
+    ) -> None:
         """Replace the lost ``slots`` by ``written``: from now on, only the coordinator's decision may end them."""
         with self._lock:
             former = self._work[checkpoint]
@@ -176,6 +190,7 @@ class Settler:
                 positions=former.positions,
                 amendment=former.amendment + 1,
                 records=former.records,
+                made=made,
                 proved={**former.proved, **proved},
                 since=former.since,
             )
@@ -269,7 +284,7 @@ class Settler:
             kill_point(KillPoint.DRIVER_AFTER_DECISION)
             # Renew before the commits: from now on, a copy of the store that does not know this checkpoint, or what
             # replaced its lost slots, is rejected.
-            if not self._renew_claim(checkpoint, amendment):
+            if not self._renew_claim(checkpoint, work):
                 return  # leaving
             kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
@@ -312,7 +327,7 @@ class Settler:
         if self._traces is not None and committed:
             self._traces.settled(checkpoint, seconds=settled - decided, transactions=len(committed))
         if not work.committables:  # its claim was not renewed before: there were no commits
-            self._renew_claim(checkpoint, work.amendment)
+            self._renew_claim(checkpoint, work)
         if work.positions is not None:
             self._source.mirror(work.positions)
 
@@ -325,9 +340,9 @@ class Settler:
             amendment=amendment,
         )
 
-    def _renew_claim(self, checkpoint: CheckpointId, amendment: int) -> bool:
-        claim = self._claim(checkpoint, amendment)
-        renewed = self._sink.renew_claim(claim, give_up=self._leaving)
+    def _renew_claim(self, checkpoint: CheckpointId, work: Work) -> bool:
+        claim = self._claim(checkpoint, work.amendment)
+        renewed = self._sink.renew_claim(claim, give_up=self._leaving, known=work.made)
         if renewed:
             self._claim_is(claim)
         return renewed
@@ -343,7 +358,8 @@ class Settler:
     def _commit(self, work: Work) -> tuple[Settlement, ...]:
         """Return outcomes by slot; fewer than committables when the driver leaves."""
         open_ = [committable for committable in work.committables if committable.slot not in work.proved]
-        found = self._named(tuple(self._committer.commit(self.author, open_, give_up=self._leaving)), work.committables)
+        settlements = self._committer.commit(self.author, open_, give_up=self._leaving, known=work.made)
+        found = self._named(tuple(settlements), work.committables)
         proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
         return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
 

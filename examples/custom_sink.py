@@ -33,6 +33,7 @@ from onceward.connectors.interfaces import (
     OpenTransaction,
     Origin,
     ParticipantName,
+    PreCommitted,
     Resource,
     SlotWriter,
     Vote,
@@ -85,7 +86,12 @@ class DirectoryCommitter(Committer):
         """The newest generation whose leftovers it may delete."""
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
         for name in _own_files(author, committables):
             with suppress(FileNotFoundError):  # it was renamed before
@@ -111,7 +117,14 @@ class DirectoryCommitter(Committer):
         staged = (path.name for path in self._staged.glob(f"{job}.[0-9]*"))
         return sorted(name for name in staged if name not in kept and int(name.split(".")[1]) <= self.generation)
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+    def sweep(
+        self,
+        job: JobName,
+        *,
+        keep: Collection[Committable] = (),
+        staying: Collection[str] = (),
+        known: Sequence[PreCommitted] = (),
+    ) -> Sequence[str]:
         swept = self.leftovers(job, keep=keep)
         for name in swept:
             (self._staged / name).unlink(missing_ok=True)
@@ -156,13 +169,8 @@ class DirectorySink(Sink):
         return True
 
     def pre_commit(
-        self,
-        checkpoint: CheckpointId,
-        votes: Sequence[Vote],
-        origins: Sequence[Origin],
-        *,
-        unsettled: Collection[Committable],
-    ) -> tuple[Committable, ...]:
+        self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
+    ) -> PreCommitted:
         committables = tuple(
             Committable(slot=vote.slot, document=Document(kind="staged-file", version=1, body=dict(vote.body)))
             for vote in votes
@@ -172,8 +180,7 @@ class DirectorySink(Sink):
         for name in map(_file, committables):
             if not (self._staged / name).exists():
                 raise CheckpointFailedError(f"{name} is gone. Nothing is visible; its records are read again.")
-        self._committer.sweep(self._job, keep=[*committables, *unsettled])  # files of attempts that lost
-        return committables
+        return PreCommitted(committables=committables)
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         pass
@@ -196,7 +203,7 @@ class DirectorySink(Sink):
                 raise ClaimChangedError(f"Job {self._job} was claimed by {found}. Nothing was changed.")
             self._write_claim(claim)
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], known: PreCommitted | None = None) -> bool:
         with self._locked():
             found = self.read_claim()
             if found is None or (found.store_id, found.holder) != (claim.store_id, claim.holder):

@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from onceward.protocol.values import Author, Claim, Committable, JobName, Settlement
 
-__all__ = ["Age", "Committer", "FoundHanging", "HangingTransaction", "OpenTransaction", "TransactionHandle"]
+__all__ = [
+    "Age",
+    "Committer",
+    "FoundHanging",
+    "HangingTransaction",
+    "OpenTransaction",
+    "PreCommitted",
+    "TransactionHandle",
+]
 
 
 class TransactionHandle(NamedTuple):
@@ -106,6 +114,14 @@ class Age:
             )
 
 
+@dataclass(kw_only=True, eq=False)
+class PreCommitted:
+    """What a sink has pre-committed for a checkpoint. A sink's own kind may hold besides what its system has answered:
+    the driver hands it to what it asks of the same system next, which saves requests."""
+
+    committables: tuple[Committable, ...]
+
+
 class Committer(ABC):
     """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver.
 
@@ -118,9 +134,15 @@ class Committer(ABC):
 
     @abstractmethod
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
-        """Commit each committable and prove its outcome; retry until proved or until ``give_up()``.
+        """Commit each committable and prove its outcome; retry until proved or until ``give_up()``. ``known``: what
+        this process has pre-committed them with.
 
         Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
         ``give_up()``. Does nothing if :meth:`check` fails.
@@ -168,8 +190,19 @@ class Committer(ABC):
         return ()
 
     @abstractmethod
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """Abort (fence) all leftovers and return their ids. Never touches other jobs."""
+    def sweep(
+        self,
+        job: JobName,
+        *,
+        keep: Collection[Committable] = (),
+        staying: Collection[str] = (),
+        known: Sequence[PreCommitted] = (),
+    ) -> Sequence[str]:
+        """Abort (fence) all leftovers and return their ids. Never touches other jobs.
+
+        ``staying``: marks of tasks (:meth:`StayingWriter.mark`) that write the next checkpoint already; what they have
+        open is kept, too. ``known``: what all sinks of the job on this system have just pre-committed.
+        """
 
     def claims(self, job: JobName) -> Sequence[Claim]:
         """The claims on ``job``, from each cluster that has one. Empty if this kind of sink keeps no claims."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
+from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter, writer_options
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.schemas import simple_columns
@@ -166,7 +166,7 @@ class CheckpointJob:
             splits=splits,
             columns=built.facts.columns,
             sink=self._sink.participant.name,
-            sink_options=self._sink.writer_options(),
+            sink_options=writer_options(self._sink),
             submitted=submitted,
         )
         context = self._spark.context

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter
+from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.runtime import THREADS, Runtime
@@ -138,7 +138,7 @@ class StayingTasks:
         """Order all tasks to cut."""
         assert self._group is not None, "started before"
         self._cut_at = self._runtime.monotonic()
-        self._group.cut(checkpoint, self._sink.writer_options(), self._source.allowances())
+        self._group.cut(checkpoint, writer_options(self._sink, checkpoint), self._source.allowances())
 
     def sent(self, checkpoint: CheckpointId) -> bool:
         """Return whether all tasks have sent their records to the brokers, or one never will."""
@@ -184,7 +184,6 @@ class StayingTasks:
     def leave(self) -> Exception | None:
         """End the tasks that run. Return what kept one of them from ending in order; None if all did."""
         group, self._group = self._group, None
-        self._sink.leave_open(None)
         return None if group is None or group.end() else group.failure()
 
     def _start(self, generation: Generation, splits: tuple[JsonObject, ...], mailbox: Mailbox) -> None:
@@ -195,7 +194,7 @@ class StayingTasks:
             splits=splits,
             columns=self._checkpoint_job().columns,
             sink=self._sink.participant.name,
-            sink_options=self._sink.writer_options(),
+            sink_options=writer_options(self._sink),
         )
         job = self._checkpoint_job()
         context, credentials = new_credentials()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Plan, ReplayRefusedError, Sink
+from onceward.connectors.interfaces import Plan, ReplayRefusedError, Sink, writer_options
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
 from onceward.driver.spark.session import Spark, is_alive, ship
 from onceward.driver.streaming.batches import batch_of
@@ -89,7 +89,7 @@ class BatchTasks:
             splits=plan.splits,
             columns=(),
             sink=self._sink.participant.name,
-            sink_options=self._sink.writer_options(),
+            sink_options=writer_options(self._sink),
             submitted=time.time(),
         )
         replay, began = _is_replay(plan.splits), time.monotonic()

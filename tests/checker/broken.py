@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink, KafkaSource
-from onceward.connectors.interfaces import Plan, SlotWriter
+from onceward.connectors.interfaces import Plan, PreCommitted, SlotWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -37,10 +37,10 @@ _planned: set[int] = set()
 """Ids of the sources that have read everything again."""
 
 
-def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:
-    committables = _pre_commit(self, *arguments, **named)
-    self.committer().commit(self._granted().author, committables)
-    return committables
+def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> PreCommitted:
+    made = _pre_commit(self, *arguments, **named)
+    self.committer().commit(self._granted().author, made.committables)
+    return made
 
 
 def _aborts_on_unknown(
@@ -49,6 +49,7 @@ def _aborts_on_unknown(
     committables: Sequence[Committable],
     *,
     give_up: Callable[[], bool] = lambda: False,
+    **_: Any,
 ) -> Sequence[Settlement]:
     """Abort what another process prepared, because this process does not know the outcome."""
     own = self._generation()
@@ -64,7 +65,9 @@ def _generation_of(committable: Committable) -> int:
     return identifier.generation
 
 
-def _sweeps_all(self: KafkaCommitter, job_name: JobName, *, keep: Sequence[Committable] = ()) -> Sequence[str]:
+def _sweeps_all(
+    self: KafkaCommitter, job_name: JobName, *, keep: Sequence[Committable] = (), **_: Any
+) -> Sequence[str]:
     return _sweep(self, job_name)
 
 
@@ -74,13 +77,16 @@ def _goes_on(
     committables: Sequence[Committable],
     *,
     give_up: Callable[[], bool] = lambda: False,
+    **_: Any,
 ) -> Sequence[Settlement]:
     return [replace(one, outcome=Outcome.COMMITTED) for one in _commit(self, author, committables, give_up=give_up)]
 
 
-def _forgets_one(self: KafkaSink, *arguments: Any, **named: Any) -> tuple[Committable, ...]:
-    committables = _pre_commit(self, *arguments, **named)
-    return committables[:-1] if len(committables) > 1 else committables
+def _forgets_one(self: KafkaSink, *arguments: Any, **named: Any) -> PreCommitted:
+    made = _pre_commit(self, *arguments, **named)
+    if len(made.committables) > 1:
+        made.committables = made.committables[:-1]
+    return made
 
 
 def _one_too_few(self: KafkaSource, plan: Plan) -> Document:

@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import JobContext
+from onceward.connectors.interfaces import JobContext, writer_options
 from onceward.connectors.tasks import CheckpointTask
 from onceward.protocol.values import JobName
 from tests.support.sink_job import batch
@@ -26,7 +26,7 @@ def main() -> int:
         splits=(),
         columns=(),
         sink=sink.participant.name,
-        sink_options=sink.writer_options(),
+        sink_options=writer_options(sink),
     )
     try:
         sink.write()(task, 0, 100, iter([batch(b"written by a zombie")]))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.protocol.committing import TransactionHandle
 from onceward.protocol.values import Author, Committable, JobName, Settlement
@@ -27,9 +28,14 @@ class LateCommitter(KafkaCommitter):
     commits = 0
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
-        settlements = super().commit(author, committables, give_up=give_up)
+        settlements = super().commit(author, committables, give_up=give_up, known=known)
         LateCommitter.commits += 1
         if LateCommitter.commits == 2:
             waiting: set[TransactionHandle] = set()

@@ -278,7 +278,7 @@ def test_an_aborted_checkpoint_is_read_again_by_new_tasks(bench: Bench, monkeypa
 
     def refusing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
         made = pre_commit(self, checkpoint, votes, origins, **more)
-        if made and not refused.is_set():
+        if made.committables and not refused.is_set():
             refused.set()
             raise CheckpointFailedError("refused by the test")
         return made
@@ -401,9 +401,9 @@ def test_a_lost_slot_is_written_again_while_the_job_continues(bench: Bench, monk
 
     def losing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
         made = pre_commit(self, checkpoint, votes, origins, **more)
-        if made and not lost.is_set():
+        if made.committables and not lost.is_set():
             lost.set()
-            fence(bench.topics.servers, KafkaCommittable.of(made[0]).transaction.id)
+            fence(bench.topics.servers, KafkaCommittable.of(made.committables[0]).transaction.id)
         return made
 
     monkeypatch.setattr(KafkaSink, "pre_commit", losing)

@@ -10,9 +10,10 @@ from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.driver.checkpoint_runner import CheckpointRunner
 from onceward.driver.generation import GenerationRun
+from onceward.driver.outputs import Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
-from onceward.protocol.committing import Committer
+from onceward.protocol.committing import Committer, PreCommitted
 from onceward.protocol.values import (
     NO_CHECKPOINT,
     Author,
@@ -78,7 +79,12 @@ def _keeps_positions(
 
 
 def _takes_for_committed(
-    self: Committer, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+    self: Committer,
+    author: Author,
+    committables: Sequence[Committable],
+    *,
+    give_up: Callable[[], bool] = lambda: False,
+    known: PreCommitted | None = None,
 ) -> Sequence[Settlement]:
     return [Settlement(slot=one.slot, outcome=Outcome.COMMITTED, evidence="") for one in committables]
 
@@ -163,7 +169,11 @@ DRIVER = (
     Mutant(
         name="recovery sweeps the completed committables",
         hurts="decided transactions are aborted",
-        breaks=within(Recovery.end_transactions, Committer.sweep, lambda self, job, *, keep=(): self.sweep(job)),
+        breaks=within(
+            Recovery.end_transactions,
+            Outputs.end_leftovers,
+            lambda self, *, keep, staying=(): self.end_leftovers(keep=()),
+        ),
         hunt=KILLS,
         caught_by=(Invariant.I1,),
     ),

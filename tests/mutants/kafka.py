@@ -6,9 +6,11 @@ from dataclasses import replace
 from unittest.mock import ANY as ANYTHING
 
 from onceward.common.errors import ClaimChangedError, FencedError
-from onceward.connectors.tasks import Vote
+from onceward.connectors.interfaces import PreCommitted
+from onceward.driver.outputs import Outputs
 from onceward.protocol import generations
-from onceward.protocol.values import CheckpointId, Claim, Committable, JsonObject
+from onceward.protocol.committing import Committer
+from onceward.protocol.values import Claim, Committable, JobName
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
@@ -28,7 +30,6 @@ from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.driver import precommit
-from onceward.sinks.kafka.driver.sink import KafkaSink
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
 from onceward.sinks.kafka.executor.seats import NOTHING, Seat
@@ -285,29 +286,28 @@ IDS = (
 
 
 def _keeps_only_its_own(
-    pre_commit: Callable[..., tuple[Committable, ...]],
-    self: KafkaSink,
-    checkpoint: CheckpointId,
-    votes: Sequence[Vote],
-    inputs: Sequence[Sequence[JsonObject]],
+    self: Committer,
+    job: JobName,
     *,
-    unsettled: Collection[Committable],
-) -> tuple[Committable, ...]:
-    return pre_commit(self, checkpoint, votes, inputs, unsettled=())
+    keep: Collection[Committable] = (),
+    staying: Collection[str] = (),
+    known: Sequence[PreCommitted] = (),
+) -> Sequence[str]:
+    return self.sweep(job, keep=known[0].committables, staying=staying, known=known)
 
 
 TRANSACTIONS = (
     Mutant(
         name="a pre-commit fences transactions that are decided and not settled",
         hurts="a completed checkpoint loses records",
-        breaks=wrapped(KafkaSink.pre_commit, _keeps_only_its_own),
+        breaks=within(Outputs.pre_commit, Committer.sweep, _keeps_only_its_own),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="a pre-commit leaves the transactions of failed attempts open",
         hurts="readers wait until the brokers time them out",
-        breaks=within(precommit.abort_losers, fencing.fence_ids, always(None)),
+        breaks=within(KafkaCommitter.sweep, fencing.fence_ids, always(None)),
         hunt=TASKS,
         caught_by=(Invariant.I9,),
     ),

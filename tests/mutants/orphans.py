@@ -179,7 +179,7 @@ ORPHANS = (
         name="the coordinator leaves undecided transactions of an orphan open",
         hurts="readers wait until the brokers time out the transactions",
         breaks=within(
-            OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.leftovers(job, keep=keep)
+            OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(), **_: self.leftovers(job, keep=keep)
         ),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
@@ -194,7 +194,7 @@ ORPHANS = (
     Mutant(
         name="the coordinator sweeps decided transactions of an orphan",
         hurts="a completed checkpoint has lost its transactions",
-        breaks=within(OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(): self.sweep(job)),
+        breaks=within(OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(), **_: self.sweep(job)),
         hunt=KILLED,
         caught_by=(Invariant.I1,),
     ),

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.checkpoint_runner import CheckpointRunner
 from onceward.driver.replaying import Replayer
-from onceward.driver.settler import Settler
+from onceward.driver.settler import Settler, Work
 from onceward.protocol import checkpoints, core, settling
-from onceward.protocol.answers import Ready
+from onceward.protocol.answers import Ready, Replay
 from onceward.protocol.events import Settle
 from onceward.protocol.state import JobState
 from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
@@ -56,9 +57,21 @@ def _aborts_what_replaces(
     checkpoint: CheckpointId,
     slots: frozenset[int],
     written: Sequence[Committable],
+    made: PreCommitted,
 ) -> None:
-    amend(settler, checkpoint, slots, written)
+    amend(settler, checkpoint, slots, written, made)
     settler._committer.abort(settler.author, written)
+
+
+def _forgets_a_slot(
+    write: Callable[[Replayer, Replay, Sequence[Committable], Work], tuple[tuple[Committable, ...], PreCommitted]],
+    self: Replayer,
+    wanted: Replay,
+    lost: Sequence[Committable],
+    work: Work,
+) -> tuple[tuple[Committable, ...], PreCommitted]:
+    written, made = write(self, wanted, lost, work)
+    return written[1:], made
 
 
 REPLAYS = (
@@ -104,7 +117,7 @@ REPLAYS = (
     Mutant(
         name="an amendment forgets a slot",
         hurts="no driver commits the transaction that holds its records",
-        breaks=wrapped(Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, lost, work)[1:]),
+        breaks=wrapped(Replayer._write, _forgets_a_slot),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I4),
     ),

@@ -1,7 +1,8 @@
 """The modelled brokers in their world: the wires to them, the sink that uses them, and a reader."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.driver.reuse import ROOM
-from onceward.sinks.kafka.driver.sink import LISTING_INTERVAL_S
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.coordinator import wall_clock
@@ -214,35 +214,31 @@ class Brokers:
         """Transactions of slots. The claim's belongs to no checkpoint and holds no reader back."""
         return [entry for entry in self.cluster.entries() if TransactionalId.parse(entry.id) is not None]
 
-    def pre_commit_check(
-        self, voted: Collection[str], held: Collection[str], staying: Collection[str]
-    ) -> Callable[[], None]:
-        """A check for after a successful pre-commit that begins now. The transaction of every vote must still be open.
-        No other transaction that was open before may still be open, except those ``held`` by checkpoints not known to
-        be settled, and those of ``staying`` workers, which write the next one; with these, others may stay open until
-        the next listing.
-
-        Where a coordinator may be out of date, this cannot be promised and is not checked.
-        """
-        begun = self.clock.now - (LISTING_INTERVAL_S if staying else 0.0)
+    def pre_commit_check(self, voted: Collection[str]) -> "PreCommitCheck":
+        """Return a check of the pre-commit of these ids that begins now."""
         gone = [
             name for name in voted if (entry := self.cluster.entry(name)) is None or entry.state is not State.ONGOING
         ]
+        return PreCommitCheck(self, gone, self.clock.now)
 
-        def check() -> None:
-            if not self._always_current:
-                return
+    def promised_over(self, begun: float, kept: Collection[str], staying: Collection[str]) -> None:
+        """No transaction that was open before ``begun`` is still open, except those that are ``kept`` and those of
+        ``staying`` workers."""
+        if not self._always_current:
+            return
+        for entry in self._of_slots():
+            identifier = TransactionalId.parse(entry.id)
+            assert identifier is not None
+            if identifier.worker in staying:
+                continue
+            if entry.state is State.ONGOING and entry.started < begun and entry.id not in kept:
+                self.checker.left_open(entry.id, "a pre-commit")
+
+    def promised_open(self, gone: Sequence[str]) -> None:
+        """None of ``gone`` was pre-committed."""
+        if self._always_current:
             for name in gone:
                 self.checker.fail(Invariant.I1, f"{name} is pre-committed, and was not open any more")
-            for entry in self._of_slots():
-                identifier = TransactionalId.parse(entry.id)
-                assert identifier is not None
-                if identifier.worker in staying:
-                    continue
-                if entry.state is State.ONGOING and entry.started < begun and entry.id not in (*voted, *held):
-                    self.checker.left_open(entry.id, "a pre-commit")
-
-        return check
 
     def recovered(self, granted: float) -> None:
         """A generation granted at ``granted`` has recovered: nothing opened before that is still open, except what is
@@ -475,3 +471,21 @@ class Brokers:
         for node in self.cluster.alive:
             self.cluster.handle(node, DeleteGroupsRequest(groups_names=[name]), self.clock.now)
         self._arm()
+
+
+@dataclass(frozen=True)
+class PreCommitCheck:
+    """What a pre-commit promises. Where a coordinator may be out of date, it cannot be promised, and is not checked."""
+
+    brokers: Brokers
+    gone: Sequence[str]
+    """Voted for, and not open any more when it began."""
+    begun: float
+
+    def voted(self) -> None:
+        """Check after it that the transaction of every vote was open."""
+        self.brokers.promised_open(self.gone)
+
+    def swept(self, kept: Collection[str], staying: Collection[str]) -> None:
+        """Check, once leftovers are ended, that they are."""
+        self.brokers.promised_over(self.begun, kept, staying)

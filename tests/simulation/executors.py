@@ -11,7 +11,7 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import Plan, SplitFollower, StayingWriter
+from onceward.connectors.interfaces import Plan, SplitFollower, StayingWriter, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
 from onceward.executor.link import Link, TaskCredentials
 from onceward.executor.staying import StayingTask
@@ -172,7 +172,7 @@ class WorkerTasks:
             splits=plan.splits,
             columns=self.columns,
             sink=self._sink.participant.name,
-            sink_options=self._sink.writer_options(),
+            sink_options=writer_options(self._sink),
         )
         self._before(checkpoint)
         text, write = task.to_json(), self._sink.write()

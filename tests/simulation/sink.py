@@ -2,19 +2,21 @@
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.connectors.interfaces import Finding, JobContext, Origin
+from onceward.connectors.interfaces import Finding, JobContext, Origin, PreCommitted
 from onceward.connectors.tasks import Vote
-from onceward.protocol.values import CheckpointId, Committable, Generation, OnLost
+from onceward.protocol.values import CheckpointId, Committable, Generation, JobName, OnLost
 from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.support.kafka_model.control import SimControl
 
 if TYPE_CHECKING:
-    from tests.simulation.brokers import Brokers
+    from tests.simulation.brokers import Brokers, PreCommitCheck
 
 __all__ = ["DESCRIBED", "OUTPUT", "SimulatedSink"]
 
@@ -33,6 +35,8 @@ class SimulatedSink(KafkaSink):
         self._brokers = brokers
         self._given_control = control
         self._timeout = timeout
+        self._checks: dict[int, PreCommitCheck] = {}
+        """Of pre-commits whose leftovers are not ended yet."""
         self._clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
 
     def open(self, context: JobContext) -> None:
@@ -47,18 +51,39 @@ class SimulatedSink(KafkaSink):
         super().begin_generation(generation)
         self.generation = generation
 
+    def committer(self) -> KafkaCommitter:
+        control, _ = self._opened()
+        return _CheckedCommitter(
+            self._checks, controls=[control], clock=self._clock, generation=lambda: self._generation, topics=self.topics
+        )
+
     def pre_commit(
+        self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
+    ) -> KafkaPreCommitted:
+        """Run the real pre-commit. What it promises is checked once leftovers are ended."""
+        check = self._brokers.pre_commit_check([str(vote.body["id"]) for vote in votes if vote.body])
+        made = super().pre_commit(checkpoint, votes, origins, leftovers=leftovers)
+        check.voted()
+        self._checks[id(made)] = check
+        return made
+
+
+class _CheckedCommitter(KafkaCommitter):
+    def __init__(self, checks: "dict[int, PreCommitCheck]", **given: Any) -> None:
+        super().__init__(**given)
+        self._checks = checks
+
+    def sweep(
         self,
-        checkpoint: CheckpointId,
-        votes: Sequence[Vote],
-        origins: Sequence[Origin],
+        job: JobName,
         *,
-        unsettled: Collection[Committable],
-    ) -> tuple[Committable, ...]:
-        """Run the real pre-commit, and check what it promises."""
-        voted = [str(vote.body["id"]) for vote in votes if vote.body]
-        held = [KafkaCommittable.of(committable).transaction.id for committable in unsettled]
-        check = self._brokers.pre_commit_check(voted, held, self._staying or ())
-        committables = super().pre_commit(checkpoint, votes, origins, unsettled=unsettled)
-        check()
-        return committables
+        keep: Collection[Committable] = (),
+        staying: Collection[str] = (),
+        known: Sequence[PreCommitted] = (),
+    ) -> Sequence[str]:
+        """Sweep, and check after a pre-commit that nothing else is open."""
+        swept = super().sweep(job, keep=keep, staying=staying, known=known)
+        for made in known:
+            self._checks[id(made)].swept([KafkaCommittable.of(one).transaction.id for one in keep], staying)
+        self._checks.clear()
+        return swept

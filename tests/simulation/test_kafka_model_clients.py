@@ -22,7 +22,7 @@ from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.recent import KnownPlaces
 from onceward.sinks.kafka.control.transactions import State, end_txn_version
-from onceward.sinks.kafka.driver.precommit import FirstAnswers, Owner, abort_losers, ask_brokers, make_committables
+from onceward.sinks.kafka.driver.precommit import FirstAnswers, Owner, ask_brokers, make_committables
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
 from onceward.sinks.kafka.executor import producers
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
@@ -180,10 +180,7 @@ def test_a_commit_that_was_not_heard_of_is_proved_by_the_receipt_after_the_id_mo
 def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
     loser = sink.write(b"x")
     (winner,) = sink.prepared([b"a"])
-    listed = sink.asked([]).listed
-    assert listed is not None
-    aborted = abort_losers(sink.bench.control, sink.owner, [winner.transaction.id], sink.clock, first=listed)
-    assert aborted == [loser.body["id"]]
+    assert sink.committer().sweep(JobName("job"), keep=[winner.to_committable()]) == [loser.body["id"]]
     assert sink.bench.view(winner.transaction.id).state is State.ONGOING
 
 

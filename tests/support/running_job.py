@@ -11,7 +11,7 @@ from typing import Any
 
 from onceward.client.calls import generation_over
 from onceward.common.errors import FencedError
-from onceward.connectors.interfaces import Age, Plan
+from onceward.connectors.interfaces import Age, Plan, PreCommitted
 from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
@@ -400,13 +400,13 @@ class Job:
 
     def prepare_claim(self, claim: Claim) -> None: ...
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
         return True
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None: ...
 
-    def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> tuple[Committable]:
-        return (committable(0, checkpoint=checkpoint),)
+    def pre_commit(self, checkpoint: CheckpointId, *_: Any, leftovers: bool) -> PreCommitted:
+        return PreCommitted(committables=(committable(0, checkpoint=checkpoint),))
 
     # -- committer
 
@@ -424,8 +424,11 @@ class Job:
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         self.aborted += _checkpoints(committables)
 
-    def sweep(self, _job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        self.swept_beside.append(_checkpoints(keep))
+    def sweep(
+        self, _job: JobName, *, keep: Collection[Committable] = (), known: Sequence[PreCommitted] = (), **_: Any
+    ) -> Sequence[str]:
+        if not known:
+            self.swept_beside.append(_checkpoints(keep))
         return []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.connectors.interfaces import JobContext, SlotWriter
+from onceward.connectors.interfaces import JobContext, PreCommitted, SlotWriter, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
@@ -77,7 +77,7 @@ class SinkJob:
             splits=(),
             columns=(),
             sink=self.sink.participant.name,
-            sink_options=self.sink.writer_options(),
+            sink_options=writer_options(self.sink),
         )
 
     def write(
@@ -88,8 +88,15 @@ class SinkJob:
     def pre_commit(
         self, checkpoint: int, votes: Sequence[Vote], unsettled: Iterable[Committable] = ()
     ) -> tuple[Committable, ...]:
+        """Pre-commit, and end what else the job has open."""
+        made = self.voted(checkpoint, votes)
+        self.sink.committer().sweep(self.job, keep=(*made.committables, *unsettled), known=(made,))
+        return made.committables
+
+    def voted(self, checkpoint: int, votes: Sequence[Vote]) -> PreCommitted:
+        """Pre-commit, and end nothing."""
         inputs = [[{"topic": "in", "partition": vote.slot}] for vote in votes]
-        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs), unsettled=tuple(unsettled))
+        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs), leftovers=True)
 
     def prepared(self, checkpoint: int, *slots: Sequence[bytes]) -> tuple[Committable, ...]:
         """Pre-commit one checkpoint with the given values in each slot."""

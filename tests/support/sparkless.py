@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
-from onceward.connectors.interfaces import Plan, Sink, Source
+from onceward.connectors.interfaces import Plan, Sink, Source, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
 from onceward.driver.journal import Journal
 from onceward.driver.spark.tasks import Tasks
@@ -43,7 +43,7 @@ class TasksInProcess:
             splits=plan.splits,
             columns=tuple(columns),
             sink=self._sink.participant.name,
-            sink_options=self._sink.writer_options(),
+            sink_options=writer_options(self._sink),
             submitted=time.time(),
         )
         read, write = self._source.read(), self._sink.write()

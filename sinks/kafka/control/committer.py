@@ -10,7 +10,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
 from onceward.connectors.interfaces import Age, Committer, OpenTransaction, TransactionHandle
 from onceward.connectors.tasks import ranges_of
-from onceward.protocol.committing import FoundHanging
+from onceward.protocol.committing import FoundHanging, PreCommitted
 from onceward.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
@@ -26,9 +26,9 @@ from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.looking import judgements
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
-from onceward.sinks.kafka.control.recent import RecentPreCommits
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted
 from onceward.sinks.kafka.control.settling import Settling
-from onceward.sinks.kafka.control.transactions import PREPARED
+from onceward.sinks.kafka.control.transactions import PREPARED, Listed
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["KafkaCommitter"]
@@ -49,17 +49,15 @@ class KafkaCommitter(Committer):
         controls: Iterable[ControlPlane] = (),
         clock: Clock | None = None,
         generation: Callable[[], int | None] = lambda: None,
-        recent: RecentPreCommits | None = None,
         topics: Collection[str] | None = None,
     ) -> None:
         """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
         `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
-        `recent`: what this process asked in its last pre-commits. `topics`: where a sweep looks for transactions that
+        `topics`: where a sweep looks for transactions that
         the brokers have ended without all markers; None: in all, as the coordinator does, which does not know them.
         """
         self._generation = generation
-        self._recent = recent or RecentPreCommits()
         self._topics = topics
         self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
         self._controls = [*controls, *self._owned]
@@ -76,12 +74,17 @@ class KafkaCommitter(Committer):
             KafkaCommittable.own(committable, author)
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
         """See :meth:`Committer.commit`. Raises HaltedError before any request if a document is unreadable or not the
         author's."""
         handles = [KafkaCommittable.own(committable, author) for committable in committables]
-        recent = self._recent.of(handles[0].checkpoint) if handles else None
+        recent = known if isinstance(known, KafkaPreCommitted) else None
         return Settling(self._controls, handles, self._clock, give_up, recent).run()
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
@@ -186,8 +189,16 @@ class KafkaCommitter(Committer):
         found = [one for control in controls for one in list_open(control, job, self._clock, states=PREPARED)]
         return sorted(map(str, found))
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """See :meth:`Committer.sweep`.
+    def sweep(
+        self,
+        job: JobName,
+        *,
+        keep: Collection[Committable] = (),
+        staying: Collection[str] = (),
+        known: Sequence[PreCommitted] = (),
+    ) -> Sequence[str]:
+        """See :meth:`Committer.sweep`. While tasks stay, and right after a pre-commit, it does not look for what was
+        ended without its markers.
 
         Raises FencedError if a newer generation has an open transaction, ControlPlaneError if the brokers do not
         confirm within 30 s.
@@ -196,13 +207,18 @@ class KafkaCommitter(Committer):
         kept = {KafkaCommittable.of(committable).transaction.id for committable in keep}
         swept: list[str] = []
         for control in self._controls:
-            found = list_open(control, job, self._clock)
+            found = list_open(control, job, self._clock, first=_listed(known, control))
             if generation is not None:
                 refuse_newer(job, generation, found)
-            left = [str(identifier) for identifier in found if str(identifier) not in kept]
-            fence_ids(control, left, self._clock, topics=self._topics)
+            left = [
+                str(identifier)
+                for identifier in found
+                if str(identifier) not in kept
+                and not (identifier.generation == generation and identifier.worker in staying)
+            ]
+            fence_ids(control, left, self._clock, topics=() if staying or known else self._topics)
             swept += left
-            if generation is not None:
+            if generation is not None and not (staying or known):
                 swept += finish_abandoned(control, job, self._topics, kept, generation, self._clock)
         return sorted(set(swept))
 
@@ -233,3 +249,11 @@ class KafkaCommitter(Committer):
         """Release connections. Ends no transaction."""
         for control in self._owned:
             control.close()
+
+
+def _listed(known: Iterable[PreCommitted], control: ControlPlane) -> Listed | None:
+    """Return what a pre-commit has listed on this cluster."""
+    for one in known:
+        if isinstance(one, KafkaPreCommitted) and one.control is control and one.listed is not None:
+            return one.listed
+    return None

@@ -1,18 +1,18 @@
 """Answers of the brokers that a commit by the same process need not ask for again: none is older than a second."""
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from onceward.connections.codes import ErrorCode
+from onceward.protocol.committing import PreCommitted
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
-from onceward.sinks.kafka.control.transactions import Code, Transactions
+from onceward.sinks.kafka.control.transactions import Code, Listed, Transactions
 
-__all__ = ["KnownPlaces", "Lately", "RecentAnswers", "RecentPreCommits"]
+__all__ = ["KafkaPreCommitted", "KnownPlaces", "Lately"]
 
 T = TypeVar("T")
 
@@ -76,18 +76,21 @@ class LookedAhead:
     """The highest version of EndTxn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecentAnswers:
-    """Where coordinators and leaders were at a pre-commit."""
+@dataclass(kw_only=True, eq=False)
+class KafkaPreCommitted(PreCommitted):
+    """What was pre-committed, and where coordinators and leaders were then."""
 
+    handles: Sequence[KafkaCommittable]
+    """The committables, read."""
     control: ControlPlane
     asked: float
     """When the oldest answer was asked, in monotonic seconds."""
     located: Mapping[str, Located]
     topics: Mapping[str, TopicFacts]
-    handles: Sequence[KafkaCommittable] = ()
-    """What was pre-committed."""
+    listed: Listed | None = None
+    """The job's open transactions; None: not asked."""
     ahead: LookedAhead | None = None
+    """What was asked beside the claim."""
 
     def cover(self, handles: Iterable[KafkaCommittable], now: float) -> bool:
         """Return whether the answers are fresh and hold all that a commit of ``handles`` needs."""
@@ -105,9 +108,9 @@ class RecentAnswers:
             Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in handles),
         )
 
-    def look_ahead(self, commit: Waves[Code], asked: float, versions: Lately[Code]) -> tuple[Code, "RecentAnswers"]:
+    def look_ahead(self, commit: Waves[Code], asked: float, versions: Lately[Code]) -> Code:
         """Run ``commit``, the last request of a claim, and ask beside it what a commit of all handles must know. Return
-        its result, and these answers with what was asked.
+        its result.
 
         ``asked``: now. ``versions``: the last answer about the highest version of EndTxn."""
         known = versions.at(asked)
@@ -118,7 +121,8 @@ class RecentAnswers:
         elif not isinstance(highest, NoAnswer):
             versions.learn(asked, highest)
         named = {handle.transaction.id: parts[handle.slot] for handle in self.handles}
-        return code, replace(self, ahead=LookedAhead(asked=asked, parts=named, highest=highest))
+        self.ahead = LookedAhead(asked=asked, parts=named, highest=highest)
+        return code
 
     def looked_ahead(self, handles: Sequence[KafkaCommittable], now: float) -> tuple[Mapping[int, Parts], Code] | None:
         """Return the parts by slot and the highest version of EndTxn, if they were asked a moment ago."""
@@ -134,22 +138,3 @@ def _known(answer: T) -> Waves[T]:
     """Return ``answer`` without a request."""
     yield from ()
     return answer
-
-
-class RecentPreCommits:
-    """The answers of the last two pre-commits: the next checkpoint may be pre-committed before the last is committed.
-    Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_checkpoint: dict[int, RecentAnswers] = {}
-
-    def of(self, checkpoint: int) -> RecentAnswers | None:
-        with self._lock:
-            return self._by_checkpoint.get(checkpoint)
-
-    def put(self, checkpoint: int, answers: RecentAnswers) -> None:
-        with self._lock:
-            self._by_checkpoint[checkpoint] = answers
-            for old in sorted(self._by_checkpoint)[:-2]:
-                del self._by_checkpoint[old]

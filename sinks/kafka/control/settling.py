@@ -34,7 +34,7 @@ from onceward.sinks.kafka.control.outcomes import (
 )
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import read_receipts
-from onceward.sinks.kafka.control.recent import RecentAnswers
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted
 from onceward.sinks.kafka.control.transactions import Code, Transactions
 
 __all__ = ["Settling"]
@@ -65,7 +65,7 @@ class Settling:
         handles: Sequence[KafkaCommittable],
         clock: Clock,
         give_up: Callable[[], bool],
-        recent: RecentAnswers | None = None,
+        recent: KafkaPreCommitted | None = None,
     ) -> None:
         """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent.
         ``recent``: used by the first round while it is fresh."""

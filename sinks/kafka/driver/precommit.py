@@ -1,4 +1,4 @@
-"""From votes to committables: prove that each vote's transaction is open, complete and ours, and abort all others."""
+"""From votes to committables: prove that each vote's transaction is open, complete and ours."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
-from onceward.sinks.kafka.control.fencing import fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.control.recent import KnownPlaces
@@ -22,7 +21,7 @@ from onceward.sinks.kafka.documents import require_own
 from onceward.sinks.kafka.errors import PreCommitError
 from onceward.sinks.kafka.identifiers import TransactionalId
 
-__all__ = ["FirstAnswers", "Owner", "abort_losers", "ask_brokers", "make_committables", "require_same_topics"]
+__all__ = ["FirstAnswers", "Owner", "ask_brokers", "make_committables", "require_same_topics"]
 
 _PATIENCE_S = 10.0
 
@@ -276,31 +275,3 @@ def require_same_topics(cluster_name: str, now: Mapping[str, TopicFacts], ids: M
                 "aborted, its records are written again. Start the job again to continue in the new topic. If it "
                 "shall have the former records too, restore an older checkpoint before, or begin under another name."
             )
-
-
-def abort_losers(
-    control: ControlPlane,
-    owner: Owner,
-    keep: Collection[str],
-    clock: Clock,
-    *,
-    first: Listed,
-    workers: Collection[str] = (),
-) -> list[str]:
-    """Fence every open id of the job that is not in ``keep``: ids of losing attempts and of older generations.
-
-    ``workers``: of this generation, whose ids are kept: they write the next checkpoint. ``first``: what
-    :func:`ask_brokers` listed; asked again if a broker did not answer.
-
-    Raises FencedError if a newer generation has an open transaction, ControlPlaneError.
-    """
-    found = list_open(control, owner.job, clock, first=first)
-    refuse_newer(owner.job, owner.generation, found)
-    losers = [
-        str(identifier)
-        for identifier in found
-        if str(identifier) not in keep
-        and not (identifier.generation == owner.generation and identifier.worker in workers)
-    ]
-    fence_ids(control, losers, clock)
-    return losers

@@ -27,6 +27,8 @@ class ReusableIds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs = 0
+        self._offers: dict[int, int] = {}
+        """Run -> the checkpoint after which its tasks use what it was offered, for each run that may not be over."""
         self._last_run: dict[int, int] = {}
         """Checkpoint -> the last run of tasks that wrote for it, until the checkpoint is settled."""
         self._pairs: dict[str, tuple[int, int]] = {}
@@ -37,16 +39,20 @@ class ReusableIds:
         """Id suffix -> the last run that may have been offered the id."""
         self._most_slots = 0
 
-    def offered(self) -> dict[str, int]:
-        """Start a run; return the ids that its tasks may reuse: id suffix -> the checkpoint that last used it."""
+    def offered(self, after: int = 0) -> dict[str, int]:
+        """Start a run, whose tasks use the offer once ``after`` is written; return the ids that they may reuse: id
+        suffix -> the checkpoint that last used it."""
         with self._lock:
             self._runs += 1
+            self._offers[self._runs] = after
             return dict(self._free)
 
-    def written(self, checkpoint: int, *, offers_since: int = 0) -> None:
-        """Record that `checkpoint` was written by a run that is over: the latest, but for ``offers_since``."""
+    def written(self, checkpoint: int) -> None:
+        """Record that `checkpoint` was written: the last run whose offer was used for it is over."""
         with self._lock:
-            self._last_run[checkpoint] = self._runs - offers_since
+            run = max((run for run, after in self._offers.items() if after < checkpoint), default=0)
+            self._last_run[checkpoint] = run
+            self._offers = {other: after for other, after in self._offers.items() if other >= run}
 
     def pair(self, suffix: str) -> tuple[int, int] | None:
         """Return (producer id, epoch) of the id's last settled transaction; None if it is new."""

@@ -14,6 +14,7 @@ from onceward.connectors.interfaces import (
     Finding,
     JobContext,
     Origin,
+    PreCommitted,
     Refusal,
     Resource,
     Sink,
@@ -22,6 +23,7 @@ from onceward.connectors.interfaces import (
 from onceward.connectors.tasks import Vote
 from onceward.protocol.settings import Duration, as_duration
 from onceward.protocol.values import (
+    NO_CHECKPOINT,
     CheckpointId,
     Claim,
     Committable,
@@ -41,12 +43,11 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
 from onceward.sinks.kafka.control.finishing import finish_abandoned
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
-from onceward.sinks.kafka.control.recent import KnownPlaces, Lately, RecentAnswers, RecentPreCommits
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces, Lately
 from onceward.sinks.kafka.control.transactions import Code, end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, refusals, replays
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
-    abort_losers,
     ask_brokers,
     make_committables,
     require_same_topics,
@@ -60,13 +61,10 @@ from onceward.sinks.kafka.identifiers import TransactionalId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["LISTING_INTERVAL_S", "KafkaSink"]
+__all__ = ["KafkaSink"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
-LISTING_INTERVAL_S = 1.0
-"""Between two looks for open transactions of others, with tasks that stay. Two requests less for each checkpoint."""
-
 LATE_INTERVAL_S = 30.0
 """Between two looks for what earlier generations have left without its markers."""
 
@@ -140,19 +138,14 @@ class KafkaSink(Sink):
         self._generation: Generation | None = None
         self._owner: Owner | None = None
         self._ids = ReusableIds()
-        self._staying: Collection[str] | None = None
-        """Worker parts of the ids of staying tasks; None if no task stays."""
         self._topic_ids: dict[str, str] = {}
         """Topic ids when this process first owned the job."""
         self._tidied = False
         self._claim: claims.ClaimHolder | None = None
-        self._recent = RecentPreCommits()
         self._versions: Lately[Code] = Lately()
         self._places = KnownPlaces()
         self._looked = -math.inf
         """When transactions without their markers were looked for, on the clock's monotonic time."""
-        self._listed = -math.inf
-        """When the open transactions of the job were listed last, on the clock's monotonic time."""
         self._clock = Clock()
 
     @property
@@ -200,8 +193,6 @@ class KafkaSink(Sink):
             self._topic_ids.setdefault(topic.name, topic.id)
         self._timeout = None
         self._ids = ReusableIds()
-        self._staying = None
-        self._listed = -math.inf
         self._tidied = False
         self._claim = None
         self._versions = Lately()
@@ -225,46 +216,33 @@ class KafkaSink(Sink):
     def hides_until_decided(self) -> bool:
         return self._transactional
 
-    def leave_open(self, marks: Collection[str] | None) -> None:
-        self._staying = marks
-
-    def writer_options(self) -> JsonObject:
-        return {COMMITTED_OPTION: self._ids.offered()}
+    def offer(self, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
+        return {COMMITTED_OPTION: self._ids.offered(after)}
 
     def pre_commit(
-        self,
-        checkpoint: CheckpointId,
-        votes: Sequence[Vote],
-        origins: Sequence[Origin],
-        *,
-        unsettled: Collection[Committable],
-    ) -> tuple[Committable, ...]:
-        """See :meth:`Sink.pre_commit`. Also raises FencedError if a newer generation has open transactions, HaltedError
-        if a topic was deleted and recreated."""
+        self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
+    ) -> KafkaPreCommitted:
+        """See :meth:`Sink.pre_commit`. Also raises HaltedError if a topic was deleted and recreated."""
         control, _ = self._opened()
         owner = self._granted()
         asked = self._clock.monotonic()
-        # Tasks that stay have no attempts that lose. What others left open only holds readers back.
-        listing = self._staying is None or asked - self._listed >= LISTING_INTERVAL_S
         first = ask_brokers(
-            control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked, listing=listing
+            control, owner, checkpoint, votes, self._topic_ids, places=self._places, now=asked, listing=leftovers
         )
         handles = make_committables(
             control, owner, checkpoint, votes, origins, self._clock, first=first, before=self._ids.pair
         )
-        self._recent.put(
-            checkpoint,
-            RecentAnswers(control=control, asked=asked, located=first.located, topics=first.topics, handles=handles),
-        )
-        if first.listed is not None:
-            self._listed = asked
-            keep = {handle.transaction.id for handle in handles}
-            keep |= {KafkaCommittable.of(committable).transaction.id for committable in unsettled}
-            abort_losers(control, owner, keep, self._clock, first=first.listed, workers=self._staying or ())
         require_same_topics(control.cluster.name, first.topics, self._topic_ids)
-        # staying tasks began the checkpoint with the offer before the last: the last is for the next checkpoint
-        self._ids.written(checkpoint, offers_since=0 if self._staying is None else 1)
-        return tuple(handle.to_committable() for handle in handles)
+        self._ids.written(checkpoint)
+        return KafkaPreCommitted(
+            committables=tuple(handle.to_committable() for handle in handles),
+            handles=handles,
+            control=control,
+            asked=asked,
+            located=first.located,
+            topics=first.topics,
+            listed=first.listed,
+        )
 
     def origin(self, committable: Committable) -> Origin:
         handle = KafkaCommittable.of(committable)
@@ -316,7 +294,6 @@ class KafkaSink(Sink):
             controls=[control],
             clock=self._clock,
             generation=lambda: self._generation,
-            recent=self._recent,
             topics=self.topics,
         )
 
@@ -334,18 +311,21 @@ class KafkaSink(Sink):
         if self._claim is not None:
             self._claim.prepare(claim)
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False) -> bool:
+    def renew_claim(
+        self,
+        claim: Claim,
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
+    ) -> bool:
         """See :meth:`Sink.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
         if self._claim is None:
             raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
-        recent = self._recent.of(claim.completed)
-        if recent is None:
+        if not isinstance(known, KafkaPreCommitted):
             return self._claim.renew(claim, give_up)
 
         def run(commit: Waves[Code]) -> Code:
-            code, known = recent.look_ahead(commit, self._clock.monotonic(), self._versions)
-            self._recent.put(claim.completed, known)
-            return code
+            return known.look_ahead(commit, self._clock.monotonic(), self._versions)
 
         return self._claim.renew(claim, give_up, run=run)
 

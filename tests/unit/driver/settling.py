@@ -113,12 +113,12 @@ class Driver:
     def prepare_claim(self, claim: Claim) -> None:
         self.said.append(f"claim {claim.completed} prepared")
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
         self.claimed.append(claim)
         return True
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool]
+        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool], **_: Any
     ) -> Sequence[Settlement]:
         self.asked.append([one.slot for one in committables])
         return [

@@ -1,7 +1,7 @@
 """A generation with the real core whose checkpoints fail, find nothing to read, or reach the end of the input."""
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,6 @@ from onceward.protocol.facts import AbortReason
 from onceward.protocol.state import JobState
 from onceward.protocol.values import (
     CheckpointId,
-    Committable,
     Document,
     JobName,
     JsonObject,
@@ -681,9 +680,9 @@ class Reluctant(Failing):
         super().__init__(coordinator, until=9)
         self.started = 0
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+    def sweep(self, _job: JobName, **more: Any) -> Sequence[str]:
         self.generation.stop()
-        return super().sweep(job, keep=keep)
+        return super().sweep(_job, **more)
 
     def start(self) -> None:
         self.started += 1

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from onceward.common.errors import (
     HaltedError,
     OncewardError,
 )
-from onceward.connectors.interfaces import Age
+from onceward.connectors.interfaces import Age, PreCommitted
 from onceward.driver import generation
 from onceward.driver.exits import StopFlag
 from onceward.driver.generations import Generations
@@ -165,7 +165,7 @@ class Claimed(Job):
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
         self.said.append(("claim", claim.completed))
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
         if claim.completed == self._fenced_at:
             raise FencedError("another store has claimed the job")
         self.said.append(("claim", claim.completed))
@@ -311,8 +311,8 @@ def test_a_wall_clock_that_jumps_after_a_pre_commit_neither_aborts_nor_delays_a_
 class Unswept(Job):
     """The brokers do not report open transactions when the generation recovers."""
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        swept = super().sweep(job, keep=keep)
+    def sweep(self, _job: JobName, **more: Any) -> Sequence[str]:
+        swept = super().sweep(_job, **more)
         if len(self.swept_beside) == 1:
             raise OncewardError("no broker answers")
         return swept
@@ -341,8 +341,8 @@ class Unwritten(Job):
         with self._changed:
             assert checkpoint == 2 or self._changed.wait_for(lambda: checkpoint - 1 in self.claimed, 60)
 
-    def pre_commit(self, checkpoint: CheckpointId, *_: Any, unsettled: Collection[Committable]) -> Any:
-        return ()
+    def pre_commit(self, checkpoint: CheckpointId, *_: Any, leftovers: bool) -> PreCommitted:
+        return PreCommitted(committables=())
 
     def run(self, **more: Any) -> Any:
         (vote,) = super().run(**more)
@@ -351,7 +351,7 @@ class Unwritten(Job):
     def take_claim(self, claim: Claim, seen: Claim | None) -> None:
         self.claimed.append(claim.completed)
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
         with self._changed:
             self.claimed.append(claim.completed)
             self._changed.notify_all()

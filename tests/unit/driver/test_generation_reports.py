@@ -1,7 +1,7 @@
 """What a generation reports about its checkpoints to the journal, the coordinator and the source; and why it leaves."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -140,8 +140,8 @@ class Slow(Failing):
     def _wait(self, checkpoint: int) -> None:
         assert checkpoint > 2 or self._swept.wait(30)
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        super().sweep(job, keep=keep)
+    def sweep(self, _job: JobName, **more: Any) -> Sequence[str]:
+        super().sweep(_job, **more)
         if len(self.swept_beside) == 1:
             return []
         self._swept.set()

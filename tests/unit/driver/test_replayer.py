@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import FencedError, HaltedError, OncewardError
-from onceward.connectors.interfaces import Origin, Plan, ReplayRefusedError
+from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
+from onceward.driver.outputs import Outputs
 from onceward.driver.replaying import Replayer
 from onceward.protocol.answers import Abort, Answer, Fail, Replay, Verdict
 from onceward.protocol.facts import AbortReason
@@ -57,7 +58,7 @@ class Lossy(Driver):
         self.source = self.sink = self.committer = self.tasks = self.journal = same
         self.runtime = self.queue
         self.mailbox = Mailbox(on_complete=self.settler.complete, on_interrupt=self._interrupt, runtime=self.runtime)
-        self.replayer = Replayer(same, same, self.settler, self.mailbox)
+        self.replayer = Replayer(same, Outputs(same), same, self.settler, self.mailbox)
         self.settler.expect(FIVE, slots(*ALL), positions)
         self.proofs = {0: Outcome.COMMITTED, 1: Outcome.LOST, 2: Outcome.COMMITTED, 3: Outcome.LOST}
         self.complete(FIVE)
@@ -73,8 +74,11 @@ class Lossy(Driver):
         self.actions.append(event)
         self.events.append((event, facts))
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable]) -> Sequence[str]:
-        self.actions.append(f"sweep beside {len(keep)}")
+    def sweep(self, job: JobName, *, keep: Collection[Committable], known: Any = (), **_: Any) -> Sequence[str]:
+        if known:
+            assert len(keep) == len(known[0].committables) + len(ALL), "those of the checkpoint would be aborted, too"
+        else:
+            self.actions.append(f"sweep beside {len(keep)}")
         return ()
 
     def origin(self, committable: Committable) -> Origin:
@@ -97,9 +101,8 @@ class Lossy(Driver):
         assert count == len(plan.splits)
         return [[one] for one in plan.splits]
 
-    def pre_commit(self, checkpoint: CheckpointId, votes: Sequence[Vote], *_: Any, unsettled: Any) -> Any:
-        assert len(unsettled) == len(ALL), "those of the checkpoint itself would be aborted as losers"
-        return slots(*(vote.slot for vote in votes), again=True)
+    def pre_commit(self, checkpoint: CheckpointId, votes: Sequence[Vote], *_: Any, leftovers: bool) -> PreCommitted:
+        return PreCommitted(committables=slots(*(vote.slot for vote in votes), again=True))
 
     def amend(
         self, checkpoint: CheckpointId, participant: ParticipantName, amendment: int, lost: Any, written: Any

@@ -1,13 +1,13 @@
 """A driver with the real core when a transaction of a completed checkpoint is lost."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from onceward.common.errors import CoordinatorLostError, HaltedError
-from onceward.connectors.interfaces import Origin, Plan, ReplayRefusedError
+from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.protocol.answers import Answer
 from onceward.protocol.events import Amend, CloseReason, Event
@@ -42,13 +42,13 @@ class LossyJob(Job):
         self.jobs.append((checkpoint, split["start"], split["end"]))
         return super().run(generation=generation, checkpoint=checkpoint, plan=plan)
 
-    def pre_commit(self, checkpoint: CheckpointId, *more: Any, unsettled: Collection[Committable]) -> Any:
+    def pre_commit(self, checkpoint: CheckpointId, *more: Any, leftovers: bool) -> PreCommitted:
         _, (origin,) = more
         again = sum(number == checkpoint for number, _, _ in self.jobs) > 1
         if again and not self.writes(checkpoint):
-            return ()
+            return PreCommitted(committables=())
         body = {"checkpoint": checkpoint, "inputs": list(origin.inputs), "again": again}
-        return (committable(0, **body),)
+        return PreCommitted(committables=(committable(0, **body),))
 
     def origin(self, committable: Committable) -> Origin:
         return Origin(inputs=committable.document.body["inputs"], replayable=True)

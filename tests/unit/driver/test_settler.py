@@ -142,7 +142,7 @@ class Unclaimed:
     grant = SimpleNamespace(store_id="store")
     generation, driver = 1, "driver"
 
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool]) -> bool:
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
         return False
 
 

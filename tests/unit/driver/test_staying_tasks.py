@@ -51,11 +51,6 @@ class Output:
 
     def stay(self) -> None: ...
 
-    def writer_options(self) -> dict[str, Any]:
-        return {}
-
-    def leave_open(self, marks: object) -> None: ...
-
 
 class Cluster:
     """Runs the one task of each group in the thread that starts it."""

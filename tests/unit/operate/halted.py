@@ -5,10 +5,11 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from onceward.client.session import connect
 from onceward.common.errors import OncewardError
-from onceward.connectors.interfaces import Committer, OpenTransaction, TransactionHandle
+from onceward.connectors.interfaces import Committer, OpenTransaction, PreCommitted, TransactionHandle
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.operate.brokers import Brokers
 from onceward.protocol.events import CloseReason
@@ -74,7 +75,12 @@ class FakeBrokers(Committer):
         return Brokers({"test": lambda _clusters: self}, {"main": "a cluster"})
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
         self.asked_to_commit += [one.slot for one in committables]
         return [self.outcome(one) for one in committables]
@@ -105,7 +111,7 @@ class FakeBrokers(Committer):
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         raise NotImplementedError
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = (), **_: Any) -> Sequence[str]:
         raise NotImplementedError
 
     def close(self) -> None:

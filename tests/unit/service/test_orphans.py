@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import ClaimChangedError, HaltedError, OncewardError
+from onceward.connectors.interfaces import PreCommitted
 from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
@@ -102,7 +103,12 @@ class FakeCommitter(Committer):
         self._asked("check")
 
     def commit(
-        self, author: Author, committables: Sequence[Committable], *, give_up: Callable[[], bool] = lambda: False
+        self,
+        author: Author,
+        committables: Sequence[Committable],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
         self._asked("commit")
         self._brokers.committed.append([one.slot for one in committables])
@@ -140,7 +146,7 @@ class FakeCommitter(Committer):
         minutes = timedelta(minutes=committable.slot + 1)
         return Age(transaction=f"t{committable.slot}", open_for=minutes, timeout=timedelta(minutes=15))
 
-    def sweep(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
+    def sweep(self, job: JobName, *, keep: Collection[Committable] = (), **_: Any) -> Sequence[str]:
         self._asked("sweep")
         self._brokers.kept = [one.slot for one in keep]
         return ["left.open"]

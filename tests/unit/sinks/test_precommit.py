@@ -20,12 +20,12 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObje
 from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
+from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
-from onceward.sinks.kafka.control.recent import KnownPlaces
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
-    abort_losers,
     ask_brokers,
     make_committables,
     require_same_topics,
@@ -88,10 +88,20 @@ def made(
     return make_committables(bench.control, whose, SEVEN, votes, origins_of(inputs), clock(bench), first=first)
 
 
-def losers(bench: Bench, keep: Sequence[str] = ()) -> list[str]:
+def losers(bench: Bench, handles: Sequence[KafkaCommittable] = (), staying: Sequence[str] = ()) -> list[str]:
+    """End what a pre-commit of ``handles`` leaves over; return it."""
     first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"], places=KnownPlaces(), now=0.0)
-    assert first.listed is not None
-    return abort_losers(bench.control, owner(), keep, clock(bench), first=first.listed)
+    committer = KafkaCommitter(controls=[bench.control], clock=clock(bench), generation=lambda: 2, topics=["out"])
+    known = KafkaPreCommitted(
+        committables=tuple(handle.to_committable() for handle in handles),
+        handles=handles,
+        control=bench.control,
+        asked=0.0,
+        located=first.located,
+        topics=first.topics,
+        listed=first.listed,
+    )
+    return list(committer.sweep(JobName("orders"), keep=known.committables, staying=staying, known=[known]))
 
 
 def described(bench: Bench) -> int:
@@ -365,11 +375,22 @@ def opened_at(bench: Bench, node: int) -> Ids:
 def test_only_transactions_of_losing_attempts_are_aborted(bench: Bench) -> None:
     kept, lost = bench.open(name(0)), bench.open(name(1))
     older, stranger = bench.open(name(0, generation=1)), bench.open("bills.sink.2.0123abcd.0")
-    assert losers(bench, [kept[0]]) == [older[0], lost[0]]
+    bench.transport.sent.clear()
+    handles = made(bench, [vote(0, kept)])
+    assert losers(bench, handles) == [older[0], lost[0]]
+    listings = sum(isinstance(call.request, ListTransactionsRequest) for call in bench.transport.sent)
+    assert listings == 2 * 3, "the sweep uses what the pre-commit has listed"
     bench.wait(1)
     assert {bench.view(ids[0]).state for ids in (kept, stranger)} == {State.ONGOING}
     assert all(bench.view(ids[0]).state is not State.ONGOING for ids in (lost, older))
     assert bench.end(lost) != 0, "its writer, should it wake, is refused"
+
+
+def test_what_staying_tasks_have_open_is_no_leftover(bench: Bench) -> None:
+    theirs, older = bench.open(name(0)), bench.open(name(0, generation=1))
+    lost = bench.open("orders.sink.2.4567cdef.0")
+    assert losers(bench, staying=["0123abcd"]) == [older[0], lost[0]]
+    assert bench.view(theirs[0]).state is State.ONGOING
 
 
 def test_a_newer_generation_is_left_alone_with_everything(bench: Bench) -> None:

@@ -105,3 +105,19 @@ def test_an_id_is_not_used_again_near_its_producers_last_epoch(epoch: int, offer
     assert ("worker.0" in ids.offered()) is offered
     ids.written(2)
     assert ids.settled(2, {}) == ([] if offered else ["worker.0"]), "its receipt is not needed any more"
+
+
+def test_an_offer_that_is_used_later_is_over_later() -> None:
+    """As staying tasks use it: they hear of it at a cut, and use it for what they write from then on."""
+    with patch.object(reuse, "_KEPT_AT_LEAST", 1), patch.object(reuse, "_KEPT_PER_SLOT", 0):
+        ids = ReusableIds()
+        ids.offered()
+        ids.offered(after=1)
+        ids.written(1)
+        ids.offered(after=2)
+        ids.written(2)
+        assert ids.settled(1, {"a": (1, 0), "b": (1, 0)}) == []
+        assert ids.settled(2, {"b": (1, 1)}) == [], "the tasks that write 3 may have been offered a"
+        ids.offered(after=3)
+        ids.written(3)
+        assert ids.settled(3, {"b": (1, 2)}) == ["a"]

@@ -1,6 +1,7 @@
 """Committing many transactions at modelled brokers: which cluster gets the requests, and when they stop."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -8,13 +9,13 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward import KafkaCluster
-from onceward.protocol.values import CheckpointId, Outcome
+from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, Waves
-from onceward.sinks.kafka.control.recent import Lately, RecentAnswers, RecentPreCommits
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted, Lately
 from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
@@ -73,16 +74,25 @@ def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Benc
     assert sum(isinstance(call.request, EndTxnRequest) for call in bench.transport.sent) == 300
 
 
-def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) -> RecentAnswers:
+def recent(bench: Bench, handles: list[KafkaCommittable], asked: float = 0.0) -> KafkaPreCommitted:
     """Answers of a pre-commit at ``asked``, on the clock of :func:`at`."""
     located = Transactions(bench.control).locate([handle.transaction.id for handle in handles])
     topics = topic_facts(bench.control, ["out"])
-    return RecentAnswers(control=bench.control, asked=asked, located=located, topics=topics, handles=handles)
+    return KafkaPreCommitted(
+        committables=tuple(handle.to_committable() for handle in handles),
+        control=bench.control,
+        asked=asked,
+        located=located,
+        topics=topics,
+        handles=handles,
+    )
 
 
-def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) -> RecentAnswers:
+def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) -> KafkaPreCommitted:
     """The same, with what was asked beside the claim."""
-    return recent(bench, handles).look_ahead(claimed(), asked, Lately())[1]
+    made = recent(bench, handles)
+    made.look_ahead(claimed(), asked, Lately())
+    return made
 
 
 def claimed() -> Waves[Code]:
@@ -91,19 +101,19 @@ def claimed() -> Waves[Code]:
     return 0
 
 
-def at(bench: Bench, now: float, answers: RecentAnswers) -> KafkaCommitter:
-    """A committer at ``now``, in the process of the pre-commit."""
-    clock = Clock(wait=bench.wait, monotonic=lambda: now)
-    made = RecentPreCommits()
-    made.put(answers.handles[0].checkpoint, answers)
-    return KafkaCommitter(controls=[bench.control], clock=clock, recent=made)
+def commit_at(
+    bench: Bench, now: float, known: KafkaPreCommitted, handles: Sequence[KafkaCommittable]
+) -> Sequence[Settlement]:
+    """Commit at ``now``, in the process of the pre-commit."""
+    made = KafkaCommitter(controls=[bench.control], clock=Clock(wait=bench.wait, monotonic=lambda: now))
+    return made.commit(author(), [handle.to_committable() for handle in handles], known=known)
 
 
 def test_a_commit_right_after_the_pre_commit_does_not_ask_again_who_coordinates_and_leads(bench: Bench) -> None:
     handles = pending(bench, 2)
-    made = at(bench, 1.0, recent(bench, handles))
+    known = recent(bench, handles)
     before = len(bench.transport.sent)
-    settled = made.commit(author(), [handle.to_committable() for handle in handles])
+    settled = commit_at(bench, 1.0, known, handles)
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     sent = Counter(type(call.request).__name__ for call in bench.transport.sent[before:])
     # once before the commits, and until the markers are there
@@ -113,9 +123,9 @@ def test_a_commit_right_after_the_pre_commit_does_not_ask_again_who_coordinates_
 
 def test_answers_that_have_grown_old_are_asked_for_again(bench: Bench) -> None:
     (handle,) = pending(bench, 1)
-    made = at(bench, 1.1, recent(bench, [handle]))
+    known = recent(bench, [handle])
     before = len(bench.transport.sent)
-    (settlement,) = made.commit(author(), [handle.to_committable()])
+    (settlement,) = commit_at(bench, 1.1, known, [handle])
     assert settlement.outcome is Outcome.COMMITTED
     sent = {type(call.request).__name__ for call in bench.transport.sent[before:]}
     assert {"FindCoordinatorRequest", "MetadataRequest"} <= sent
@@ -133,9 +143,9 @@ def test_a_commit_right_after_the_claim_does_not_ask_again_what_was_asked_beside
     bench: Bench, now: float, expected: dict[str, int]
 ) -> None:
     handles = pending(bench, 2)
-    made = at(bench, now, replace(looked_ahead(bench, handles, 0.0), asked=now))
+    known = replace(looked_ahead(bench, handles, 0.0), asked=now)
     before = len(bench.transport.sent)
-    settled = made.commit(author(), [handle.to_committable() for handle in handles])
+    settled = commit_at(bench, now, known, handles)
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
     assert Counter(type(call.request).__name__ for call in bench.transport.sent[before:]) == expected
 
@@ -144,8 +154,8 @@ def test_the_version_of_the_end_is_asked_at_most_every_half_second(bench: Bench)
     answers, versions = recent(bench, pending(bench, 2)), Lately[Code]()
     for now, asked_at in ((0.0, 0.0), (0.4, 0.0), (0.6, 0.6)):
         bench.transport.sent.clear()
-        code, found = answers.look_ahead(claimed(), now, versions)
-        ahead = found.ahead
+        code = answers.look_ahead(claimed(), now, versions)
+        ahead = answers.ahead
         assert code == 0
         assert ahead is not None
         assert ahead.asked == asked_at, "a commit must know how old the oldest answer is"
@@ -153,46 +163,38 @@ def test_the_version_of_the_end_is_asked_at_most_every_half_second(bench: Bench)
         assert sent == {"DescribeProducersRequest"} | ({"ApiVersionsRequest"} if asked_at == now else set())
 
 
-def test_answers_of_the_last_two_pre_commits_are_kept(bench: Bench) -> None:
-    kept, answers = RecentPreCommits(), recent(bench, pending(bench, 1))
-    for checkpoint in (7, 8, 9):
-        kept.put(CheckpointId(checkpoint), answers)
-    assert [kept.of(CheckpointId(checkpoint)) is answers for checkpoint in (7, 8, 9)] == [False, True, True]
-
-
 def test_a_part_that_was_missing_beside_the_claim_is_not_committed(bench: Bench) -> None:
     (handle,) = pending(bench, 1)
     transaction = handle.transaction
     log = bench.cluster.log(("out", 0))
     log.mark(transaction.producer_id, transaction.epoch, commit=False, now=bench.transport.now())
-    made = at(bench, 0.0, looked_ahead(bench, [handle], 0.0))
-    (settlement,) = made.commit(author(), [handle.to_committable()])
+    (settlement,) = commit_at(bench, 0.0, looked_ahead(bench, [handle], 0.0), [handle])
     assert settlement.outcome is Outcome.LOST
 
 
 def test_answers_about_other_transactions_are_not_used(bench: Bench) -> None:
     handles = pending(bench, 2)
-    settled = at(bench, 0.0, recent(bench, handles[:1])).commit(author(), [one.to_committable() for one in handles])
+    settled = commit_at(bench, 0.0, recent(bench, handles[:1]), handles)
     assert {each.outcome for each in settled} == {Outcome.COMMITTED}
 
 
 def test_a_coordinator_that_has_moved_since_the_pre_commit_is_found() -> None:
     bench = Bench(Settings(brokers=(1, 2)))
     (handle,) = pending(bench, 1)
-    made, name = at(bench, 0.0, recent(bench, [handle])), handle.transaction.id
+    known, name = recent(bench, [handle]), handle.transaction.id
     successor = 3 - bench.coordinator(key=name)
     bench.cluster.move_coordinator(CoordinatorKind.TRANSACTION, name, successor, bench.transport.now())
-    (settlement,) = made.commit(author(), [handle.to_committable()])
+    (settlement,) = commit_at(bench, 0.0, known, [handle])
     assert settlement.outcome is Outcome.COMMITTED
 
 
 def test_a_part_that_was_lost_since_the_pre_commit_is_noticed(bench: Bench) -> None:
     (handle,) = pending(bench, 1)
-    made = at(bench, 0.0, recent(bench, [handle]))
+    known = recent(bench, [handle])
     transaction = handle.transaction
     log = bench.cluster.log(("out", 0))
     log.mark(transaction.producer_id, transaction.epoch, commit=False, now=bench.transport.now())
-    (settlement,) = made.commit(author(), [handle.to_committable()])
+    (settlement,) = commit_at(bench, 0.0, known, [handle])
     assert settlement.outcome is Outcome.LOST
 
 
