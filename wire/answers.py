@@ -39,7 +39,7 @@ _INSTRUCTIONS: Final[dict[type[answers.Instruction], tuple[str, Codec[Any, Any]]
     answers.Fail: ("fail", Codec(answers.Fail, pb.Fail)),
     answers.Halt: ("halt", Codec(answers.Halt, pb.Halt)),
 }
-_BY_NAME: Final = dict(_INSTRUCTIONS.values())
+_FROM_WIRE: Final = {name: codec.from_wire for name, codec in _INSTRUCTIONS.values()}
 
 
 def answer_from_wire(
@@ -58,5 +58,5 @@ def instruction_from_wire(message: pb.Instruction) -> answers.Instruction:
     name = message.WhichOneof("content")
     if name is None:
         raise MalformedError("instruction: unknown; the coordinator speaks a newer protocol")
-    instruction: answers.Instruction = _BY_NAME[name].from_wire(getattr(message, name))
+    instruction: answers.Instruction = _FROM_WIRE[name](getattr(message, name))
     return instruction

@@ -83,6 +83,8 @@ class Codec(Generic[T, M]):
             names |= {f"to_{name}": to_wire, f"from_{name}": from_wire}
             encoded = f"v.{field}" if to_wire is None else f"to_{name}(v.{field})"
             decoded = f"m.{name}" if from_wire is None else f"from_{name}(m.{name})"
+            if by.from_wire is None and isinstance(from_wire, partial) and from_wire.keywords:  # called as by hand
+                names[f"from_{name}"], decoded = from_wire.func, f"from_{name}(m.{name}, {name!r})"
             present = known.pop(name).has_presence
             if optional and present:
                 encoded = f"{encoded} if v.{field} is not None else None"
@@ -117,6 +119,8 @@ def _converters(hint: Any, name: str, checks: bool) -> tuple[_Convert, _Convert]
         return _from_seconds, partial(_seconds, _converters(timedelta, name, checks)[1])
     if hint in _CHECKS:
         there, unchecked, check = _CHECKS[hint]
+        if hint is CheckpointId and name == "checkpoint":  # everywhere else 0 stands for none
+            check = malformed.as_checkpoint
         return there, partial(check, field=name) if checks else unchecked
     return _carried[hint]
 
@@ -130,7 +134,7 @@ def _tuple(convert: Any, values: Any) -> tuple[Any, ...]:
 
 
 def _from_seconds(seconds: float) -> int:
-    return microseconds(timedelta(seconds=seconds))
+    return min(max(round(seconds * 1e6), 0), MAX_ID)
 
 
 def _seconds(decode: Any, number: int) -> float:
@@ -150,11 +154,6 @@ def _time(milliseconds: int) -> datetime | None:
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
 
 
-def _checkpoint(number: int, field: str) -> CheckpointId:
-    """Return the id; every field but ``checkpoint`` may be 0 for none."""
-    return malformed.as_checkpoint(number) if field == "checkpoint" else malformed.as_base(number, field)
-
-
 _carried |= {
     bool: (None, None),
     datetime: (_milliseconds, _time),
@@ -167,7 +166,7 @@ _CHECKS: dict[Any, tuple[_Convert, _Convert, Callable[..., Any]]] = {
     float: (None, None, malformed.as_rate),
     timedelta: (microseconds, _duration, malformed.as_microseconds),
     Generation: (None, None, malformed.as_generation),
-    CheckpointId: (None, None, _checkpoint),
+    CheckpointId: (None, None, malformed.as_base),
     RequestId: (None, None, malformed.as_token),
 }
 """To the wire, from the wire without and with a check, which gets the name of the field."""

@@ -63,8 +63,8 @@ def as_owner(number: int, field: str = "generation") -> Generation:
     return Generation(_within(field, number, 0))
 
 
-def as_checkpoint(number: int) -> CheckpointId:
-    return CheckpointId(_within("checkpoint", number, 1))
+def as_checkpoint(number: int, field: str = "checkpoint") -> CheckpointId:
+    return CheckpointId(_within(field, number, 1))
 
 
 def as_base(number: int, field: str = "base") -> CheckpointId:
