@@ -5,6 +5,8 @@
 >>> session.start_watch(deliver)
 """
 
+import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -416,6 +418,7 @@ class Session:
             oldest=AGE.to_wire(oldest) if oldest is not None else None,
             aborted=self._aborted(),
             progress=progress_to_wire(progress) if progress is not None else None,
+            machine=text_to_wire(f"{socket.gethostname()}:{os.getpid()}"),
         )
         self._unless_fenced(self._caller.call(self._stub.Renew, request, _answered, doing="renewing the lease"))
 

@@ -121,6 +121,8 @@ class JobSummary:
     progress: JobProgress | None = None
     """None if unknown: without a driver, until it reports, and until it reports again after a restart of the
     coordinator."""
+    machine: str = ""
+    """Machine and process of the driver; empty if unknown, as above."""
 
     @property
     def failing(self) -> str:

@@ -79,6 +79,7 @@ class JobSummaries:
             waits=tuple(self._waits(state, last, report, now)),
             oldest_transaction=self._oldest(state, report, now),
             progress=self._progress(report) if report is not None else None,
+            machine=report.machine if report is not None else "",
         )
         return _left(summary) if self._temporary and _is_away(state) else summary
 

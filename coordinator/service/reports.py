@@ -10,7 +10,7 @@ from onceward.protocol.committing import Age
 from onceward.protocol.read_progress import ReadProgress
 from onceward.protocol.values import Generation, JobName
 from onceward.wire.limits import MAX_SHOWN_TEXT, MAX_TROUBLES
-from onceward.wire.malformed import MalformedError
+from onceward.wire.malformed import MalformedError, as_text
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import AGE, TROUBLE, progress_from_wire
 
@@ -32,6 +32,8 @@ class Report:
     """Its oldest pre-committed, unsettled transaction."""
     progress: ReadProgress | None
     """None until it has planned a checkpoint."""
+    machine: str = ""
+    """Machine and process of the driver; a driver of an older program does not name them."""
     recent_lag: tuple[int, ...] = ()
     """Of the job's latest reports, oldest first."""
     recent_rates: tuple[float, ...] = ()
@@ -48,6 +50,7 @@ def read_report(request: pb.RenewRequest, now: float) -> Report:
         troubles=tuple(_short_trouble(TROUBLE.from_wire(one)) for one in request.troubles),
         oldest=_short_age(AGE.from_wire(request.oldest)) if request.HasField("oldest") else None,
         progress=_short_progress(progress_from_wire(request.progress)) if request.HasField("progress") else None,
+        machine=_short(as_text(request.machine, "machine")),
     )
 
 

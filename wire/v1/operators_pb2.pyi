@@ -292,6 +292,7 @@ class JobSummary(_message.Message):
     ADOPTION_PERMITTED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -328,6 +329,8 @@ class JobSummary(_message.Message):
     """True when a person permits the next driver to replace the live one of this generation."""
     failure: _builtins.str
     """The last failure of those in a row; empty for none."""
+    machine: _builtins.str
+    """The machine and the process of its driver, for display; empty while they are unknown."""
     @_builtins.property
     def open_requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointRequest]:
         """Queued and running requests of people, oldest first."""
@@ -373,10 +376,11 @@ class JobSummary(_message.Message):
         adoption_permitted: _participants_pb2.Claim | None = ...,
         progress: Global___JobProgress | None = ...,
         failure: _builtins.str = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failure", b"failure", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failure", b"failure", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "machine", b"machine", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adoption_permitted: _TypeAlias = _typing.Literal["adoption_permitted"]  # noqa: Y015
     _WhichOneofArgType__adoption_permitted: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted"]  # noqa: Y015

@@ -1647,6 +1647,7 @@ class RenewRequest(_message.Message):
     ABORTED_FIELD_NUMBER: _builtins.int
     DRIVER_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     generation: _builtins.int
@@ -1657,6 +1658,8 @@ class RenewRequest(_message.Message):
     """
     driver: _builtins.str
     """The secret with which the driver opened the job."""
+    machine: _builtins.str
+    """The machine and the process of the driver, for display. For listings only."""
     @_builtins.property
     def troubles(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkTrouble]:
         """Links of the driver that do not work now; at most 16. For listings only."""
@@ -1679,10 +1682,11 @@ class RenewRequest(_message.Message):
         aborted: _builtins.int = ...,
         driver: _builtins.str = ...,
         progress: Global___ReadProgress | None = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "_progress", b"_progress", "oldest", b"oldest", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "_progress", b"_progress", "aborted", b"aborted", "driver", b"driver", "generation", b"generation", "job", b"job", "oldest", b"oldest", "progress", b"progress", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest", b"_oldest", "_progress", b"_progress", "aborted", b"aborted", "driver", b"driver", "generation", b"generation", "job", b"job", "machine", b"machine", "oldest", b"oldest", "progress", b"progress", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest: _TypeAlias = _typing.Literal["oldest"]  # noqa: Y015
     _WhichOneofArgType__oldest: _TypeAlias = _typing.Literal["_oldest", b"_oldest"]  # noqa: Y015

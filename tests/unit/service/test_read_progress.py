@@ -1,6 +1,8 @@
 """How far and how fast a driver reads is listed as it last reported it, and is unknown until then."""
 
 import math
+import os
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -71,6 +73,16 @@ def test_the_lag_is_listed_as_the_driver_reported_it(
     )
     session.close(CloseReason.STOPPED)
     assert people.job(name).progress is None, "without a driver the lag is unknown"
+
+
+def test_the_machine_of_the_driver_is_listed_from_its_first_report_until_it_leaves(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    session, name = opened(client, job), JobName(job)
+    renew(session, None)
+    assert people.job(name).machine == f"{socket.gethostname()}:{os.getpid()}"
+    session.close(CloseReason.STOPPED)
+    assert people.job(name).machine == ""
 
 
 def test_the_course_continues_over_a_restart_of_the_job_and_not_over_its_end(

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import json
+import os
 import re
 import shlex
 import socket
@@ -124,6 +125,7 @@ def test_a_job_shows_its_partitions_those_with_the_most_lag_first(place: FourJob
     answer = shows(place.site, "/jobs/running", lambda a: 'id="positions"' in a.live, "the driver has reported")
     table = re.search(r'<section aria-labelledby="positions">.*?</section>', answer.live)
     assert table is not None
+    assert f"<small>driver connected on {socket.gethostname()}:{os.getpid()}</small>" in answer.live
     rows = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td><td class="number">(.*?)</td>', table[0])
     assert len(rows) == 50
     assert rows[0][1:] == ("4", "–")
