@@ -42,20 +42,21 @@ __all__ = [
 
 
 _MICROSECOND = timedelta(microseconds=1)
+_PHASES = sorted(Phase, key=lambda phase: phase.place)
 
 
 def phases_to_text(phases: Phases) -> str | None:
-    """Microseconds in the order of :class:`Phase`, nothing where one is unknown; about 60 characters."""
+    """Microseconds by the places of the phases, nothing where one is unknown; about 60 characters."""
     if not phases:
         return None
-    return ",".join(str(phases[phase] // _MICROSECOND) if phase in phases else "" for phase in Phase)
+    return ",".join(str(phases[phase] // _MICROSECOND) if phase in phases else "" for phase in _PHASES)
 
 
 def phases_from_text(text: str | None) -> Phases:
     numbers = text.split(",") if text else ()
     return {
         phase: int(number) * _MICROSECOND
-        for phase, number in zip(Phase, numbers, strict=False)  # an older program knew fewer
+        for phase, number in zip(_PHASES, numbers, strict=False)  # an older program knew fewer
         if number
     }
 

@@ -28,6 +28,7 @@ from onceward.driver.streaming.sink import StreamSink
 from onceward.driver.tracing import MAX_SLOTS
 from onceward.operate.cli import app
 from onceward.protocol.facts import AbortReason
+from onceward.protocol.phases import Phase
 from onceward.protocol.requests import MAX_QUEUED
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.status import JobStatus
@@ -348,6 +349,10 @@ def test_every_step_of_a_checkpoint_is_described_in_its_order() -> None:
     described = re.findall(r"^\| `(\w+)` \|", read(EVENTS), flags=re.MULTILINE)
     steps = [step for step in STEPS if step != "read+transform"]  # in the row of `transform`
     assert [name for name in described if name not in reported_events()] == steps
+
+
+def test_every_phase_of_a_checkpoint_is_described_in_its_order() -> None:
+    assert list(rows(COMMANDS, "Phases")) == list(Phase)
 
 
 def test_the_commands_of_the_pages_exist() -> None:

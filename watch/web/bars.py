@@ -4,7 +4,7 @@ The coordinator knows when a checkpoint runs; what happens meanwhile is what its
 not report is not drawn and not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,20 +18,10 @@ WIDTH = 1000
 """Of the longest bar."""
 _THINNEST = 3.0
 
-PHASES = {
+PHASES: Mapping[str, str] = {
     "wait": "from when it was due or requested to its trigger",
     "run": "from the trigger to the last acknowledgement, or to the abort",
-    Measured.IDLE: "waiting for new input",
-    Measured.PLAN: "planning what to read",
-    Measured.SCHEDULE: "until Spark began the first task",
-    Measured.QUEUE: "until the slowest slot's task began, for lack of a free core",
-    Measured.READ: "the slowest slot got records from the source",
-    Measured.TRANSFORM: "the slowest slot transformed them",
-    Measured.READ_TRANSFORM: "the slowest slot got the result of Spark's plan, which reads and transforms",
-    Measured.PRODUCE: "the slowest slot passed records to the sink",
-    Measured.FLUSH: "the slowest slot waited until the sink had everything",
-    Measured.VOTE: "from the slowest slot's vote until the driver had all votes",
-    Measured.PROVE: "the driver checked that everything that was read is pre-committed",
+    **{phase: phase.meaning for phase in Measured},
     "rest": "what of the run its driver did not measure, to the last acknowledgement or to the abort",
     "decide": "from the last acknowledgement to the decision",
     "settle": "from the decision to the proof of the last commit",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import String, event
 
-from onceward.coordinator.store.codec import phases_to_text
+from onceward.coordinator.store.codec import phases_from_text, phases_to_text
 from onceward.coordinator.store.errors import NoSuchCheckpointError, StoreError
 from onceward.coordinator.store.reading import LastCompleted
 from onceward.coordinator.store.schema import metadata, text_checksum
@@ -176,6 +176,16 @@ def test_phases_are_kept_with_their_checkpoint_and_unknown_ones_stay_unknown(sto
     assert described is not None
     assert described.summary.phases == every
     assert place.loaded() == [job.durable]
+
+
+def test_a_phase_keeps_its_place_in_the_store_wherever_it_happens() -> None:
+    assert sorted(phase.place for phase in Phase) == list(range(len(Phase)))
+    stored = {phase: timedelta(microseconds=1 + phase.place) for phase in Phase}
+    known = ["idle", "plan", "schedule", "queue", "read", "transform", "read+transform", "produce", "flush", "vote"]
+    text = ",".join(str(1 + place) for place in range(len(Phase)))
+    assert phases_to_text(stored) == text
+    assert phases_from_text(text) == stored
+    assert [phase.value for phase in phases_from_text("1,2,3,4,5,6,7,8,9,10")] == known, "an older program knew fewer"
 
 
 def test_the_phases_of_an_ordinary_checkpoint_take_little_room() -> None:
