@@ -83,6 +83,8 @@ class CheckpointWriter:
         m, tasks = self._m, self._tasks
         self.plan = None
         self._turn.phases.clear()
+        if kept_waiting := self._turn.mailbox.kept_waiting:
+            self._turn.measured({Phase.CLEANUP: kept_waiting})
         require_spark(m, self._settler, tasks)
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)

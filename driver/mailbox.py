@@ -34,7 +34,11 @@ class Mailbox:
         self._changed = runtime.condition()
         self._on_complete = on_complete
         self._on_interrupt = on_interrupt
+        self._runtime = runtime
         self._trigger: answers.Trigger | None = None
+        self._triggered_at = 0.0
+        self.kept_waiting = 0.0
+        """Seconds that the last trigger waited for the main thread, which was busy."""
         self._abort: answers.Abort | None = None
         self._handled_abort = NO_CHECKPOINT
         self._carried_out = NO_CHECKPOINT
@@ -83,6 +87,8 @@ class Mailbox:
                     if instruction.at_once:
                         self._hurried = instruction.checkpoint
                     if instruction.checkpoint != self._running:
+                        if self._trigger is None or self._trigger.checkpoint != instruction.checkpoint:
+                            self._triggered_at = self._runtime.monotonic()
                         self._trigger = instruction
                     self._changed.notify_all()
             case answers.Replay():
@@ -199,6 +205,7 @@ class Mailbox:
     def next(self, timeout: float) -> answers.Trigger | answers.Abort | answers.Replay | None:
         """Return the next instruction, or None after ``timeout`` seconds. Raises an error that another thread
         reported."""
+        asked = self._runtime.monotonic()
         with self._changed:
             self._carried_out = self._handled_abort  # the main thread asks for the next after finishing the last
             self._changed.wait_for(self._has_work, timeout)
@@ -210,6 +217,7 @@ class Mailbox:
                 replay, self._replay = self._replay, None
                 return replay
             trigger, self._trigger = self._trigger, None
+            self.kept_waiting = max(0.0, asked - self._triggered_at)
             return trigger
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:

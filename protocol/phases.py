@@ -12,6 +12,7 @@ class Phase(StrEnum):
     """In the order in which they happen, all between the trigger and the last acknowledgement. The phases from QUEUE to
     FLUSH are those of the slot that voted last: tasks run in parallel, and all others waited for it."""
 
+    CLEANUP = "cleanup", 11, "the driver ended an earlier checkpoint, or wrote lost slots again"
     IDLE = "idle", 0, "waiting for new input"
     PLAN = "plan", 1, "planning what to read"
     SCHEDULE = "schedule", 2, "until Spark began the first task"

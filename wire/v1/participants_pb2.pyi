@@ -1288,6 +1288,7 @@ class Phases(_message.Message):
     FLUSH_US_FIELD_NUMBER: _builtins.int
     VOTE_US_FIELD_NUMBER: _builtins.int
     PROVE_US_FIELD_NUMBER: _builtins.int
+    CLEANUP_US_FIELD_NUMBER: _builtins.int
     idle_us: _builtins.int
     """Waiting for new input."""
     plan_us: _builtins.int
@@ -1310,6 +1311,8 @@ class Phases(_message.Message):
     """From the slot's vote until the driver had all votes."""
     prove_us: _builtins.int
     """The driver checked that everything that was read is pre-committed."""
+    cleanup_us: _builtins.int
+    """Before all others: ending an earlier checkpoint, or writing lost slots again, while the trigger waited."""
     def __init__(
         self,
         *,
@@ -1324,11 +1327,14 @@ class Phases(_message.Message):
         flush_us: _builtins.int | None = ...,
         vote_us: _builtins.int | None = ...,
         prove_us: _builtins.int | None = ...,
+        cleanup_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cleanup_us", b"_cleanup_us", "_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "cleanup_us", b"cleanup_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cleanup_us", b"_cleanup_us", "_flush_us", b"_flush_us", "_idle_us", b"_idle_us", "_plan_us", b"_plan_us", "_produce_us", b"_produce_us", "_prove_us", b"_prove_us", "_queue_us", b"_queue_us", "_read_transform_us", b"_read_transform_us", "_read_us", b"_read_us", "_schedule_us", b"_schedule_us", "_transform_us", b"_transform_us", "_vote_us", b"_vote_us", "cleanup_us", b"cleanup_us", "flush_us", b"flush_us", "idle_us", b"idle_us", "plan_us", b"plan_us", "produce_us", b"produce_us", "prove_us", b"prove_us", "queue_us", b"queue_us", "read_transform_us", b"read_transform_us", "read_us", b"read_us", "schedule_us", b"schedule_us", "transform_us", b"transform_us", "vote_us", b"vote_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cleanup_us: _TypeAlias = _typing.Literal["cleanup_us"]  # noqa: Y015
+    _WhichOneofArgType__cleanup_us: _TypeAlias = _typing.Literal["_cleanup_us", b"_cleanup_us"]  # noqa: Y015
     _WhichOneofReturnType__flush_us: _TypeAlias = _typing.Literal["flush_us"]  # noqa: Y015
     _WhichOneofArgType__flush_us: _TypeAlias = _typing.Literal["_flush_us", b"_flush_us"]  # noqa: Y015
     _WhichOneofReturnType__idle_us: _TypeAlias = _typing.Literal["idle_us"]  # noqa: Y015
@@ -1351,6 +1357,8 @@ class Phases(_message.Message):
     _WhichOneofArgType__transform_us: _TypeAlias = _typing.Literal["_transform_us", b"_transform_us"]  # noqa: Y015
     _WhichOneofReturnType__vote_us: _TypeAlias = _typing.Literal["vote_us"]  # noqa: Y015
     _WhichOneofArgType__vote_us: _TypeAlias = _typing.Literal["_vote_us", b"_vote_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cleanup_us) -> _WhichOneofReturnType__cleanup_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_us) -> _WhichOneofReturnType__flush_us | None: ...
     @_typing.overload

@@ -177,6 +177,22 @@ def test_a_driver_reports_the_phases_of_a_checkpoint_and_those_until_a_failure()
     assert coordinator.phases == {1: {}, 2: whole, 3: {"plan": 0.25}, 4: whole}
 
 
+def test_a_checkpoint_reports_how_long_its_trigger_waited_for_the_end_of_an_aborted_one() -> None:
+    clock, coordinator = Ticking(), Phased()
+    job = Failing(coordinator, until=4, running=once(3, RuntimeError("ExecutorLostFailure")), runtime=clock)
+    committer: Any = job.generation._m.committer
+    swept = committer.sweep
+
+    def sweep(*given: Any, **more: Any) -> Any:
+        clock.now += 1.5
+        return swept(*given, **more)
+
+    committer.sweep = sweep
+    assert job.generation.run() is CloseReason.STOPPED
+    waited = {checkpoint: phases.get("cleanup") for checkpoint, phases in coordinator.phases.items()}
+    assert waited == {1: None, 2: None, 3: None, 4: 3.0}, "once after the decline, once for the abort that follows"
+
+
 def test_a_wait_for_new_input_is_no_planning() -> None:
     clock, coordinator = Ticking(), Phased()
     job = Failing(coordinator, until=2, runtime=clock)

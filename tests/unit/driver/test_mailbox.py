@@ -5,9 +5,19 @@ import pytest
 
 from onceward.common.errors import FencedError, GenerationEndedError, HaltedError
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
+from onceward.driver.runtime import Threads
 from onceward.protocol import answers
 from onceward.protocol.facts import AbortReason
 from onceward.protocol.values import CheckpointId, ParticipantName
+
+
+class Ticking(Threads):
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Driver:
@@ -44,6 +54,18 @@ def test_a_trigger_wakes_the_main_thread() -> None:
     timer.start()
     assert driver.mailbox.next(30) == trigger(3)
     assert driver.mailbox.next(0) is None
+
+
+def test_the_time_that_a_trigger_waits_for_a_busy_main_thread_is_measured() -> None:
+    clock = Ticking()
+    mailbox = Mailbox(on_complete=lambda *_: None, on_interrupt=lambda: None, runtime=clock)
+    mailbox.deliver(trigger(3))
+    clock.now = 2.0
+    mailbox.deliver(trigger(3))  # by a coordinator that has restarted
+    clock.now = 3.0
+    assert (mailbox.next(0), mailbox.kept_waiting) == (trigger(3), 3.0)
+    threading.Timer(0.01, mailbox.deliver, [trigger(4)]).start()
+    assert (mailbox.next(30), mailbox.kept_waiting) == (trigger(4), 0.0), "it waited for the trigger"
 
 
 @pytest.mark.parametrize("wakes", [trigger(4), abort(4), replay(3)], ids=lambda one: type(one).__name__)
