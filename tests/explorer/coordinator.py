@@ -35,9 +35,9 @@ from onceward.protocol.values import (
     Participant,
 )
 from tests.explorer.oracle import Demand, Fork, Output, see, see_answer, see_state, stamp
-from tests.explorer.world import NO_CLAIM, Bounds, Call
+from tests.explorer.world import NO_CLAIM, SINKS, Bounds, Call
 from tests.support.documents import document
-from tests.support.events import SINK, SOURCE, event
+from tests.support.events import OTHER, SINK, SOURCE, event
 from tests.support.oracle import Invariant, Violation
 
 __all__ = ["SETTINGS", "Coordinators", "Reply", "Result", "View", "command", "frozen"]
@@ -78,7 +78,10 @@ class Reply(NamedTuple):
     settled: bool
     handle: tuple[int, int, int]
     """Generation, amendment and driver of the transaction that counts."""
-    lost: bool
+    other: tuple[int, int, int]
+    """The same of the second sink."""
+    lost: int
+    """Bits of sinks."""
 
 
 class Result(NamedTuple):
@@ -129,7 +132,8 @@ class Coordinators:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         replaying = bounds.losses or bounds.promotions
-        self._members = (SOURCE, replace(SINK, on_lost=OnLost.REPLAY)) if replaying else (SOURCE, SINK)
+        policy = OnLost.REPLAY if replaying else SINK.on_lost
+        self._members = (SOURCE, *(replace(sink, on_lost=policy) for sink in (SINK, OTHER)[: bounds.sinks]))
         self._numbers: dict[Hashable, int] = {}
         self._processes: list[Process] = []
         self.views: list[View] = []
@@ -140,7 +144,7 @@ class Coordinators:
         self._promoted: dict[tuple[int, int], int] = {}
         fresh = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
         self._counts_terms = bounds.takeovers > 0 and bounds.promotions > 0
-        self._number(fresh, Output(named=bounds.promotions > 0), self._next_term(0))
+        self._number(fresh, Output(named=bounds.promotions > 0, sinks=bounds.sinks), self._next_term(0))
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -192,7 +196,8 @@ class Coordinators:
             at=written.end if grant else 0,
             settled=written.settled,
             handle=written.handle,
-            lost=bool(written.lost),
+            other=written.other,
+            lost=sum(1 << SINKS.index(who) for who in {name for name, _ in written.lost}),
         )
         next_term = self._next_term(term)
         restarted = self._number(states.restart(stored, 0.0), written, next_term) if ready.facts else -1
@@ -286,7 +291,8 @@ def _words(instruction: answers.Instruction) -> tuple[str, int, int]:
         case answers.Cancel():
             return "cancel", 0, 0
         case answers.Replay():
-            return "replay", instruction.checkpoint, instruction.amendment
+            other = " other" if instruction.participant == OTHER.name else ""
+            return f"replay{other}", instruction.checkpoint, instruction.amendment
         case _:
             assert_never(instruction)
 
@@ -359,10 +365,10 @@ def command(call: Call) -> str:
         case "settle":
             amendment = f" amendment {call.base}" if call.base else ""
             outcome = {"": "committed", "lost": "lost", "doubt": "in_doubt"}[call.who]
-            return f"settle {call.checkpoint} sink{amendment} 0={outcome}"
+            return f"settle {call.checkpoint} {SINKS[call.sink]}{amendment} 0={outcome}"
         case "amend":
             amendment = f" amendment {call.base}" if call.base else ""
-            return f"amend {call.checkpoint} sink 0{amendment} slots 0"
+            return f"amend {call.checkpoint} {SINKS[call.sink]} 0{amendment} slots 0"
         case "close":
             return f"close {call.who}{f' knows {call.knows}' if call.knows else ''}"
         case "savepoint":

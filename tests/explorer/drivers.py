@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from onceward.protocol.answers import Verdict
 from tests.explorer.coordinator import Reply, View
-from tests.explorer.world import NO_CLAIM, Call, Claim, Driver, Fault, Kafka, Phase, Stream, Transaction
+from tests.explorer.world import NO_CLAIM, SINKS, Call, Claim, Driver, Fault, Kafka, Phase, Stream, Transaction
 from tests.support.oracle import Invariant, Violation
 
 __all__ = [
@@ -31,8 +31,9 @@ __all__ = [
 
 GONE = Driver(phase=Phase.GONE)
 
-_BUSY = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.DECLINING, Phase.REFUSING, Phase.AMENDING)
-_NAMING = ("trigger", "trigger at once", "abort", "complete", "replay")
+_ACKNOWLEDGING = (Phase.ACKNOWLEDGING_SOURCE, Phase.ACKNOWLEDGING_SINK, Phase.ACKNOWLEDGING_OTHER)
+_BUSY = (*_ACKNOWLEDGING, Phase.DECLINING, Phase.REFUSING, Phase.AMENDING)
+_NAMING = ("trigger", "trigger at once", "abort", "complete", "replay", "replay other")
 """Instructions that name the newest completed checkpoint."""
 _WORKING = (Phase.SETTLING, Phase.IDLE, *_BUSY, Phase.ABANDONING, Phase.FENCED)
 
@@ -68,20 +69,22 @@ def calls(driver: Driver) -> tuple[Call, ...]:
         case Phase.ACKNOWLEDGING_SOURCE:
             idle = d.base != 0 and d.answer == d.at
             found.append(Call("ack", d.generation, d.call, "source", d.base, d.answer, unchanged=idle))
-        case Phase.ACKNOWLEDGING_SINK:
+        case Phase.ACKNOWLEDGING_SINK | Phase.ACKNOWLEDGING_OTHER:
             idle = d.base != 0 and d.answer == d.at
             data = d.base != 0 and not idle
-            found.append(Call("ack", d.generation, d.call, "sink", d.base, data=data, unchanged=idle))
+            who = "sink" if d.phase is Phase.ACKNOWLEDGING_SINK else "other"
+            found.append(Call("ack", d.generation, d.call, who, d.base, data=data, unchanged=idle))
         case Phase.LEAVING:
             found.append(_close(d, "cancelled" if d.stopping > 1 else "stopped"))
         case Phase.DECLINING | Phase.REFUSING:
             found.append(Call("decline", d.generation, d.call))
         case Phase.AMENDING:
-            found.append(Call("amend", d.generation, d.call, base=d.handle[2] - 1))
+            written = (d.other if d.replay_by else d.handle)[2]
+            found.append(Call("amend", d.generation, d.call, base=written - 1, sink=d.replay_by))
         case _:
             pass
     if d.report:
-        found.append(Call("settle", d.generation, d.report, d.outcome, d.report_of))
+        found.append(Call("settle", d.generation, d.report, d.outcome, d.report_of, sink=d.turn))
     if d.stream is Stream.WANTED:
         found.append(Call("watch", d.generation))
     if d.claims and d.phase is not Phase.STANDING_IN:
@@ -123,7 +126,9 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
                 at=reply.at,
                 work=0 if reply.settled else 1 << base,
                 handle=(0, 0, 0, 0) if reply.settled else (base, *reply.handle),
+                other=(0, 0, 0, 0) if reply.settled or d.sinks == 1 else (base, *reply.other),
                 lost=base if reply.lost else 0,
+                lost_by=reply.lost if d.sinks > 1 else 0,
                 newest=base if d.claims else 0,
                 knows=base if d.claims else 0,
             )
@@ -136,7 +141,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "watch" if fine:
             return d._replace(stream=Stream.OPEN)
         case "amend" if fine:
-            return d._replace(phase=Phase.IDLE, call=0, complete=call.checkpoint)
+            complete = 0 if d.lost_by else call.checkpoint  # the other one has to be written again first
+            return d._replace(phase=Phase.IDLE, call=0, complete=complete)
         case "decline" if d.phase is Phase.REFUSING and (fine or late):
             # accepted: an older copy of the store has issued the id again; else the trigger was only late
             return d._replace(phase=Phase.IDLE, call=0, over=d.over or verdict is Verdict.ACCEPTED)
@@ -145,6 +151,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "ack" if fine or (late and reply.decided == "completed"):
             if d.phase is Phase.ACKNOWLEDGING_SOURCE:
                 return d._replace(phase=Phase.ACKNOWLEDGING_SINK)
+            if d.phase is Phase.ACKNOWLEDGING_SINK and d.sinks > 1:
+                return d._replace(phase=Phase.ACKNOWLEDGING_OTHER)
             again = _without_word_against(d)
             if again != d:  # of a former leader or of this one: who takes the acknowledgement decides
                 return again._replace(phase=Phase.ACKNOWLEDGING_SOURCE)
@@ -153,6 +161,8 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
             return d._replace(phase=Phase.ABANDONING)
         case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
             return d._replace(report=0) if d.abort else GONE
+        case "settle" if d.sinks > 1 and (fine or verdict is Verdict.TOO_LATE):
+            return _reported(d, call)
         case "settle" if call.who == "lost" and (fine or verdict is Verdict.TOO_LATE):
             d = d._replace(report=0, report_of=0, outcome="")
             if _handle(d, call.checkpoint)[1] == call.base:  # otherwise it is already written again
@@ -172,6 +182,25 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case _:
             decided = f" ({reply.decided})" if reply.decided else ""
             return Violation(Invariant.CONTRACT, f"{call} is answered {verdict.value}{decided}")
+
+
+def _reported(d: Driver, call: Call) -> Driver:
+    """A driver with two sinks after it has reported the outcome of one."""
+    d = d._replace(report=0, report_of=0, outcome="", doubt=call.checkpoint if call.who == "doubt" else d.doubt)
+    if _amendment(d, call.checkpoint) != call.base:  # a sink was written again since: all is reported again
+        return d._replace(turn=0)
+    if call.who == "lost":
+        d = d._replace(lost=call.checkpoint, lost_by=d.lost_by | 1 << call.sink)
+    if d.turn + 1 < d.sinks and d.complete <= call.checkpoint:  # an order for a later one shows that this is settled
+        return d._replace(turn=d.turn + 1, complete=call.checkpoint)
+    d = d._replace(turn=0)
+    if d.phase is Phase.SETTLING:
+        d = d._replace(phase=Phase.IDLE, stream=Stream.WANTED)
+    if d.doubt == call.checkpoint:
+        return d._replace(over=True)  # the main thread gets the request to leave
+    if d.lost == call.checkpoint:
+        return d
+    return d._replace(settled=max(d.settled, call.checkpoint), work=d.work & ~(1 << call.checkpoint))
 
 
 def _without_word_against(d: Driver) -> Driver:
@@ -239,10 +268,10 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
             case "trigger" | "trigger at once":
                 d = d._replace(trigger=checkpoint, trigger_base=base)
             case "complete":
-                if _handle(d, checkpoint)[1] == base:  # otherwise it is for an earlier amendment
-                    d = d._replace(complete=checkpoint)
-            case "replay":
-                d = d._replace(replay=checkpoint, replay_of=base)
+                if _amendment(d, checkpoint) == base:  # otherwise it is for an earlier amendment
+                    d = d._replace(complete=checkpoint, turn=d.turn if d.report else 0)
+            case "replay" | "replay other" if d.phase is not Phase.AMENDING or d.sinks == 1:
+                d = d._replace(replay=checkpoint, replay_of=base, replay_by=int(kind == "replay other"))
             case "abort":
                 if d.trigger and d.trigger <= checkpoint:
                     d = d._replace(trigger=0, trigger_base=0)
@@ -305,11 +334,11 @@ def _may_commit(d: Driver) -> bool:
 def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
     """All moves of the driver without the coordinator; the first one is its move without faults."""
     d, moves = driver, list[Local]()
-    again = d.report == d.complete and d.report_of == _handle(d, d.complete)[1]
+    again = d.report == d.complete and d.report_of == _amendment(d, d.complete) and not d.turn
     if d.complete and d.phase in _WORKING and (not d.report or again):
         moves.append(_commit(d, kafka))
-        if not d.report and d.work >> d.complete & 1 and d.lost != d.complete:
-            of = _handle(d, d.complete)[1]
+        if not d.report and d.work >> d.complete & 1 and not _has_lost(d, d.complete):
+            of = _amendment(d, d.complete)
             doubtful = d._replace(report=d.complete, report_of=of, complete=0, outcome="doubt")
             moves.append(Local(f"cannot prove the outcome of checkpoint {d.complete}", doubtful, kafka, Fault.LOSS))
     match d.phase:
@@ -391,20 +420,31 @@ def _sweep(d: Driver, kafka: Kafka, *, tasks_stay: bool = False) -> Local:
     return Local("sweeps", d, kafka.without(gone), aborted=gone)
 
 
-def _handle(d: Driver, checkpoint: int) -> tuple[int, int, int]:
+def _handle(d: Driver, checkpoint: int, sink: int = 0) -> tuple[int, int, int]:
     """Generation, amendment and driver of the transaction that counts for a checkpoint, as far as the driver knows."""
-    return d.handle[1:] if d.handle[0] == checkpoint else (d.generation, 0, d.token if d.claims else 0)
+    handle = d.other if sink else d.handle
+    return handle[1:] if handle[0] == checkpoint else (d.generation, 0, d.token if d.claims else 0)
+
+
+def _amendment(d: Driver, checkpoint: int) -> int:
+    """The amendment of a checkpoint, as far as the driver knows."""
+    return max(_handle(d, checkpoint, sink)[1] for sink in range(d.sinks))
+
+
+def _has_lost(d: Driver, checkpoint: int) -> bool:
+    """True when the sink whose turn it is waits to write the checkpoint again."""
+    return d.lost == checkpoint and (d.sinks == 1 or bool(d.lost_by >> d.turn & 1))
 
 
 def _counts(d: Driver, one: Transaction) -> bool:
-    return (one.generation, one.amendment, one.token) == _handle(d, one.checkpoint)
+    return (one.generation, one.amendment, one.token) == _handle(d, one.checkpoint, one.sink)
 
 
 def _replay(d: Driver, kafka: Kafka) -> Local:
     """Abort everything later, and write the lost records again."""
     checkpoint, label = d.replay, f"writes checkpoint {d.replay} again"
     reported, d = d.replay_of, d._replace(replay=0, replay_of=0)
-    if not d.work >> checkpoint & 1 or _handle(d, checkpoint)[1] != reported:
+    if not d.work >> checkpoint & 1 or _amendment(d, checkpoint) != reported:
         return Local("gets the instruction to replay again", d, kafka)
     at = (d.answer if d.answered == checkpoint else d.at) - 1
     if d.answered > checkpoint:
@@ -412,9 +452,12 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
     swept = _sweep(d, kafka)
     if swept.driver.phase is Phase.FENCED:
         return swept
-    mine = Transaction(checkpoint, d.generation, at, reported + 1, d.token if d.claims else 0)
+    mine = Transaction(checkpoint, d.generation, at, reported + 1, d.token if d.claims else 0, d.replay_by)
     handle = (checkpoint, d.generation, reported + 1, mine.token)
-    d = d._replace(phase=Phase.AMENDING, call=checkpoint, complete=0, lost=0, handle=handle)
+    lost_by = d.lost_by & ~(1 << d.replay_by)
+    d = d._replace(phase=Phase.AMENDING, call=checkpoint, complete=0, lost=checkpoint if lost_by else 0)
+    d = d._replace(lost_by=lost_by, turn=d.turn if d.report else 0)
+    d = d._replace(other=handle) if d.replay_by else d._replace(handle=handle)
     kafka = swept.kafka._replace(open=tuple(sorted({*swept.kafka.open, mine})))
     return Local(label, d, kafka, aborted=swept.aborted, replayed=checkpoint)
 
@@ -484,27 +527,30 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         return Local("finds the commit ordered again", d, kafka)
     if not d.work >> checkpoint & 1:
         report = checkpoint if checkpoint == d.settled else 0
-        reported = d._replace(report=report, report_of=_handle(d, checkpoint)[1] if report else 0)
+        reported = d._replace(report=report, report_of=_amendment(d, checkpoint) if report else 0)
         return Local(f"gets the instruction to commit checkpoint {checkpoint} again", reported, kafka)
-    if d.lost == checkpoint:
-        return Local(f"leaves checkpoint {checkpoint} to be written again", d, kafka)
+    if _has_lost(d, checkpoint):
+        left = d._replace(turn=d.turn + 1, complete=checkpoint) if d.turn + 1 < d.sinks else d._replace(turn=0)
+        return Local(f"leaves checkpoint {checkpoint} to be written again", left, kafka)
     if not has_claimed(d, checkpoint):
         return _renew(before._replace(knows=d.knows), kafka, checkpoint)
-    generation, amendment, token = _handle(d, checkpoint)
-    d = d._replace(report=checkpoint, report_of=amendment)
-    ordered = Transaction(checkpoint, generation, 0, amendment, token)
+    generation, amendment, token = _handle(d, checkpoint, d.turn)
+    d = d._replace(report=checkpoint, report_of=_amendment(d, checkpoint))
+    ordered = Transaction(checkpoint, generation, 0, amendment, token, d.turn)
+    label += f" for {SINKS[d.turn]}" if d.sinks > 1 else ""
     if kafka.committed >> ordered.bit & 1:
         return Local(label + " again", d, kafka, committed=ordered)
-    found = next((one for one in kafka.open if one.checkpoint == checkpoint and _counts(d, one)), None)
-    if found is None and any(one.checkpoint == checkpoint and _counts(d, one) for one in kafka.lost):
+    of = (checkpoint, d.turn)
+    found = next((one for one in kafka.open if (one.checkpoint, one.sink) == of and _counts(d, one)), None)
+    if found is None and any((one.checkpoint, one.sink) == of and _counts(d, one) for one in kafka.lost):
         return Local(f"finds checkpoint {checkpoint} lost", d._replace(outcome="lost"), kafka)
     if found is None:
         text = f"checkpoint {checkpoint} is completed, and its transaction is gone"
         lost = d._replace(outcome="lost")
         return Local(label, d, kafka, committed=ordered, violation=Violation(Invariant.TILES, text), failed=lost)
     violation = None
-    if found.first != kafka.committed.bit_count():
-        text = f"record {found.first} becomes visible after {kafka.committed.bit_count()} records"
+    if found.first != kafka.visible(d.turn):
+        text = f"record {found.first} becomes visible after {kafka.visible(d.turn)} records"
         violation = Violation(Invariant.TILES, text)
     after = kafka.without((found,))._replace(committed=kafka.committed | 1 << found.bit)
     return Local(label, d, after, committed=found, violation=violation)
@@ -567,7 +613,8 @@ def _run(d: Driver, kafka: Kafka, checkpoint: int, base: int, *, idle: bool = Fa
         return Local("", d, kafka, aborted=aborted)
     if d.ahead and _written_ahead(d) not in kafka.open:
         return _failed(d, kafka, checkpoint)._replace(aborted=aborted)
-    violation, written = None, {Transaction(checkpoint, d.generation, d.at, 0, d.token if d.claims else 0)}
+    mine = (d.generation, d.at, 0, d.token if d.claims else 0)
+    violation, written = None, {Transaction(checkpoint, *mine, sink) for sink in range(d.sinks)}
     if d.ahead not in (0, d.at):
         text = f"checkpoint {checkpoint} begins at record {d.at}, and its tasks have written from {d.ahead} on"
         violation = Violation(Invariant.TILES, text)

@@ -23,6 +23,7 @@ from tests.explorer.probes import useless
 from tests.explorer.world import (
     IN_PLACE,
     IN_PLACE_ON_COPY,
+    SINKS,
     Bounds,
     Call,
     Claim,
@@ -104,7 +105,10 @@ class Moves:
     def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
         stays, claims = self.bounds.staying, self._claims
-        first, second = (self.drivers.number(Driver(token=token, stays=stays, claims=claims)) for token in (1, 2))
+        first, second = (
+            self.drivers.number(Driver(token=token, stays=stays, claims=claims, sinks=self.bounds.sinks))
+            for token in (1, 2)
+        )
         strays, kafka = self.strays.number(()), self.kafkas.number(Kafka())
         return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0, -1)
 
@@ -349,7 +353,7 @@ class Moves:
                 f"the transaction of checkpoint {one.checkpoint}"
                 if one.checkpoint
                 else "what tasks have begun to write"
-            )
+            ) + (f" for {SINKS[one.sink]}" if self.bounds.sinks > 1 else "")
             label: Label = ("kafka", f"aborts {which} by itself")
             moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
         return moves
@@ -488,7 +492,8 @@ class Moves:
     def _opening(self, world: SmallWorld, token: int) -> Driver:
         """A driver that is started now, and has read the claim."""
         seen = self.kafkas.values[world.kafka].claim
-        return Driver(phase=Phase.OPENING, token=token, stays=self.bounds.staying, claims=self._claims, seen=seen)
+        known = Driver(token=token, stays=self.bounds.staying, claims=self._claims, sinks=self.bounds.sinks)
+        return known._replace(phase=Phase.OPENING, seen=seen)
 
     def _refused(self, world: SmallWorld) -> bool:
         """True when this copy of the store must not run the job, according to the claim: a person has to act."""
@@ -541,9 +546,10 @@ class Moves:
                 return Violation(
                     Invariant.SETTLED, f"the transaction of checkpoint {one.checkpoint} stays open for ever"
                 )
-        if kafka.committed.bit_count() != max(output.end, 0):
-            text = f"{kafka.committed.bit_count()} records are visible, {output.end} are in completed checkpoints"
-            return Violation(Invariant.TILES, text)
+        for sink in range(self.bounds.sinks):
+            if kafka.visible(sink) != max(output.end, 0):
+                text = f"{kafka.visible(sink)} records are visible, {output.end} are in completed checkpoints"
+                return Violation(Invariant.TILES, text)
         if output.undecided:
             return Violation(Invariant.SETTLED, f"checkpoint {output.undecided} stays undecided for ever")
         return None
@@ -598,9 +604,9 @@ class Moves:
 
     def _demanded(self, demand: Demand, world: SmallWorld) -> Violation | None:
         kafka = self.kafkas.values[world.kafka]
-        if demand.committed and not kafka.committed >> demand.committed & 1:
+        if not all(kafka.committed >> bit & 1 for bit in demand.committed):
             return Violation(Invariant.SETTLED, "a checkpoint counts as settled, and its transaction is not committed")
-        visible = kafka.committed.bit_count()
+        visible = kafka.visible()
         if demand.ended is not None and demand.ended[0] == kafka.claim.token and demand.ended[1] != visible:
             text = f"the job has ended after {demand.ended[1]} records, {visible} are visible"
             return Violation(Invariant.TILES, text)
@@ -611,7 +617,9 @@ class Moves:
             if not (forked and ended):  # a driver aborted it before the copy completed it
                 text = f"checkpoint {one.checkpoint} is to be written again, and its transaction was not lost"
                 return Violation(Invariant.TILES, text)
-        if (one := demand.open) is not None and one not in kafka.open and one not in kafka.lost:
+        for one in demand.open:
+            if one in kafka.open or one in kafka.lost:
+                continue
             both = forked and kafka.committed >> one.bit & 1  # the lost store had completed it too
             if not both and output.knows(kafka.claim) and (self._strict or not forked):
                 text = f"checkpoint {one.checkpoint} is completed, its transaction is not open any more"
@@ -644,7 +652,8 @@ class Moves:
 
     def _keeps_decided(self, output: Output, move: Local) -> Violation | None:
         for one in move.aborted:
-            counts = one[1::2] == output.handle[:2] if one.checkpoint == output.last else not one.amendment
+            handle = output.handle_of(one.sink)[:2]
+            counts = (one.generation, one.amendment) == handle if one.checkpoint == output.last else not one.amendment
             if output.decided >> one.bit & 1 and counts:
                 text = f"checkpoint {one.checkpoint} is completed, its transaction is aborted"
                 return Violation(Invariant.NEVER_CHANGES, text)

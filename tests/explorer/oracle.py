@@ -14,12 +14,12 @@ from onceward.protocol.values import (
     ParticipantName,
     Snapshot,
 )
-from tests.explorer.world import Claim, Transaction, bit_of
+from tests.explorer.world import SINKS, Claim, Transaction, bit_of
 from tests.support.oracle import History, Invariant, Violation
 
 __all__ = ["Demand", "Fork", "Output", "see", "see_answer", "see_state", "stamp"]
 
-SOURCE, SINK = ParticipantName("source"), ParticipantName("sink")
+SOURCE = ParticipantName("source")
 
 
 class Fork(NamedTuple):
@@ -43,6 +43,9 @@ class Output(History):
     """The position of the last completed checkpoint: all records before it are in completed checkpoints."""
     handle: tuple[int, int, int] = (0, 0, 0)
     """Generation, amendment and driver of the last one's transaction."""
+    other: tuple[int, int, int] = (0, 0, 0)
+    """The same of the second sink."""
+    sinks: int = 1
     decided: int = 0
     """Bits of the completed transactions."""
     named: bool = False
@@ -54,6 +57,14 @@ class Output(History):
 
     granted: frozenset[tuple[int, int]] = frozenset()
     """Generations and drivers since the copy was promoted."""
+
+    def handle_of(self, sink: int) -> tuple[int, int, int]:
+        return self.other if sink else self.handle
+
+    @property
+    def amendment(self) -> int:
+        """That of the last completed checkpoint."""
+        return max(self.handle[1], self.other[1])
 
     def knows(self, claim: Claim) -> bool:
         """False when the claim was written for a store that this copy has replaced, and that knew more."""
@@ -77,10 +88,10 @@ class Output(History):
 class Demand(NamedTuple):
     """What must hold at Kafka when a fact becomes durable."""
 
-    committed: int = 0
-    """The bit of the transaction that is committed; 0 for none."""
-    open: Transaction | None = None
-    """The transaction that can still be committed, unless the brokers have lost it."""
+    committed: tuple[int, ...] = ()
+    """The bits of transactions that are committed."""
+    open: tuple[Transaction, ...] = ()
+    """Transactions that can still be committed, unless the brokers have lost them."""
     lost: Transaction | None = None
     """The transaction that the brokers have lost."""
     ended: tuple[int, int] | None = None
@@ -114,27 +125,36 @@ def see(output: Output, written: Sequence[facts.Fact]) -> tuple[Output, Demand, 
                 wrong = wrong or _completed(former, fact)
                 if wrong is not None:
                     return output, demand, wrong
-                if fact.snapshots[SINK].committables:
-                    one = Transaction(checkpoint, former.generation, former.end, 0, former.holder)
-                    demand = demand._replace(open=one)
+                ones = tuple(
+                    Transaction(checkpoint, former.generation, former.end, 0, former.holder, sink)
+                    for sink in range(former.sinks)
+                )
+                with_data = (one for one in ones if fact.snapshots[ParticipantName(SINKS[one.sink])].committables)
+                demand = demand._replace(open=tuple(with_data))
+                handle = (former.generation, 0, former.holder)
                 output = replace(
                     output,
                     completed=former.completed | 1 << checkpoint,
                     end=position(fact.snapshots[SOURCE]),
-                    handle=(former.generation, 0, former.holder),
-                    decided=former.decided | 1 << bit_of(checkpoint, former.holder),
+                    handle=handle,
+                    other=handle if former.sinks > 1 else former.other,
+                    decided=former.decided | sum(1 << one.bit for one in ones),
                 )
             case facts.CheckpointSettled(checkpoint=checkpoint):
-                demand = demand._replace(committed=bit_of(checkpoint, former.handle[2]))
-            case facts.LossRecorded(checkpoint=checkpoint):
-                generation, amendment, token = former.handle
-                lost = Transaction(checkpoint, generation, former.end - 1, amendment, token)
+                bits = tuple(bit_of(checkpoint, former.handle_of(sink)[2], sink) for sink in range(former.sinks))
+                demand = demand._replace(committed=bits)
+            case facts.LossRecorded(checkpoint=checkpoint, participant=who):
+                sink = SINKS.index(who)
+                generation, amendment, token = former.handle_of(sink)
+                lost = Transaction(checkpoint, generation, former.end - 1, amendment, token, sink)
                 demand = demand._replace(lost=lost)
-            case facts.CheckpointAmended(checkpoint=checkpoint):
+            case facts.CheckpointAmended(checkpoint=checkpoint, participant=who):
+                sink = SINKS.index(who)
                 handle = (former.generation, fact.amendment, former.holder)
-                again = Transaction(checkpoint, handle[0], former.end - 1, handle[1], former.holder)
-                demand = demand._replace(open=again)
-                output = replace(output, handle=handle, decided=output.decided | 1 << again.bit)
+                again = Transaction(checkpoint, handle[0], former.end - 1, handle[1], former.holder, sink)
+                demand = demand._replace(open=(again,))
+                output = replace(output, decided=output.decided | 1 << again.bit)
+                output = replace(output, other=handle) if sink else replace(output, handle=handle)
             case facts.StatusChanged(status=JobStatus.FINISHED | JobStatus.CANCELLED):
                 demand = demand._replace(ended=(output.holder, max(output.end, 0)))
             case facts.JobHalted():
@@ -149,12 +169,13 @@ def see(output: Output, written: Sequence[facts.Fact]) -> tuple[Output, Demand, 
 
 def _completed(output: Output, fact: facts.CheckpointCompleted) -> Violation | None:
     checkpoint = fact.checkpoint
-    for name in (SOURCE, SINK):
+    sinks = [ParticipantName(name) for name in SINKS[: output.sinks]]
+    for name in (SOURCE, *sinks):
         snapshot = fact.snapshots.get(name)
         if snapshot is None or snapshot.records != stamp(output.generation, checkpoint):
             text = f"checkpoint {checkpoint} is completed without generation {output.generation}'s answer of the {name}"
             return Violation(Invariant.EVERYBODY, text)
-    at, data = position(fact.snapshots[SOURCE]), bool(fact.snapshots[SINK].committables)
+    at, data = position(fact.snapshots[SOURCE]), any(fact.snapshots[name].committables for name in sinks)
     if at != output.end + (data or output.last == 0):
         text = f"checkpoint {checkpoint} ends at {at}, records through {output.end} are in completed checkpoints"
         return Violation(Invariant.TILES, text)

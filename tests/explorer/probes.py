@@ -6,7 +6,7 @@ checkpoint, change nothing now or ever (generations and ids only grow), so world
 
 from onceward.protocol.answers import Verdict
 from tests.explorer.coordinator import Coordinators, View
-from tests.explorer.world import Call
+from tests.explorer.world import SINKS, Call
 from tests.support.oracle import Invariant, Violation
 
 __all__ = ["probe", "useless"]
@@ -28,7 +28,7 @@ def useless(call: Call, view: View, generations: int) -> bool:
         case "settle" if call.checkpoint == view.undecided:
             return False  # the same
         case "settle":
-            return call.checkpoint != view.output.last or view.output.settled or call.base != view.output.handle[1]
+            return call.checkpoint != view.output.last or view.output.settled or call.base != view.output.amendment
         case "amend":
             return call.checkpoint != view.output.last or view.output.settled or not view.output.lost
         case _:
@@ -85,8 +85,9 @@ def _calls(view: View, generation: int) -> list[Call]:
         data = output.last != 0
         calls += [
             Call("ack", generation, checkpoint, "source", output.last, output.end + 1),
-            Call("ack", generation, checkpoint, "sink", output.last, data=data),
             Call("decline", generation, checkpoint),
-            Call("settle", generation, checkpoint),
         ]
+        for sink in range(output.sinks):
+            calls.append(Call("ack", generation, checkpoint, SINKS[sink], output.last, data=data))
+            calls.append(Call("settle", generation, checkpoint, sink=sink))
     return calls

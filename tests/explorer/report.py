@@ -7,7 +7,7 @@ the network are comments.
 from onceward.protocol.settings import CheckpointSettings
 from tests.explorer.coordinator import SETTINGS, command
 from tests.explorer.search import Broken, Result
-from tests.explorer.world import Call
+from tests.explorer.world import SINKS, Call
 from tests.support.player import Player
 
 __all__ = ["scenario", "summary"]
@@ -31,8 +31,11 @@ def scenario(broken: Broken) -> str:
         "settings " + " ".join(f"{name}={value}" for name, value in SETTINGS.items()),
     ]
     replaying = any(label[0] in ("kafka", "copy") for label in broken.path)
+    two = any(isinstance(one, Call) and one.who == SINKS[1] for label in broken.path for one in label)
     for label in broken.path:
         for line in _lines(label, player):
+            if two and line.startswith("> open"):
+                line += " and other"
             if replaying and line.startswith("> open"):
                 line += " replaying"
             lines.append(line)

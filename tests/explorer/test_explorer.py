@@ -31,6 +31,7 @@ SMALLER = WORLDS | {
     "orphans": replace(WORLDS["orphans"], crashes=1),
     "requests": replace(WORLDS["requests"], checkpoints=2, messages=0, declines=0, timeouts=0),
     "staying": replace(WORLDS["staying"], checkpoints=3, messages=0),
+    "two sinks": replace(WORLDS["two sinks"], messages=0),
     "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
     "copies": replace(WORLDS["copies"], crashes=0),
@@ -150,6 +151,23 @@ def test_staying_tasks_that_outlive_their_checkpoint_are_found_out(monkeypatch: 
     assert result.broken is not None
     assert result.broken.violation.invariant is Invariant.TILES
     assert "its tasks have written from" in scenario(result.broken)
+
+
+def test_a_job_whose_second_sink_does_not_count_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here one sink settles the checkpoint for both."""
+
+    def settled_by_one(original: Callable[..., Any], state: JobState, now: float) -> Any:
+        completed, known = state.durable.completed, max(state.settled_slots.values(), key=len, default=frozenset())
+        assert completed is not None
+        return original(replace(state, settled_slots=dict.fromkeys(completed.snapshots, known)), now)
+
+    _patched(settling, "settled_if_proved", settled_by_one)(monkeypatch)
+    result = explore(replace(TINY, sinks=2))
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.SETTLED
+    text = scenario(result.broken)
+    assert "and other" in text
+    assert player.play(text) == text
 
 
 @pytest.mark.parametrize("world", ["leaders", "leaders of copies"])

@@ -15,6 +15,7 @@ __all__ = [
     "IN_PLACE",
     "IN_PLACE_ON_COPY",
     "NO_CLAIM",
+    "SINKS",
     "WORLDS",
     "Bounds",
     "Call",
@@ -68,6 +69,8 @@ class Bounds:
     """Whether the coordinator can end transactions itself, in place of a driver that is gone."""
     staying: bool = False
     """Whether the driver's tasks stay: they write the next checkpoint before the last one is decided."""
+    sinks: int = 1
+    """Sinks of the job, at most two."""
 
 
 WORLDS = {
@@ -76,6 +79,13 @@ WORLDS = {
     "replays": Bounds(checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=2),
     "requests": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=1, idles=1, requests=1),
     "staying": Bounds(crashes=1, messages=1, store=0, timeouts=0, losses=1, staying=True),
+    "two sinks": Bounds(checkpoints=3, crashes=1, messages=1, store=0, timeouts=0, sinks=2),
+    "replays of two sinks": Bounds(
+        checkpoints=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, losses=1, sinks=2
+    ),
+    "losses of two sinks": Bounds(
+        checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=0, losses=2, sinks=2
+    ),
     "leaders": Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0, takeovers=1),
     "leaders of orphans": Bounds(
         checkpoints=2, generations=3, crashes=1, messages=0, store=0, declines=0, timeouts=0, takeovers=1, alone=True
@@ -108,12 +118,12 @@ WORLDS = {
 """The worlds that are searched completely. Three checkpoints with records, under crashes, message and store faults,
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
-immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two while an outdated leader
-continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy
-of the store takes its place; and the same while the copy may lack an abort, also with a single driver. One while the
-coordinators of both end transactions in place of a driver. One while an outdated leader, perhaps of the store that is
-lost, continues to answer drivers; and the same for a single driver, where the copy may lack a restart of the
-coordinator."""
+immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two of a job with two sinks; and
+the same while brokers lose what one or both have pre-committed. Two while an outdated leader continues to answer
+drivers. One while it continues to end transactions in place of a driver. Two while an older copy of the store takes
+its place; and the same while the copy may lack an abort, also with a single driver. One while the coordinators of both
+end transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to
+answer drivers; and the same for a single driver, where the copy may lack a restart of the coordinator."""
 
 
 class Fault(IntEnum):
@@ -160,17 +170,22 @@ class Transaction(NamedTuple):
     amendment: int
     token: int = 0
     """The driver that wrote it, where copies of a store may grant a generation twice; 0 elsewhere."""
+    sink: int = 0
 
     @property
     def bit(self) -> int:
         """Its place in sets of bits."""
-        return bit_of(self.checkpoint, self.token)
+        return bit_of(self.checkpoint, self.token, self.sink)
 
 
-def bit_of(checkpoint: int, token: int) -> int:
-    """The place of a driver's transaction in sets of bits: a driver writes one for each checkpoint, unless it was
-    lost."""
-    return checkpoint + 8 * token
+_BITS = 256
+"""Of one sink."""
+
+
+def bit_of(checkpoint: int, token: int, sink: int) -> int:
+    """The place of a driver's transaction in sets of bits: a driver writes one for each checkpoint and sink, unless it
+    was lost."""
+    return checkpoint + 8 * token + _BITS * sink
 
 
 class Claim(NamedTuple):
@@ -187,6 +202,10 @@ class Claim(NamedTuple):
 NO_CLAIM = Claim(0, 0, 0)
 IN_PLACE, IN_PLACE_ON_COPY = 6, 7
 """The tokens of a coordinator in place of a driver, and of one on a promoted copy of the store."""
+
+
+SINKS = ("sink", "other")
+"""The names of sinks, by number."""
 
 
 class Call(NamedTuple):
@@ -212,11 +231,14 @@ class Call(NamedTuple):
     """For ``open`` and ``take``, the claim at Kafka."""
     knows: int = 0
     """For ``close``, the newest completed checkpoint that the driver knows."""
+    sink: int = 0
+    """For ``settle`` and ``amend``."""
 
     def __str__(self) -> str:
         if not self.checkpoint:
             return f"{self.kind} of {self.generation}"
-        return f"{self.kind} {self.checkpoint} {self.who}".strip() + f" of generation {self.generation}"
+        who = f"{self.who} {SINKS[self.sink] if self.sink else ''}".strip()
+        return f"{self.kind} {self.checkpoint} {who}".strip() + f" of generation {self.generation}"
 
 
 class Phase(IntEnum):
@@ -234,6 +256,8 @@ class Phase(IntEnum):
     IDLE = 4
     ACKNOWLEDGING_SOURCE = 5
     ACKNOWLEDGING_SINK = 6
+    ACKNOWLEDGING_OTHER = 16
+    """The second sink of a job with two."""
     DECLINING = 7
     ABANDONING = 8
     """Knows that a checkpoint is aborted, but has not aborted its transaction yet."""
@@ -308,6 +332,17 @@ class Driver(NamedTuple):
     """The checkpoint that it is instructed to write again."""
     replay_of: int = 0
     """The amendment at that instruction."""
+    sinks: int = 1
+    other: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """As ``handle``, of the second sink."""
+    turn: int = 0
+    """The sink that its settling thread commits or reports."""
+    lost_by: int = 0
+    """Bits of the sinks that have lost ``lost``."""
+    doubt: int = 0
+    """The checkpoint of which one of two sinks is in doubt."""
+    replay_by: int = 0
+    """The sink that is to write ``replay`` again, or does."""
     stays: bool = False
     """Its tasks stay."""
     ahead: int = 0
@@ -336,6 +371,10 @@ class Kafka(NamedTuple):
     lost: tuple[Transaction, ...] = ()
     """Transactions that the brokers aborted on their own."""
     claim: Claim = NO_CLAIM
+
+    def visible(self, sink: int = 0) -> int:
+        """The number of records that readers of a sink's output see."""
+        return (self.committed >> _BITS * sink & (1 << _BITS) - 1).bit_count()
 
     def without(self, gone: tuple[Transaction, ...]) -> "Kafka":
         return self._replace(open=tuple(one for one in self.open if one not in gone))

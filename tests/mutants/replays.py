@@ -10,7 +10,9 @@ from onceward.driver.settler import Settler, Work
 from onceward.protocol import checkpoints, core, settling
 from onceward.protocol.answers import Ready, Replay
 from onceward.protocol.events import Settle
-from onceward.protocol.state import JobState
+from onceward.protocol.facts import LossRecorded
+from onceward.protocol.generations import Step
+from onceward.protocol.state import JobState, record
 from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
@@ -31,6 +33,33 @@ ROBBERIES = SeedHunt(
     seeds=60,
     faults=clear(robberies=0.4, driver_kills=1, interval=0.0, on_lost=OnLost.REPLAY),
 )
+
+
+TWO_SINKS = Exploration(
+    name="a small world with two sinks",
+    bounds=Bounds(checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=0, losses=1, sinks=2),
+)
+
+
+def _settled_by_one(settled: Callable[[JobState, float], Step], state: JobState, now: float) -> Step:
+    completed, known = state.durable.completed, max(state.settled_slots.values(), key=len, default=frozenset[int]())
+    assert completed is not None, "it is what is settled"
+    return settled(replace(state, settled_slots=dict.fromkeys(completed.snapshots, known)), now)
+
+
+def _replays_all(
+    lost: Callable[[JobState, Settle, tuple[Settlement, ...], str], tuple[JobState, Ready]],
+    state: JobState,
+    event: Settle,
+    bad: tuple[Settlement, ...],
+    reason: str,
+) -> tuple[JobState, Ready]:
+    state, ready = lost(state, event, bad, reason)
+    completed = state.durable.completed
+    assert completed is not None, "it is what is lost"
+    sinks = [name for name, one in completed.snapshots.items() if one.committables and name != event.participant]
+    more = tuple(LossRecorded(checkpoint=event.checkpoint, participant=name, settlements=bad) for name in sinks)
+    return record(state, more), replace(ready, facts=(*ready.facts, *more))
 
 
 def _of_older_amendment(
@@ -75,6 +104,20 @@ def _forgets_a_slot(
 
 
 REPLAYS = (
+    Mutant(
+        name="one sink settles a checkpoint for all of them",
+        hurts="the next generation aborts what the others have not committed yet",
+        breaks=wrapped(settling.settled_if_proved, _settled_by_one),
+        hunt=TWO_SINKS,
+        caught_by=(Small.SETTLED,),
+    ),
+    Mutant(
+        name="a loss of one sink is taken for a loss of all of them",
+        hurts="what the others have committed is written a second time",
+        breaks=wrapped(settling._replay, _replays_all),
+        hunt=TWO_SINKS,
+        caught_by=(Small.TILES,),
+    ),
     Mutant(
         name="the coordinator records a loss and keeps the pending checkpoint",
         hurts="its records may become visible before the lost ones",

@@ -39,7 +39,7 @@ from onceward.protocol.values import (
 )
 from tests.support.documents import committable, document
 
-__all__ = ["SINK", "SOURCE", "event"]
+__all__ = ["OTHER", "SINK", "SOURCE", "event"]
 
 SOURCE = Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="kafka")
 SINK = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="kafka")
