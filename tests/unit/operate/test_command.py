@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
     (wait,) = job.pop("waits")
     assert wait["what"] == "the driver's acknowledgement of checkpoint 3 for source and sink"
     assert datetime.fromisoformat(wait["since"]).tzinfo is not None
+    assert job.pop("machine") in ("", f"{socket.gethostname()}:{os.getpid()}"), "known once the driver has renewed"
     assert job == {
         "job": "orders",
         "status": "running",
