@@ -43,7 +43,7 @@ class CheckpointRunner:
         self._tasks = tasks
         self._turn = turn
         self._writer = CheckpointWriter(members, outputs, tasks, turn, settler, ages)
-        self._diagnosis = Diagnosis(members, session.generation, mailbox)
+        self._diagnosis = Diagnosis(members, outputs, session.generation, mailbox)
         self._positions = dict(positions)
         self._answers: dict[CheckpointId, Answers] = {}
         self._last_run = NO_CHECKPOINT
@@ -80,11 +80,13 @@ class CheckpointRunner:
         finally:
             self._mailbox.running(None)
         self.cause = None
-        source, sink = answers.source, answers.sink
+        source = answers.source
         assert source.positions is not None, "a source always answers with its positions"
         self._positions[checkpoint] = source.positions
         self._answers[checkpoint] = answers
-        self._settler.expect(checkpoint, sink.committables, source.positions, records=source.records, made=answers.made)
+        self._settler.expect(
+            checkpoint, answers.committables, source.positions, records=source.records, made=answers.made
+        )
         self._send(checkpoint)
 
     def abort(self, abort: Abort) -> None:
@@ -102,7 +104,7 @@ class CheckpointRunner:
     def _forget_undone(self, base: CheckpointId) -> None:
         """Discard answers that came to nothing: ``base`` is completed, and no later checkpoint is."""
         for undone in [c for c in self._answers if c > base]:
-            if self._answers[undone].sink.committables:
+            if self._answers[undone].committables:
                 self._abandon(undone, "the next checkpoint builds on an earlier one")
             else:
                 del self._answers[undone]
@@ -124,7 +126,7 @@ class CheckpointRunner:
             "copy, which lacks that. No completed checkpoint is missing there, and no record is lost; the next "
             "generation continues from it."
         )
-        answer = self._session.decline(checkpoint, self._m.sink.participant.name, shorten(reason))
+        answer = self._session.decline(checkpoint, self._outputs.first, shorten(reason))
         if answer.verdict is Verdict.ACCEPTED:
             raise GenerationFailedError(reason)
 
@@ -135,7 +137,7 @@ class CheckpointRunner:
         store an older copy has replaced: who takes the acknowledgement decides. What was heard since then may be of
         either, so it is asked again.
         """
-        open_ = self._answers[checkpoint].sink.committables
+        open_ = self._answers[checkpoint].committables
         while True:
             heard = self._mailbox.against(checkpoint)
             if not self._acknowledge(checkpoint):
@@ -149,7 +151,7 @@ class CheckpointRunner:
     def _acknowledge(self, checkpoint: CheckpointId) -> bool:
         """Return True if the coordinator takes the answers; else the checkpoint is aborted."""
         m, answers = self._m, self._answers[checkpoint]
-        snapshots = {m.source.participant.name: answers.source, m.sink.participant.name: answers.sink}
+        snapshots = {m.source.participant.name: answers.source, **answers.sinks}
         try:
             replies = self._session.acknowledge(
                 checkpoint,
@@ -159,7 +161,7 @@ class CheckpointRunner:
                 phases=answers.phases,
             )
         except CheckpointFailedError as error:  # too large: nothing was sent
-            name = m.sink.participant.name
+            name = self._outputs.first
             self._session.decline(checkpoint, name, shorten(str(error)), phases=answers.phases)
             self._abandon(checkpoint, shorten(str(error)))
             return False
@@ -187,7 +189,7 @@ class CheckpointRunner:
         """Decline a checkpoint for which the coordinator has no room, and abort it once that is decided. False if it
         is not."""
         reason, phases = shorten(detail), self._answers[checkpoint].phases
-        answer = self._session.decline(checkpoint, self._m.sink.participant.name, reason, phases=phases)
+        answer = self._session.decline(checkpoint, self._outputs.first, reason, phases=phases)
         if answer.decision is not Decision.ABORTED:
             return False
         self._abandon(checkpoint, reason)
@@ -209,7 +211,7 @@ class CheckpointRunner:
             self._mailbox.raise_error()
             self.cause = f"{reason} (checkpoint {checkpoint})"
             self.failed_records = plan.records if plan is not None else 0
-            name = self._m.sink.participant.name
+            name = self._outputs.first
             self._session.decline(checkpoint, name, shorten(reason), phases=self._turn.phases)
         self._abandon(checkpoint, shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
@@ -223,13 +225,13 @@ class CheckpointRunner:
         began = m.runtime.monotonic()
         self._tasks.end()
         recorded = self._answers.pop(checkpoint, None)
-        committables = recorded.sink.committables if recorded is not None else ()
+        committables = recorded.committables if recorded is not None else {}
         self._settler.forget(checkpoint)
         if recorded is not None:
-            m.committer.abort(self._settler.author, committables)
+            self._outputs.abort(self._settler.author, committables)
         swept = self._outputs.end_leftovers(keep=self._settler.unsettled())
         m.progress.ended(checkpoint)
-        transactions = len(swept) + len(committables)
+        transactions = len(swept) + sum(map(len, committables.values()))
         m.journal.log("aborted", checkpoint=checkpoint, transactions=transactions, reason=reason)
         if m.traces is not None:
             m.traces.aborted(checkpoint, reason, seconds=m.runtime.monotonic() - began, transactions=transactions)

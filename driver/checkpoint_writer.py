@@ -1,22 +1,22 @@
 """Write a checkpoint: have its tasks read, transform and write, and pre-commit what they wrote."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.interfaces import Plan, PreCommitted
+from onceward.connectors.interfaces import Plan
 from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
 from onceward.driver.members import Members
 from onceward.driver.origins import origins_of
-from onceward.driver.outputs import Outputs
+from onceward.driver.outputs import Made, Outputs
 from onceward.driver.settler import Settler
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.transaction_age import Ages, good_for
 from onceward.executor.timings import of_checkpoint
 from onceward.protocol.phases import Phase, Phases
-from onceward.protocol.values import CheckpointId, Document, Snapshot
+from onceward.protocol.values import CheckpointId, Committable, Document, ParticipantName, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
 
@@ -32,19 +32,24 @@ class Answers:
 
     base: CheckpointId
     source: Snapshot
-    sink: Snapshot
-    made: PreCommitted | None = None
-    """What was pre-committed; None if nothing was written."""
+    sinks: Mapping[ParticipantName, Snapshot]
+    made: Made = field(default_factory=dict)
+    """What was pre-committed."""
     good_until: float | None = None
     """Deadline for committing the checkpoint, on the runtime's monotonic clock; None when it has none."""
     phases: Phases = field(default_factory=dict)
+
+    @property
+    def committables(self) -> Mapping[ParticipantName, tuple[Committable, ...]]:
+        """What the sinks commit if the checkpoint completes."""
+        return {name: snapshot.committables for name, snapshot in self.sinks.items() if snapshot.committables}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Proved:
     """What was written is ready to commit."""
 
-    made: PreCommitted
+    made: Made
     positions: Document
     good_until: float | None
     at: float
@@ -88,7 +93,7 @@ class CheckpointWriter:
         require_spark(m, self._settler, tasks)
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
-            return Answers(base=base, source=source, sink=Snapshot())
+            return Answers(base=base, source=source, sinks=self._each(Snapshot()))
         try:
             written = tasks.write(checkpoint, positions)
             if isinstance(written, Nothing):
@@ -111,7 +116,10 @@ class CheckpointWriter:
             positions=nothing.positions, unchanged=unchanged, next_at_once=nothing.finished and not unchanged
         )
         phases = dict(self._turn.phases)
-        return Answers(base=base, source=source, sink=Snapshot(unchanged=unchanged), phases=phases)
+        return Answers(base=base, source=source, sinks=self._each(Snapshot(unchanged=unchanged)), phases=phases)
+
+    def _each(self, snapshot: Snapshot) -> Mapping[ParticipantName, Snapshot]:
+        return dict.fromkeys(self._outputs.names, snapshot)
 
     def _sweep_now_and_then(self) -> None:
         """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
@@ -127,13 +135,13 @@ class CheckpointWriter:
         positions = m.runtime.beside(lambda: m.source.snapshot(plan))
         made = self._outputs.pre_commit(
             checkpoint,
-            written.votes,
+            {self._outputs.first: written.votes},
             origins_of(written.inputs),
             keep=self._settler.unsettled(),
             staying=self._tasks.marks,
         )
         # On this process's clock: no transaction is older.
-        ages = [age for age in map(m.committer.age, made.committables) if age is not None]
+        ages = list(self._outputs.ages({name: each.committables for name, each in made.items()}))
         self._ages.began(ages, written.open_since)
         lasting = good_for(age.timeout for age in ages)
         return _Proved(
@@ -153,7 +161,11 @@ class CheckpointWriter:
         proved: _Proved,
     ) -> Answers:
         """``voted``: when all had voted."""
-        m, plan, committables = self._m, written.plan, proved.made.committables
+        m, plan, committables = (
+            self._m,
+            written.plan,
+            [one for each in proved.made.values() for one in each.committables],
+        )
         steps = of_checkpoint((vote.steps for vote in votes), voted - written.began)
         self._turn.measured(steps)
         seconds, proving = max(proved.at, voted) - written.began, max(0.0, proved.at - voted)
@@ -193,7 +205,10 @@ class CheckpointWriter:
                 # start the next checkpoint at once when there is a backlog, or when the job has nothing left to do
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
-            sink=Snapshot(committables=committables, records=records, bytes=size),
+            sinks={
+                name: Snapshot(committables=each.committables, records=records, bytes=size)
+                for name, each in proved.made.items()
+            },
             made=proved.made,
             good_until=proved.good_until,
             phases=dict(self._turn.phases),

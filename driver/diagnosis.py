@@ -9,6 +9,7 @@ from onceward.driver.causes import cause_of
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.members import Members
 from onceward.driver.narrowing import Failure
+from onceward.driver.outputs import Outputs
 from onceward.protocol.values import CheckpointId, Generation, JsonObject
 
 __all__ = ["Diagnosis"]
@@ -22,8 +23,9 @@ _NARROWING = 30.0
 class Diagnosis:
     """Diagnoses the failed checkpoints of one generation."""
 
-    def __init__(self, members: Members, generation: Generation, mailbox: Mailbox) -> None:
+    def __init__(self, members: Members, outputs: Outputs, generation: Generation, mailbox: Mailbox) -> None:
         self._m = members
+        self._outputs = outputs
         self._generation = generation
         self._mailbox = mailbox
 
@@ -35,13 +37,13 @@ class Diagnosis:
         m = self._m
         _log.info("checkpoint %d failed: %s", checkpoint, error)
         cause = cause_of(error)
-        if plan is None or (m.sink.explain(cause.text) is None and not cause.by_record):
+        if plan is None or (self._outputs.explain(cause.text) is None and not cause.by_record):
             return cause.text
         failure = Failure(plan.splits, error)
-        if self._by_record(error) and m.sink.hides_until_decided():
+        if self._by_record(error) and self._outputs.hides_until_decided():
             failure = self._narrow(checkpoint, plan, failure)
         text = cause_of(failure.error).text
-        refusal = m.sink.explain(text)
+        refusal = self._outputs.explain(text)
         return (
             f"{text if refusal is None else refusal.text}. Input: {m.source.describe(failure.splits)}. Nothing of the "
             "checkpoint becomes visible, and its records stay unread until they can be written"
@@ -73,5 +75,5 @@ class Diagnosis:
 
     def _by_record(self, error: Exception) -> bool:
         cause = cause_of(error)
-        refusal = self._m.sink.explain(cause.text)
+        refusal = self._outputs.explain(cause.text)
         return cause.by_record if refusal is None else refusal.by_record

@@ -18,7 +18,7 @@ from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.checkpoint_writer import require_spark
 from onceward.driver.mailbox import GenerationFailedError, Mailbox, NothingToReadError
 from onceward.driver.members import Members
-from onceward.driver.outputs import Outputs
+from onceward.driver.outputs import Claims, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.replaying import Replayer
 from onceward.driver.restarts import FINAL, NextStart, Restarts
@@ -63,8 +63,8 @@ class GenerationRun:
             runtime=members.runtime,
         )
         members.source.wakes(self._mailbox.wake)
-        self._outputs = Outputs(members)
-        self._ages = Ages(members.committer, members.journal, members.runtime)
+        self._outputs = Outputs(members.job, members.outputs, members.runtime)
+        self._ages = Ages(self._outputs.ages, members.journal, members.runtime)
         self._session: Session
         self._settler: Settler
         self._turn: Turn
@@ -87,8 +87,8 @@ class GenerationRun:
     def run(self) -> CloseReason:
         """Run until finished or stopped; raises OncewardError for every other end. Closes the session on all paths."""
         kill_point(KillPoint.DRIVER_BEFORE_OPEN)
-        seen = self._m.sink.read_claim()
-        self._open(seen)
+        seen = self._outputs.read_claims()
+        self._open(self._outputs.newest(seen))
         try:
             self._runner = self._recover(seen)
             self._session.start_watch(self._mailbox.deliver)
@@ -115,7 +115,7 @@ class GenerationRun:
         m = self._m
         self._session = self._client.open_job(
             m.job,
-            (m.source.participant, m.sink.participant),
+            (m.source.participant, *self._outputs.participants),
             m.settings,
             seen,
             driver=m.runtime.token(),
@@ -133,8 +133,7 @@ class GenerationRun:
         self._settler = Settler(
             session=self._session,
             source=m.source,
-            sink=m.sink,
-            committer=m.committer,
+            outputs=self._outputs,
             journal=m.journal,
             traces=m.traces,
             on_settled=self._on_settled,
@@ -155,7 +154,7 @@ class GenerationRun:
         self._session.report_aborted(self._mailbox.carried_out)
         self._session.report_progress(m.progress.report)
 
-    def _recover(self, seen: Claim | None) -> CheckpointRunner:
+    def _recover(self, seen: Claims) -> CheckpointRunner:
         """Recover the job; return the runner of the checkpoints that follow."""
         recovery = Recovery(self._m, self._outputs, self._session, self._settler, self._mailbox, seen=seen)
         recovery.take_claim()
@@ -215,7 +214,7 @@ class GenerationRun:
         readers see it a moment later."""
         m = self._m
         give_up, backoff = m.runtime.monotonic() + _ENDS_LIMIT, Backoff(first=0.005, longest=1.0)
-        while left := m.committer.ending(m.job):
+        while left := self._outputs.ending():
             if m.runtime.monotonic() >= give_up:
                 raise GenerationFailedError(
                     f"Everything is settled, but the ends of {len(left)} transactions are not written to all their "

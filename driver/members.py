@@ -1,12 +1,13 @@
 """The parts of a job on the driver, which its generations share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from onceward.connectors.interfaces import Committer, Sink, Source
+from onceward.connectors.interfaces import Source
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.journal import Journal
 from onceward.driver.narrowing import Narrowing
+from onceward.driver.outputs import Output
 from onceward.driver.progress import Progress
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.spark.tasks import Tasks
@@ -23,8 +24,8 @@ class Members:
 
     job: JobName
     source: Source
-    sink: Sink
-    committer: Committer
+    outputs: Sequence[Output]
+    """In the order in which they are committed."""
     tasks: Tasks
     """Runs one plan at a time."""
     checkpoint_tasks: Callable[["Members", Turn], CheckpointTasks]

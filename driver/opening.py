@@ -19,6 +19,7 @@ from onceward.driver.journal import Journal
 from onceward.driver.measuring import Measured, measure
 from onceward.driver.members import Members
 from onceward.driver.options import CheckedOptions, JobOptions
+from onceward.driver.outputs import Output
 from onceward.driver.progress import Progress, follow_time
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.tracing import Traced, trace
@@ -81,8 +82,7 @@ class OpenJob:
         return Members(
             job=self.name,
             source=self.source,
-            sink=self.sink,
-            committer=committer,
+            outputs=(Output(sink=self.sink, committer=committer),),
             tasks=tasks,
             checkpoint_tasks=checkpoint_tasks,
             settings=self.settings,
@@ -144,7 +144,7 @@ class Job:
         for participant in (source, sink):
             stack.callback(participant.close)
             participant.open(context)
-        preflight.require_safe(self._job, [*preflight.examine(source, sink), *findings], options.accepted)
+        preflight.require_safe(self._job, [*preflight.examine(source, [sink]), *findings], options.accepted)
         measured = measure(stack, options.metrics, self._job, links, options.access)
         self._opened = OpenJob(
             name=self._job,

@@ -1,48 +1,228 @@
-"""What a job writes to: pre-commit it, and end what its tasks have left open."""
+"""What a job writes to: its sinks, in the order in which they were declared, and the systems that they are on.
+
+A claim and leftovers are of a system: it has one claim for a job, whatever number of sinks are on it. Committables are
+of a participant, so everything that holds them is a mapping by participant.
+"""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from onceward.connectors.interfaces import Origin, PreCommitted
+from onceward.common.errors import HaltedError
+from onceward.connectors.interfaces import Age, Committer, Origin, PreCommitted, Refusal, Sink
 from onceward.connectors.tasks import Vote
-from onceward.driver.members import Members
-from onceward.protocol.values import CheckpointId, Committable
+from onceward.driver.runtime import THREADS, Runtime
+from onceward.protocol.values import (
+    Author,
+    CheckpointId,
+    Claim,
+    Committable,
+    Generation,
+    JobName,
+    Participant,
+    ParticipantName,
+    Settlement,
+)
 
-__all__ = ["LISTING_INTERVAL_S", "Outputs"]
+__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Made", "Output", "Outputs"]
 
 LISTING_INTERVAL_S = 1.0
 """Between two looks for leftovers while tasks stay: these have no attempts that lose, and what others left open only
 holds readers back. Two requests less for each checkpoint."""
 
+Held: TypeAlias = Mapping[ParticipantName, Sequence[Committable]]
+"""Committables by participant."""
+Made: TypeAlias = Mapping[ParticipantName, PreCommitted]
+"""What each sink has pre-committed."""
+Claims: TypeAlias = Sequence[Claim | None]
+"""The claim that each system shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """A sink, and what ends its transactions."""
+
+    sink: Sink
+    committer: Committer
+
+    @property
+    def name(self) -> ParticipantName:
+        return self.sink.participant.name
+
 
 class Outputs:
-    """The outputs of one generation, on the driver's main thread."""
+    """The outputs of a job. :meth:`pre_commit` and :meth:`end_leftovers` are called by the driver's main thread, claims
+    and commits of a generation that has recovered by the settler's thread."""
 
-    def __init__(self, members: Members) -> None:
-        self._m = members
+    def __init__(self, job: JobName, outputs: Sequence[Output], runtime: Runtime = THREADS) -> None:
+        self._job = job
+        self._outputs = {output.name: output for output in outputs}
+        self._runtime = runtime
+        self._by_system: Sequence[Sequence[Output]] | None = None
         self._looked = -math.inf
         """When leftovers were looked for last, on the runtime's monotonic clock."""
+
+    @property
+    def participants(self) -> tuple[Participant, ...]:
+        return tuple(output.sink.participant for output in self._outputs.values())
+
+    @property
+    def names(self) -> tuple[ParticipantName, ...]:
+        return tuple(self._outputs)
+
+    @property
+    def first(self) -> ParticipantName:
+        """Who declines for all."""
+        return next(iter(self._outputs))
+
+    def sink(self, name: ParticipantName) -> Sink:
+        return self._outputs[name].sink
+
+    def _systems(self) -> Sequence[Sequence[Output]]:
+        """The outputs on each system, in the order in which the systems were declared."""
+        if self._by_system is None:
+            found: dict[str, list[Output]] = {}
+            for output in self._outputs.values():
+                found.setdefault(output.committer.id() if len(self._outputs) > 1 else "", []).append(output)
+            self._by_system = list(found.values())
+        return self._by_system
+
+    def _on(self, system: Sequence[Output], held: Held) -> tuple[Committable, ...]:
+        return tuple(one for output in system for one in held.get(output.name, ()))
+
+    # -- a generation
+
+    def begin_generation(self, generation: Generation) -> None:
+        for output in self._outputs.values():
+            output.sink.begin_generation(generation)
+
+    def read_claims(self) -> Claims:
+        """Return the claim that each system shows."""
+        return [system[0].sink.read_claim() for system in self._systems()]
+
+    def newest(self, claims: Claims) -> Claim | None:
+        """Return the claim that a store must know. A driver may have ended between two systems: the one that has it
+        first shows a newer claim. Raises HaltedError if two name different stores."""
+        found = [claim for claim in claims if claim is not None]
+        if len({claim.store_id for claim in found}) > 1:
+            stores = ", ".join(sorted({claim.store_id for claim in found}))
+            raise HaltedError(
+                f"The systems that job {self._job} writes to name different stores as its owner: {stores}. Nothing was "
+                "changed. Find out which programs write as this job, and give one of them another name."
+            )
+        return max(found, key=lambda claim: (claim.generation, claim.completed, claim.amendment), default=None)
+
+    def take_claim(self, claim: Claim, seen: Claims) -> None:
+        """Claim the job on every system. See :meth:`Sink.take_claim`."""
+        for system, found in zip(self._systems(), seen, strict=True):
+            system[0].sink.take_claim(claim, found)
+
+    def prepare_claim(self, claim: Claim) -> None:
+        """See :meth:`Sink.prepare_claim`."""
+        for system in self._systems():
+            system[0].sink.prepare_claim(claim)
+
+    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], made: Made | None = None) -> bool:
+        """Renew the claim on every system. See :meth:`Sink.renew_claim`."""
+        made = made or {}
+        return all(
+            system[0].sink.renew_claim(claim, give_up=give_up, known=made.get(system[0].name))
+            for system in self._systems()
+        )
+
+    # -- transactions
 
     def pre_commit(
         self,
         checkpoint: CheckpointId,
-        votes: Sequence[Vote],
+        votes: Mapping[ParticipantName, Sequence[Vote]],
         origins: Sequence[Origin],
         *,
-        keep: Collection[Committable],
+        keep: Held,
         staying: Collection[str] = (),
-    ) -> PreCommitted:
-        """Pre-commit, then end every open transaction of the job that belongs neither to a vote nor to ``keep``, nor
-        has one of the marks ``staying``: losing attempts. See :meth:`Sink.pre_commit` and :meth:`Committer.sweep`."""
-        m = self._m
-        now = m.runtime.monotonic()
+    ) -> Made:
+        """Pre-commit what each sink has votes for. Once the last sink of a system has, end every open transaction of
+        the job there that belongs neither to a vote nor to ``keep``, nor has one of the marks ``staying``: losing
+        attempts. See :meth:`Sink.pre_commit` and :meth:`Committer.sweep`."""
+        now = self._runtime.monotonic()
         due = not staying or now - self._looked >= LISTING_INTERVAL_S
-        made = m.sink.pre_commit(checkpoint, votes, origins, leftovers=due)
+        made: dict[ParticipantName, PreCommitted] = {}
+        for system in self._systems():
+            writing = [output for output in system if output.name in votes]
+            for output in writing:
+                # one of them lists for all: the votes of all are in
+                lists = due and output is writing[0]
+                made[output.name] = output.sink.pre_commit(checkpoint, votes[output.name], origins, leftovers=lists)
+            if due and writing:
+                known = [made[output.name] for output in writing]
+                kept = (*(one for each in known for one in each.committables), *self._on(system, keep))
+                writing[0].committer.sweep(self._job, keep=kept, staying=staying, known=known)
         if due:
             self._looked = now
-            m.committer.sweep(m.job, keep=(*made.committables, *keep), staying=staying, known=(made,))
         return made
 
-    def end_leftovers(self, *, keep: Collection[Committable], staying: Collection[str] = ()) -> Sequence[str]:
-        """See :meth:`Committer.sweep`."""
-        return self._m.committer.sweep(self._m.job, keep=keep, staying=staying)
+    def end_leftovers(self, *, keep: Held, staying: Collection[str] = ()) -> Sequence[str]:
+        """Abort what the job has open on every system, but for ``keep``. See :meth:`Committer.sweep`. Each sink's own
+        committer knows where to look for what was ended without its markers."""
+        return [
+            one
+            for system in self._systems()
+            for output in system
+            for one in output.committer.sweep(self._job, keep=self._on(system, keep), staying=staying)
+        ]
+
+    def check(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
+        """See :meth:`Committer.check`."""
+        for name, committables in held.items():
+            self._outputs[name].committer.check(author(name), committables)
+
+    def commit(
+        self,
+        author: Callable[[ParticipantName], Author],
+        held: Held,
+        *,
+        give_up: Callable[[], bool],
+        made: Made,
+    ) -> Mapping[ParticipantName, Sequence[Settlement]]:
+        """Commit and prove, system by system and sink by sink, in their order. See :meth:`Committer.commit`."""
+        return {
+            output.name: output.committer.commit(
+                author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
+            )
+            for system in self._systems()
+            for output in system
+            if output.name in held
+        }
+
+    def abort(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
+        """See :meth:`Committer.abort`."""
+        for name, committables in held.items():
+            self._outputs[name].committer.abort(author(name), committables)
+
+    def ending(self) -> Sequence[str]:
+        """Transactions of the job whose end is decided but not yet visible everywhere."""
+        return [one for system in self._systems() for one in system[0].committer.ending(self._job)]
+
+    def ages(self, held: Held) -> Iterator[Age]:
+        """The ages of transactions that are still open; those that do not time out have none."""
+        for name, committables in held.items():
+            yield from filter(None, map(self._outputs[name].committer.age, committables))
+
+    def describe(self, name: ParticipantName, committable: Committable) -> str:
+        return self._outputs[name].committer.describe(committable)
+
+    def on_settled(self, checkpoint: CheckpointId, held: Held) -> None:
+        """Called once what ``held`` has is proved committed, and nothing else of ``checkpoint`` is open."""
+        for name, output in self._outputs.items():
+            output.sink.on_settled(checkpoint, held.get(name, ()))
+
+    # -- failures
+
+    def explain(self, cause: str) -> Refusal | None:
+        """See :meth:`Sink.explain`."""
+        return next(filter(None, (output.sink.explain(cause) for output in self._outputs.values())), None)
+
+    def hides_until_decided(self) -> bool:
+        """See :meth:`Sink.hides_until_decided`."""
+        return all(output.sink.hides_until_decided() for output in self._outputs.values())

@@ -46,19 +46,20 @@ def require_safe(job: str, findings: Sequence[Finding], accepted: Collection[Ris
         )
 
 
-def examine(source: Source, sink: Sink) -> list[Finding]:
-    """Return the findings of source and sink on their clusters, and conflicts between the two.
+def examine(source: Source, sinks: Sequence[Sink]) -> list[Finding]:
+    """Return the findings of source and sinks on their clusters, and conflicts between them.
 
     Raises PreflightError when a cluster gives no usable answer.
     """
     try:
-        findings = list(dict.fromkeys((*source.preflight(), *sink.preflight())))  # they may share a cluster
+        each = [source.preflight(), *(sink.preflight() for sink in sinks)]
+        findings = list(dict.fromkeys(one for found in each for one in found))  # they may share a cluster
     except OncewardError as error:
         if error.exit_code is not ExitCode.BUG:
             raise
         raise PreflightError(f"The preflight could not be finished: {error}") from error
     if not any(finding.severity is Severity.ERROR for finding in findings):
-        findings += [_feedback(resource) for resource in sink.writes() if source.reads(resource)]
+        findings += [_feedback(resource) for sink in sinks for resource in sink.writes() if source.reads(resource)]
     return findings
 
 

@@ -5,12 +5,10 @@ from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.members import Members
-from onceward.driver.outputs import Outputs
+from onceward.driver.outputs import Claims, Held, Outputs
 from onceward.driver.settler import Settler
 from onceward.protocol.values import (
     CheckpointId,
-    Claim,
-    Committable,
     CompletedCheckpoint,
     Document,
 )
@@ -29,28 +27,32 @@ class Recovery:
         settler: Settler,
         mailbox: Mailbox,
         *,
-        seen: Claim | None,
+        seen: Claims,
     ) -> None:
-        """``seen``: the job's claim before this generation was granted."""
+        """``seen``: the job's claims before this generation was granted."""
         self._m = members
         self._outputs = outputs
         self._session = session
         self._settler = settler
         self._mailbox = mailbox
         self._seen = seen
-        self._to_commit: tuple[Committable, ...] = ()
+        self._to_commit: Held = {}
         self.positions: dict[CheckpointId, Document] = {}
         """Positions of the completed checkpoint, by its id; empty when there is none."""
 
     def take_claim(self) -> None:
         """Register what must be committed, then claim the job. Nothing of the job is changed before."""
-        m, completed = self._m, self._session.grant.completed
+        completed = self._session.grant.completed
         if completed is not None and not completed.settled:
-            self._to_commit = completed.snapshots[m.sink.participant.name].committables
+            self._to_commit = {
+                name: committables
+                for name in self._outputs.names
+                if name in completed.snapshots and (committables := completed.snapshots[name].committables)
+            }
             # Register before anything can fail: a failing generation sweeps all that its settler does not hold.
             self._settler.expect(completed.id, self._to_commit, None)
-            m.committer.check(self._settler.author, self._to_commit)
-        m.sink.begin_generation(self._session.generation)
+            self._outputs.check(self._settler.author, self._to_commit)
+        self._outputs.begin_generation(self._session.generation)
         if completed is not None:
             self._mailbox.advance(completed.id)
             self.positions[completed.id] = self._positions_of(completed)
@@ -68,7 +70,7 @@ class Recovery:
         m.journal.log(
             "recovered",
             checkpoint=completed.id if completed else 0,
-            resumed=len(self._to_commit),
+            resumed=sum(map(len, self._to_commit.values())),
             aborted=len(aborted),
         )
 

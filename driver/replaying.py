@@ -44,14 +44,14 @@ class Replayer:
         Everything later must be aborted already. Raises the error that ends the generation; the next one is instructed
         to replay what is still lost.
         """
-        work = self._settler.work(wanted.checkpoint)
+        work, sink = self._settler.work(wanted.checkpoint), self._outputs.sink(wanted.participant)
         if work is None or wanted.amendment != work.amendment:
             return  # already amended: the coordinator sent this instruction before it knew of the amendment
-        if self._m.sink.participant.on_lost is OnLost.SKIP:
+        if sink.participant.on_lost is OnLost.SKIP:
             # The loss was recorded under another policy: prove it again; it is then given up.
             self._settler.complete(wanted.checkpoint, work.amendment)
             return
-        lost = tuple(committable for committable in work.committables if committable.slot in wanted.slots)
+        lost = tuple(one for one in work.committables[wanted.participant] if one.slot in wanted.slots)
         # Confirmed: no open transaction could become visible after the lost records.
         self._outputs.end_leftovers(keep=self._settler.unsettled())
         kill_point(KillPoint.DRIVER_BEFORE_REPLAY)
@@ -63,7 +63,7 @@ class Replayer:
             self._decline(wanted, lost, error)
             return
         kill_point(KillPoint.DRIVER_AFTER_REPLAY)
-        self._settler.amend(wanted.checkpoint, wanted.slots, written, made)
+        self._settler.amend(wanted.checkpoint, wanted.participant, wanted.slots, written, made)
         answer = self._session.amend(wanted.checkpoint, wanted.participant, wanted.amendment, wanted.slots, written)
         if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
             raise GenerationFailedError(
@@ -80,7 +80,7 @@ class Replayer:
     ) -> tuple[tuple[Committable, ...], PreCommitted]:
         """Pre-commit the lost slots again. Raises ReplayRefusedError and the errors of a failed Spark job."""
         m, checkpoint = self._m, wanted.checkpoint
-        splits = lost_splits(m.sink, lost)
+        splits = lost_splits(self._outputs.sink(wanted.participant), lost)
         if work.positions is None:
             raise ReplayRefusedError(f"the positions of checkpoint {checkpoint} are not known")
         m.source.check_replay(splits, work.positions)
@@ -100,7 +100,9 @@ class Replayer:
             raise ReplayRefusedError(
                 f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
             )
-        made = self._outputs.pre_commit(checkpoint, votes, origins_of(inputs), keep=self._settler.unsettled())
+        made = self._outputs.pre_commit(
+            checkpoint, {wanted.participant: votes}, origins_of(inputs), keep=self._settler.unsettled()
+        )[wanted.participant]
         written = tuple(replace(one, slot=lost[one.slot].slot) for one in made.committables)
         seconds = m.runtime.monotonic() - began
         m.journal.log(
@@ -128,7 +130,7 @@ class Replayer:
 
     def _decline(self, wanted: Replay, lost: Sequence[Committable], error: ReplayRefusedError) -> None:
         """Decline, which halts the job; the reason names exactly what is lost."""
-        records = "; ".join(self._m.committer.describe(committable) for committable in lost)
+        records = "; ".join(self._outputs.describe(wanted.participant, committable) for committable in lost)
         reason = f"{error}. Lost: {records}"
         if len(reason) > _LONGEST_REASON:
             all_of_them = f"onceward checkpoints {self._m.job} --show {wanted.checkpoint}"

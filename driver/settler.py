@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Committer, PreCommitted, Sink, Source
+from onceward.connectors.interfaces import PreCommitted, Source
 from onceward.driver.journal import Journal
+from onceward.driver.outputs import Claims, Held, Made, Outputs
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.tracing import DriverTraces
 from onceward.protocol.answers import Verdict
@@ -22,6 +23,7 @@ from onceward.protocol.values import (
     Document,
     OnLost,
     Outcome,
+    ParticipantName,
     Settlement,
 )
 
@@ -37,19 +39,32 @@ _KEEP_CLAIM = 3600.0
 class Work:
     """What must be committed for one checkpoint."""
 
-    committables: tuple[Committable, ...]
+    committables: Held
+    """Those of each participant that has any."""
     positions: Document | None
     """The positions that its source reads next, for lag tools; they also name the topics of its input."""
     amendment: int = 0
     """Version of the committables: 0 for those of the acknowledgement, else the last amendment."""
     records: int = 0
     """Records that this generation has read for it."""
-    made: PreCommitted | None = None
+    made: Made = field(default_factory=dict)
     """What this generation has pre-committed."""
-    proved: Mapping[int, Settlement] = field(default_factory=dict)
-    """Settlements by slot of committables that were proved committed before the amendment."""
+    proved: Mapping[ParticipantName, Mapping[int, Settlement]] = field(default_factory=dict)
+    """Settlements by participant and slot of committables that were proved committed before the amendment."""
     since: float
     """When the checkpoint was registered, on the runtime's monotonic clock: the wait for the decision starts here."""
+
+    @property
+    def open(self) -> Held:
+        """What must be committed now."""
+        left = {
+            name: [one for one in committables if one.slot not in self.proved.get(name, {})]
+            for name, committables in self.committables.items()
+        }
+        return {name: committables for name, committables in left.items() if committables}
+
+
+_Settlements: TypeAlias = Mapping[ParticipantName, tuple[Settlement, ...]]
 
 
 class Settler:
@@ -60,8 +75,7 @@ class Settler:
         *,
         session: Session,
         source: Source,
-        sink: Sink,
-        committer: Committer,
+        outputs: Outputs,
         journal: Journal,
         on_settled: Callable[[CheckpointId, int], None],
         on_lost: Callable[[], None],
@@ -77,8 +91,7 @@ class Settler:
         """
         self._session = session
         self._source = source
-        self._sink = sink
-        self._committer = committer
+        self._outputs = outputs
         self._journal = journal
         self._on_settled = on_settled
         self._on_lost = on_lost
@@ -91,7 +104,7 @@ class Settler:
         self._work: dict[CheckpointId, Work] = {}
         self._submitted: dict[tuple[CheckpointId, int], float] = {}
         """When the decision on each was first known, on the runtime's monotonic clock."""
-        self._settlements: dict[tuple[CheckpointId, int], tuple[Settlement, ...]] = {}
+        self._settlements: dict[tuple[CheckpointId, int], _Settlements] = {}
         self._forgotten: set[CheckpointId] = set()
         self._claimed: Claim | None = None
         self._claimed_at = 0.0
@@ -102,24 +115,22 @@ class Settler:
         self.lost = NO_CHECKPOINT
         """The newest checkpoint with lost slots that wait to be written again."""
 
-    @property
-    def author(self) -> Author:
-        """The author of every committable that this generation may end: its own and, after a recovery, those of the
-        checkpoint that it was granted."""
+    def author(self, participant: ParticipantName) -> Author:
+        """The author of every committable of ``participant`` that this generation may end: its own and, after a
+        recovery, those of the checkpoint that it was granted."""
         completed, generation = self._session.grant.completed, self._session.generation
         first = completed.generation if completed is not None else generation
-        name = self._sink.participant.name
-        return Author(job=self._session.job, participant=name, generations=range(first, generation + 1))
+        return Author(job=self._session.job, participant=participant, generations=range(first, generation + 1))
 
     def expect(
         self,
         checkpoint: CheckpointId,
-        committables: tuple[Committable, ...],
+        committables: Held,
         positions: Document | None,
         *,
         amendment: int = 0,
         records: int = 0,
-        made: PreCommitted | None = None,
+        made: Made | None = None,
     ) -> None:
         """Register what to commit if ``checkpoint`` is completed, and the records that were read for it."""
         with self._lock:
@@ -129,7 +140,7 @@ class Settler:
                 positions=positions,
                 amendment=amendment,
                 records=records,
-                made=made,
+                made=made or {},
                 since=now,
             )
             # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
@@ -140,11 +151,11 @@ class Settler:
                 del self._work[old]
             self._submitted = {turn: at for turn, at in self._submitted.items() if turn[0] in self._work}
 
-    def take_claim(self, seen: Claim | None) -> None:
-        """Claim the job, in place of ``seen``. See :meth:`Sink.take_claim`."""
+    def take_claim(self, seen: Claims) -> None:
+        """Claim the job, in place of ``seen``. See :meth:`Outputs.take_claim`."""
         completed = self._session.grant.completed
         claim = self._claim(NO_CHECKPOINT, 0) if completed is None else self._claim(completed.id, completed.amendment)
-        self._sink.take_claim(claim, seen)
+        self._outputs.take_claim(claim, seen)
         self._claim_is(claim)
 
     def keep_claim(self) -> None:
@@ -158,14 +169,14 @@ class Settler:
     def _write_claim_again(self) -> None:
         claim = self._claimed
         assert claim is not None, "taken before"
-        self._sink.renew_claim(claim, give_up=self._leaving)
+        self._outputs.renew_claim(claim, give_up=self._leaving)
 
     def prepare(self, checkpoint: CheckpointId) -> None:
         """Prepare the claim of ``checkpoint`` while its Spark job runs: it counts only if the checkpoint completes."""
         with self._lock:
             if not self._closing:
                 claim = self._claim(checkpoint, 0)
-                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._sink.prepare_claim(claim)))
+                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._outputs.prepare_claim(claim)))
 
     def work(self, checkpoint: CheckpointId) -> Work | None:
         """Return the work registered for ``checkpoint``."""
@@ -175,24 +186,31 @@ class Settler:
     def amend(
         self,
         checkpoint: CheckpointId,
+        participant: ParticipantName,
         slots: frozenset[int],
         written: Sequence[Committable],
         made: PreCommitted | None = None,
     ) -> None:
-        """Replace the lost ``slots`` by ``written``: from now on, only the coordinator's decision may end them."""
+        """Replace lost ``slots`` by ``written``: from now on, only the coordinator's decision may end them."""
         with self._lock:
             former = self._work[checkpoint]
-            reported = self._settlements.get((checkpoint, former.amendment), ())
-            proved = {one.slot: one for one in reported if one.outcome is Outcome.COMMITTED}
-            kept = [committable for committable in former.committables if committable.slot not in slots]
-            self._work[checkpoint] = Work(
-                committables=tuple(sorted((*kept, *written), key=lambda committable: committable.slot)),
-                positions=former.positions,
+            reported = self._settlements.get((checkpoint, former.amendment), {})
+            proved = {
+                name: {
+                    **former.proved.get(name, {}),
+                    **{one.slot: one for one in reported.get(name, ()) if one.outcome is Outcome.COMMITTED},
+                }
+                for name in former.committables
+            }
+            kept = [one for one in former.committables[participant] if one.slot not in slots]
+            replaced = tuple(sorted((*kept, *written), key=lambda committable: committable.slot))
+            held = {name: each for name, each in {**former.committables, participant: replaced}.items() if each}
+            self._work[checkpoint] = replace(
+                former,
+                committables=held,
                 amendment=former.amendment + 1,
-                records=former.records,
-                made=made,
-                proved={**former.proved, **proved},
-                since=former.since,
+                made={} if made is None else {participant: made},
+                proved=proved,
             )
 
     def forget(self, checkpoint: CheckpointId) -> None:
@@ -201,16 +219,16 @@ class Settler:
             self._work.pop(checkpoint, None)
             self._forgotten = {old for old in self._forgotten if old > self.settled} | {checkpoint}
 
-    def unsettled(self) -> tuple[Committable, ...]:
+    def unsettled(self) -> Held:
         """Return the committables that only a decision may end: those of completed checkpoints and of acknowledged,
         undecided ones."""
+        held: dict[ParticipantName, tuple[Committable, ...]] = {}
         with self._lock:
-            return tuple(
-                committable
-                for checkpoint, work in self._work.items()
-                if checkpoint > self.settled
-                for committable in work.committables
-            )
+            for checkpoint, work in self._work.items():
+                if checkpoint > self.settled:
+                    for name, committables in work.committables.items():
+                        held[name] = (*held.get(name, ()), *committables)
+        return held
 
     def complete(self, checkpoint: CheckpointId, amendment: int = 0) -> None:
         """Settle ``checkpoint``; a repeated instruction settles nothing twice, it reports the outcome again."""
@@ -234,7 +252,7 @@ class Settler:
                 return
             if (checkpoint, work.amendment) not in self._submitted:
                 self._submitted[checkpoint, work.amendment] = self._runtime.monotonic()
-                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._done(checkpoint, work, ())))
+                self._worker.submit(lambda: self._safely(checkpoint, lambda: self._done(checkpoint, work, {})))
 
     def close(self, *, wait: bool) -> None:
         with self._lock:
@@ -255,7 +273,7 @@ class Settler:
             self._on_error(failure)
 
     def _named(
-        self, settlements: tuple[Settlement, ...], committables: tuple[Committable, ...]
+        self, name: ParticipantName, settlements: Sequence[Settlement], committables: Sequence[Committable]
     ) -> tuple[Settlement, ...]:
         """Add the records to each settlement that is not proved committed, for the store and its readers."""
         by_slot = {committable.slot: committable for committable in committables}
@@ -263,7 +281,7 @@ class Settler:
             settlement
             if settlement.outcome is Outcome.COMMITTED
             else replace(
-                settlement, evidence=f"{self._committer.describe(by_slot[settlement.slot])}. {settlement.evidence}"
+                settlement, evidence=f"{self._outputs.describe(name, by_slot[settlement.slot])}. {settlement.evidence}"
             )
             for settlement in settlements
         )
@@ -288,24 +306,30 @@ class Settler:
                 return  # leaving
             kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
-            if len(settlements) < len(work.committables):
+            if any(len(settlements[name]) < len(held) for name, held in work.committables.items()):
                 return  # leaving: the other outcomes are unknown, the next generation asks for them
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
             with self._lock:
                 self._settlements = {turn: settlements}
         settlements = self._settlements[turn]
-        answer = self._session.settle(checkpoint, self._sink.participant.name, settlements, amendment=amendment)
-        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE):
-            raise OncewardError(
-                f"The coordinator refused the outcomes of checkpoint {checkpoint}: {answer.verdict.value}: "
-                f"{answer.detail}. What Kafka has committed stays committed; the next generation reports it again."
-            )
+        for name in sorted(settlements, key=lambda name: bool(_unproved(settlements[name]))):  # a doubt halts the job
+            self._report(checkpoint, name, settlements[name], amendment)
         if not self._goes_on(checkpoint, settlements):
             return
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)
         self._done(checkpoint, work, settlements)
 
-    def _done(self, checkpoint: CheckpointId, work: Work, settlements: tuple[Settlement, ...]) -> None:
+    def _report(
+        self, checkpoint: CheckpointId, name: ParticipantName, settlements: Sequence[Settlement], amendment: int
+    ) -> None:
+        answer = self._session.settle(checkpoint, name, settlements, amendment=amendment)
+        if answer.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.TOO_LATE):
+            raise OncewardError(
+                f"The coordinator refused the outcomes of checkpoint {checkpoint}: {answer.verdict.value}: "
+                f"{answer.detail}. What Kafka has committed stays committed; the next generation reports it again."
+            )
+
+    def _done(self, checkpoint: CheckpointId, work: Work, settlements: _Settlements) -> None:
         """Mark ``checkpoint`` as settled, report it, and show its positions to lag tools."""
         if checkpoint <= self.settled:
             return
@@ -314,18 +338,25 @@ class Settler:
             decided = self._submitted.get((checkpoint, work.amendment), work.since)
         if work.positions is not None:
             self._source.on_settled(work.positions)
-        committed = {settlement.slot for settlement in settlements if settlement.outcome is Outcome.COMMITTED}
-        self._sink.on_settled(checkpoint, [one for one in work.committables if one.slot in committed])
+        committed = {
+            name: {one.slot for one in each if one.outcome is Outcome.COMMITTED} for name, each in settlements.items()
+        }
+        proved = {
+            name: [one for one in held if one.slot in committed.get(name, ())]
+            for name, held in work.committables.items()
+        }
+        transactions = sum(map(len, committed.values()))
+        self._outputs.on_settled(checkpoint, proved)
         self._on_settled(checkpoint, work.records)
         settled = self._runtime.monotonic()
         self._journal.log(
             "settled",
             checkpoint=checkpoint,
-            transactions=len(committed),
+            transactions=transactions,
             steps={"decide": round(decided - work.since, 6), "settle": round(settled - decided, 6)},
         )
-        if self._traces is not None and committed:
-            self._traces.settled(checkpoint, seconds=settled - decided, transactions=len(committed))
+        if self._traces is not None and transactions:
+            self._traces.settled(checkpoint, seconds=settled - decided, transactions=transactions)
         if not work.committables:  # its claim was not renewed before: there were no commits
             self._renew_claim(checkpoint, work)
         if work.positions is not None:
@@ -342,7 +373,7 @@ class Settler:
 
     def _renew_claim(self, checkpoint: CheckpointId, work: Work) -> bool:
         claim = self._claim(checkpoint, work.amendment)
-        renewed = self._sink.renew_claim(claim, give_up=self._leaving, known=work.made)
+        renewed = self._outputs.renew_claim(claim, give_up=self._leaving, made=work.made)
         if renewed:
             self._claim_is(claim)
         return renewed
@@ -355,42 +386,57 @@ class Settler:
         self._on_wait()
         return self._closing
 
-    def _commit(self, work: Work) -> tuple[Settlement, ...]:
-        """Return outcomes by slot; fewer than committables when the driver leaves."""
-        open_ = [committable for committable in work.committables if committable.slot not in work.proved]
-        settlements = self._committer.commit(self.author, open_, give_up=self._leaving, known=work.made)
-        found = self._named(tuple(settlements), work.committables)
-        proved = [work.proved[one.slot] for one in work.committables if one.slot in work.proved]
-        return tuple(sorted((*proved, *found), key=lambda settlement: settlement.slot))
+    def _commit(self, work: Work) -> _Settlements:
+        """Return outcomes by participant and slot; fewer than committables when the driver leaves."""
+        found = self._outputs.commit(self.author, work.open, give_up=self._leaving, made=work.made)
+        settlements = {}
+        for name, held in work.committables.items():
+            known = work.proved.get(name, {})
+            proved = [known[one.slot] for one in held if one.slot in known]
+            named = self._named(name, found.get(name, ()), held)
+            settlements[name] = tuple(sorted((*proved, *named), key=lambda settlement: settlement.slot))
+        return settlements
 
-    def _goes_on(self, checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> bool:
+    def _goes_on(self, checkpoint: CheckpointId, settlements: _Settlements) -> bool:
         """Return True when the commits need no more work. Raises HaltedError when a person must decide."""
-        unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
-        if not unproved:
-            return True
-        policy = self._sink.participant.on_lost
-        if policy is OnLost.HALT or any(settlement.outcome is not Outcome.LOST for settlement in unproved):
-            raise HaltedError(_halt_message(checkpoint, settlements))
-        evidence = "; ".join(settlement.evidence for settlement in unproved)
-        self._journal.log("lost", checkpoint=checkpoint, transactions=len(unproved), policy=policy.value)
-        match policy:
-            case OnLost.REPLAY:
-                _log.warning("checkpoint %s: %s. They are written again.", checkpoint, evidence)
-                with self._lock:
-                    self.lost = checkpoint
-                self._on_lost()
-                return False
-            case OnLost.SKIP:
-                _log.error(
-                    "checkpoint %s: %s. They are given up; the coordinator records the loss.", checkpoint, evidence
-                )
-                return True
-            case _:
-                assert_never(policy)
+        unproved = {name: bad for name, each in settlements.items() if (bad := _unproved(each))}
+        policies = {one.name: one.on_lost for one in self._outputs.participants}
+        doubtful = [
+            name
+            for name, bad in unproved.items()
+            if policies[name] is OnLost.HALT or any(one.outcome is not Outcome.LOST for one in bad)
+        ]
+        if doubtful:
+            raise HaltedError(_halt_message(checkpoint, [one for name in doubtful for one in settlements[name]]))
+        again = False
+        for name, bad in unproved.items():
+            policy, evidence = policies[name], "; ".join(settlement.evidence for settlement in bad)
+            self._journal.log("lost", checkpoint=checkpoint, transactions=len(bad), policy=policy.value)
+            match policy:
+                case OnLost.REPLAY:
+                    _log.warning("checkpoint %s: %s. They are written again.", checkpoint, evidence)
+                    again = True
+                case OnLost.SKIP:
+                    _log.error(
+                        "checkpoint %s: %s. They are given up; the coordinator records the loss.", checkpoint, evidence
+                    )
+                case OnLost.HALT:
+                    raise AssertionError("it halts above")
+                case _:
+                    assert_never(policy)
+        if again:
+            with self._lock:
+                self.lost = checkpoint
+            self._on_lost()
+        return not again
 
 
-def _halt_message(checkpoint: CheckpointId, settlements: tuple[Settlement, ...]) -> str:
-    unproved = [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
+def _unproved(settlements: Sequence[Settlement]) -> list[Settlement]:
+    return [settlement for settlement in settlements if settlement.outcome is not Outcome.COMMITTED]
+
+
+def _halt_message(checkpoint: CheckpointId, settlements: Sequence[Settlement]) -> str:
+    unproved = _unproved(settlements)
     lines = [f"{settlement.outcome.value}: {settlement.evidence}" for settlement in unproved]
     return (
         f"Checkpoint {checkpoint} is completed, but {len(unproved)} of its {len(settlements)} transactions are not "

@@ -8,10 +8,10 @@ from datetime import timedelta
 from enum import IntEnum
 
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Age, Committer
+from onceward.connectors.interfaces import Age
 from onceward.driver.journal import Journal
+from onceward.driver.outputs import Held
 from onceward.driver.runtime import THREADS, Runtime
-from onceward.protocol.values import Committable
 
 __all__ = ["Ages", "good_for"]
 
@@ -45,8 +45,8 @@ class _Stage(IntEnum):
 class Ages:
     """Watches the age of pre-committed transactions. Logs each stage once, for all that reach it together."""
 
-    def __init__(self, committer: Committer, journal: Journal, runtime: Runtime = THREADS) -> None:
-        self._committer = committer
+    def __init__(self, ages: Callable[[Held], Iterable[Age]], journal: Journal, runtime: Runtime = THREADS) -> None:
+        self._ages = ages
         self._journal = journal
         self._monotonic = runtime.monotonic
         self._lock = runtime.lock()
@@ -62,7 +62,7 @@ class Ages:
         with self._lock:
             self._began |= {age.transaction: at for age in ages}
 
-    def look(self, held: Callable[[], Iterable[Committable]]) -> None:
+    def look(self, held: Callable[[], Held]) -> None:
         """Check the ages of ``held()``, at most once a second: for loops that wait, in any thread."""
         with self._lock:
             if self._monotonic() - self._looked < _LOOK_INTERVAL_S:
@@ -71,7 +71,7 @@ class Ages:
             reached: dict[_Stage, list[str]] = {}
             now: dict[str, _Stage] = {}
             self._oldest = None
-            for reported in filter(None, map(self._committer.age, held())):
+            for reported in self._ages(held()):
                 age = self._ours(reported)
                 if self._oldest is None or age.open_for > self._oldest.open_for:
                     self._oldest = age
@@ -88,7 +88,7 @@ class Ages:
         at = self._began.get(age.transaction)
         return age if at is None else replace(age, open_for=timedelta(seconds=self._looked - at))
 
-    def oldest(self, held: Callable[[], Iterable[Committable]]) -> Age | None:
+    def oldest(self, held: Callable[[], Held]) -> Age | None:
         """Return the oldest of ``held()``, at most a second out of date; None when none is held."""
         self.look(held)
         with self._lock:

@@ -129,6 +129,11 @@ class Committer(ABC):
     transaction may have more rights than the one that wrote it. So end nothing that is not its author's own.
     """
 
+    def id(self) -> str:
+        """Return the id that the system gives itself. Sinks whose committers return the same are on one system: it has
+        one claim for their job."""
+        return f"{type(self).__name__} {id(self)}"
+
     def check(self, author: Author, committables: Sequence[Committable]) -> None:  # noqa: B027 - optional
         """Check, without asking anyone, that each committable names something of ``author``. Raises HaltedError."""
 

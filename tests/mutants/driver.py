@@ -9,8 +9,7 @@ from onceward.client.session import Session
 from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.driver.checkpoint_runner import CheckpointRunner
-from onceward.driver.generation import GenerationRun
-from onceward.driver.outputs import Outputs
+from onceward.driver.outputs import Held, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
 from onceward.protocol.committing import Committer, PreCommitted
@@ -45,7 +44,7 @@ MARKERS = SeedHunt(name="markers are late", seeds=20, faults=clear(marker_delay=
 def _commits_at_once(
     self: Settler,
     checkpoint: CheckpointId,
-    committables: tuple[Committable, ...],
+    committables: Held,
     positions: Document | None,
     *,
     records: int = 0,
@@ -107,7 +106,7 @@ DRIVER = (
     Mutant(
         name="a job ends before readers see its last commits",
         hurts="a reader that starts at once misses the last records",
-        breaks=within(GenerationRun._await_ends, Committer.ending, always(())),
+        breaks=within(Outputs.ending, Committer.ending, always(())),
         hunt=MARKERS,
         caught_by=(Invariant.I13,),
     ),
@@ -172,7 +171,7 @@ DRIVER = (
         breaks=within(
             Recovery.end_transactions,
             Outputs.end_leftovers,
-            lambda self, *, keep, staying=(): self.end_leftovers(keep=()),
+            lambda self, *, keep, staying=(): self.end_leftovers(keep={}),
         ),
         hunt=KILLS,
         caught_by=(Invariant.I1,),
@@ -180,7 +179,7 @@ DRIVER = (
     Mutant(
         name="the driver reports outcomes and commits nothing",
         hurts="the checkpoint counts as settled, and the next sweep aborts its transactions",
-        breaks=within(Settler._commit, Committer.commit, _takes_for_committed),
+        breaks=within(Outputs.commit, Committer.commit, _takes_for_committed),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),

@@ -13,7 +13,7 @@ from onceward.protocol.events import Settle
 from onceward.protocol.facts import LossRecorded
 from onceward.protocol.generations import Step
 from onceward.protocol.state import JobState, record
-from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, Settlement
+from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, ParticipantName, Settlement
 from tests.explorer.world import Bounds
 from tests.mutants.breaking import Field, always, within, wrapped
 from tests.mutants.hunts import Exploration
@@ -84,12 +84,13 @@ def _aborts_what_replaces(
     amend: Callable[..., None],
     settler: Settler,
     checkpoint: CheckpointId,
+    participant: ParticipantName,
     slots: frozenset[int],
     written: Sequence[Committable],
     made: PreCommitted,
 ) -> None:
-    amend(settler, checkpoint, slots, written, made)
-    settler._committer.abort(settler.author, written)
+    amend(settler, checkpoint, participant, slots, written, made)
+    settler._outputs.abort(settler.author, {participant: written})
 
 
 def _forgets_a_slot(
@@ -152,7 +153,8 @@ REPLAYS = (
         name="a replay writes all slots of its checkpoint",
         hurts="the committed ones appear twice",
         breaks=wrapped(
-            Replayer._write, lambda write, self, wanted, lost, work: write(self, wanted, work.committables, work)
+            Replayer._write,
+            lambda write, self, wanted, lost, work: write(self, wanted, work.committables[wanted.participant], work),
         ),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I2, Invariant.I8),

@@ -16,6 +16,7 @@ from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
+from onceward.driver.outputs import Output
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.progress import Progress
 from onceward.driver.restarts import NO_RESTART, Restart, Restarts
@@ -346,8 +347,7 @@ class Job:
             Members(
                 job=JOB,
                 source=source,
-                sink=same,
-                committer=same,
+                outputs=(Output(sink=same, committer=same),),
                 tasks=same,
                 checkpoint_tasks=TasksPerCheckpoint,
                 settings=SETTINGS,

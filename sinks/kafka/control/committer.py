@@ -68,6 +68,10 @@ class KafkaCommitter(Committer):
                 "Name the clusters, for example with onceward serve --clusters FILE."
             )
 
+    def id(self) -> str:
+        """See :meth:`Committer.id`. Raises ControlPlaneError if a cluster does not say its id."""
+        return "+".join(control.cluster_id() for control in self._controls)
+
     def check(self, author: Author, committables: Sequence[Committable]) -> None:
         """See :meth:`Committer.check`. Also raises HaltedError for an unreadable document."""
         for committable in committables:

@@ -7,6 +7,7 @@ from typing import Any
 
 from onceward.common.errors import OncewardError
 from onceward.driver.journal import Journal
+from onceward.driver.outputs import Output, Outputs
 from onceward.driver.runtime import Threads
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
@@ -94,8 +95,7 @@ class Driver:
         self.settler = Settler(
             session=same,
             source=same,
-            sink=same,
-            committer=same,
+            outputs=Outputs(self.job, [Output(sink=same, committer=same)]),
             journal=_Journal(self.events),
             on_settled=lambda checkpoint, _records: self.said.append(f"settled {checkpoint}"),
             on_lost=lambda: self.said.append("lost"),
@@ -153,3 +153,7 @@ class Driver:
 
 def slots(*numbers: int, again: bool = False) -> tuple[Committable, ...]:
     return tuple(committable(number, again=again) for number in numbers)
+
+
+def held(*numbers: int, again: bool = False) -> dict[ParticipantName, tuple[Committable, ...]]:
+    return {SINK.name: slots(*numbers, again=again)}

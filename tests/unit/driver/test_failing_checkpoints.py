@@ -152,7 +152,7 @@ def test_a_driver_reports_the_phases_of_a_checkpoint_and_those_until_a_failure()
             raise RuntimeError("ExecutorLostFailure (executor 1 exited)")
 
     job = Failing(coordinator, until=4, running=running, runtime=clock)
-    planned, voted, proved = job.source.plan, job.generation._m.tasks.run, job.generation._m.sink.pre_commit
+    planned, voted, proved = job.source.plan, job.generation._m.tasks.run, job.pre_commit
 
     def plan(base: Document) -> Plan:
         clock.now += 0.25
@@ -180,7 +180,7 @@ def test_a_driver_reports_the_phases_of_a_checkpoint_and_those_until_a_failure()
 def test_a_checkpoint_reports_how_long_its_trigger_waited_for_the_end_of_an_aborted_one() -> None:
     clock, coordinator = Ticking(), Phased()
     job = Failing(coordinator, until=4, running=once(3, RuntimeError("ExecutorLostFailure")), runtime=clock)
-    committer: Any = job.generation._m.committer
+    committer: Any = job
     swept = committer.sweep
 
     def sweep(*given: Any, **more: Any) -> Any:

@@ -40,7 +40,7 @@ class Side:
 
 
 def found(source: Any, sink: Any) -> list[Finding]:
-    return examine(source, sink)
+    return examine(source, [sink])
 
 
 def test_all_errors_are_reported_together_and_warnings_are_logged(caplog: pytest.LogCaptureFixture) -> None:

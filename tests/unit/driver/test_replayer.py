@@ -9,7 +9,6 @@ from onceward.common.errors import FencedError, HaltedError, OncewardError
 from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
-from onceward.driver.outputs import Outputs
 from onceward.driver.replaying import Replayer
 from onceward.protocol.answers import Abort, Answer, Fail, Replay, Verdict
 from onceward.protocol.facts import AbortReason
@@ -27,7 +26,7 @@ from onceward.protocol.values import (
 )
 from tests.support.documents import document
 from tests.support.running_job import JOB, SINK
-from tests.unit.driver.settling import Driver, slots
+from tests.unit.driver.settling import Driver, held, slots
 
 FIVE = CheckpointId(5)
 POSITIONS = document(next=40)
@@ -58,8 +57,8 @@ class Lossy(Driver):
         self.source = self.sink = self.committer = self.tasks = self.journal = same
         self.runtime = self.queue
         self.mailbox = Mailbox(on_complete=self.settler.complete, on_interrupt=self._interrupt, runtime=self.runtime)
-        self.replayer = Replayer(same, Outputs(same), same, self.settler, self.mailbox)
-        self.settler.expect(FIVE, slots(*ALL), positions)
+        self.replayer = Replayer(same, self.settler._outputs, same, self.settler, self.mailbox)
+        self.settler.expect(FIVE, held(*ALL), positions)
         self.proofs = {0: Outcome.COMMITTED, 1: Outcome.LOST, 2: Outcome.COMMITTED, 3: Outcome.LOST}
         self.complete(FIVE)
 
@@ -128,7 +127,7 @@ def test_replayed_slots_replace_the_lost_ones_and_are_committed() -> None:
     assert driver.actions == [*WRITTEN, "replayed", "amend [1, 3] by [1, 3]"]
     assert driver.checked == [((split(1), split(3)), POSITIONS)]
     kept = slots(0, 2), slots(1, 3, again=True)
-    assert driver.settler.unsettled() == (kept[0][0], kept[1][0], kept[0][1], kept[1][1])
+    assert driver.settler.unsettled() == {SINK.name: (kept[0][0], kept[1][0], kept[0][1], kept[1][1])}
     driver.proofs = {1: Outcome.COMMITTED, 3: Outcome.COMMITTED}
     driver.queue.work()
     assert driver.asked[1:] == [[1, 3]]
@@ -186,7 +185,7 @@ def test_an_instruction_that_was_carried_out_already_changes_nothing() -> None:
 def test_a_sink_that_gives_losses_up_now_proves_them_again_and_writes_nothing() -> None:
     driver = Lossy(OnLost.SKIP)
     driver.settler.settled = NO_CHECKPOINT  # as in the next generation
-    driver.settler.expect(FIVE, slots(*ALL), POSITIONS, amendment=1)
+    driver.settler.expect(FIVE, held(*ALL), POSITIONS, amendment=1)
     driver.replay(amendment=1)
     driver.queue.work()
     assert driver.actions == []

@@ -1,7 +1,7 @@
 """Aging transactions are reported in time, once per stage."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -51,10 +51,12 @@ class Watched:
     def __init__(self) -> None:
         self.clock = Clock()
         self.committer = Committer(self.clock)
-        committer: Any = self.committer
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.ages = Ages(committer, Events(self.events), self.clock)
+        self.ages: Any = Ages(self._ages, Events(self.events), self.clock)
         self.held: tuple[Committable, ...] = ()
+
+    def _ages(self, held: Any) -> Iterable[Age]:
+        return filter(None, map(self.committer.age, held))
 
     def at(self, seconds: float) -> None:
         self.clock.now = seconds

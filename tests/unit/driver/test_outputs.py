@@ -1,0 +1,226 @@
+"""Two sinks of one job: on one system they share its claim and its leftovers, on two each has its own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onceward import KafkaSink
+from onceward.common.errors import HaltedError
+from onceward.connectors.interfaces import JobContext, PreCommitted
+from onceward.connectors.tasks import Vote
+from onceward.driver.journal import Journal
+from onceward.driver.origins import origins_of
+from onceward.driver.outputs import Output, Outputs
+from onceward.driver.settler import Settler
+from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.values import (
+    CheckpointId,
+    Claim,
+    Committable,
+    Generation,
+    JobName,
+    OnLost,
+    Outcome,
+    ParticipantName,
+    Settlement,
+)
+from onceward.sinks.kafka.control.clock import Clock
+from onceward.sinks.kafka.control.transactions import State
+from tests.support.documents import committable
+from tests.support.kafka_model import Settings
+from tests.support.kafka_model.bench import Bench, Ids
+from tests.support.running_job import SINK
+from tests.unit.driver.settling import Queue
+
+JOB, SEVEN = JobName("orders"), CheckpointId(7)
+FIRST, SECOND = ParticipantName("first"), ParticipantName("second")
+CLAIM = Claim(store_id="store", generation=Generation(2), completed=SEVEN, holder="driver")
+
+
+class ModelledSink(KafkaSink):
+    """The real sink on modelled brokers."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        super().__init__("simulated:9092", topic="out", name=name)
+        self._context = JobContext(job=JOB, checkpoint_timeout=timedelta(minutes=1))
+        self._control, self._cluster_id = bench.control, bench.control.cluster_id()
+        self._clock = Clock(monotonic=bench.transport.now, wait=bench.wait)
+
+
+def vote(ids: Ids) -> Vote:
+    body = {"id": ids[0], "token": "token", "topics": {"out": 1}, "timeout_ms": 60_000}
+    return Vote(slot=0, attempt=0, records=1, bytes=10, body=body)
+
+
+def test_two_kafka_sinks_on_one_cluster_do_not_fence_each_other() -> None:
+    bench = Bench(Settings(brokers=(1, 2, 3)))
+    bench.wait(5)
+    sinks = [ModelledSink(bench, name) for name in ("first", "second")]
+    outputs = Outputs(JOB, [Output(sink=sink, committer=sink.committer()) for sink in sinks])
+    outputs.begin_generation(Generation(2))
+    mine, theirs = (bench.open(f"orders.{name}.2.0123abcd.0") for name in ("first", "second"))
+    losers = [bench.open(f"orders.{name}.2.4567cdef.0") for name in ("first", "second")]
+    votes = {FIRST: [vote(mine)], SECOND: [vote(theirs)]}
+    made = outputs.pre_commit(SEVEN, votes, origins_of([[{"partition": 0}]]), keep={})
+    bench.wait(1)
+    assert [bench.view(ids[0]).state for ids in (mine, theirs)] == [State.ONGOING] * 2
+    assert all(bench.view(ids[0]).state is not State.ONGOING for ids in losers)
+    held = {name: each.committables for name, each in made.items()}
+    # the first one writes alone, as for lost slots
+    again = outputs.pre_commit(SEVEN, {FIRST: [vote(mine)]}, origins_of([[{"partition": 0}]]), keep=held)
+    assert list(again) == [FIRST]
+    bench.wait(1)
+    assert bench.view(theirs[0]).state is State.ONGOING
+    assert outputs.end_leftovers(keep=held) == []
+    assert outputs.end_leftovers(keep={FIRST: held[FIRST]}) == [theirs[0]]
+
+
+class System:
+    """Sink and committer, which write down what they are asked."""
+
+    def __init__(self, asked: list[str], system: str, name: ParticipantName, on_lost: OnLost = OnLost.REPLAY) -> None:
+        self._asked, self._system = asked, system
+        self.participant = replace(SINK, name=name, on_lost=on_lost)
+        self.claim: Claim | None = None
+        self.outcome = Outcome.COMMITTED
+
+    def id(self) -> str:
+        return self._system
+
+    def read_claim(self) -> Claim | None:
+        return self.claim
+
+    def take_claim(self, _claim: Claim, seen: Claim | None) -> None:
+        self._asked.append(f"{self._system} is claimed in place of {seen and seen.completed}")
+
+    def renew_claim(self, claim: Claim, **_: Any) -> bool:
+        self._asked.append(f"{self._system} is claimed")
+        return True
+
+    def pre_commit(self, _checkpoint: CheckpointId, _votes: Any, _origins: Any, *, leftovers: bool) -> PreCommitted:
+        self._asked.append(f"{self.participant.name} pre-commits{' and lists' if leftovers else ''}")
+        return PreCommitted(committables=(committable(0),))
+
+    def sweep(self, _job: JobName, *, keep: Sequence[Committable], **_: Any) -> Sequence[str]:
+        self._asked.append(f"{self._system} is swept beside {len(keep)}")
+        return ()
+
+    def commit(self, _author: Any, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
+        self._asked.append(f"{self.participant.name} commits")
+        return [Settlement(slot=one.slot, outcome=self.outcome, evidence="seen") for one in committables]
+
+    def describe(self, _committable: Committable) -> str:
+        return f"of {self.participant.name}"
+
+    def on_settled(self, _checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
+        self._asked.append(f"{self.participant.name} is settled with {len(committables)}")
+
+
+def two(asked: list[str], *systems: str, on_lost: OnLost = OnLost.REPLAY) -> tuple[Outputs, System, System]:
+    first, second = (System(asked, *pair, on_lost) for pair in zip(systems, (FIRST, SECOND), strict=True))
+    given: Any = [first, second]
+    return Outputs(JOB, [Output(sink=one, committer=one) for one in given]), first, second
+
+
+def test_leftovers_of_a_system_are_ended_once_its_last_sink_has_pre_committed() -> None:
+    votes: dict[ParticipantName, Sequence[Vote]] = {FIRST: [], SECOND: []}
+    asked: list[str] = []
+    two(asked, "A", "A")[0].pre_commit(SEVEN, votes, (), keep={SECOND: [committable(1)]})
+    assert asked == ["first pre-commits and lists", "second pre-commits", "A is swept beside 3"]
+    asked.clear()
+    two(asked, "A", "B")[0].pre_commit(SEVEN, votes, (), keep={SECOND: [committable(1)]})
+    assert asked == [
+        "first pre-commits and lists", "A is swept beside 1", "second pre-commits and lists", "B is swept beside 2",
+    ]  # fmt: skip
+
+
+def test_a_job_is_claimed_once_on_each_system() -> None:
+    asked: list[str] = []
+    together, first, _ = two(asked, "A", "A")
+    first.claim = CLAIM
+    assert list(together.read_claims()) == [CLAIM]
+    together.take_claim(CLAIM, together.read_claims())
+    assert asked == ["A is claimed in place of 7"]
+    asked.clear()
+    apart, first, second = two(asked, "A", "B")
+    first.claim, second.claim = replace(CLAIM, completed=CheckpointId(8)), CLAIM
+    assert apart.newest(apart.read_claims()) == first.claim, "the driver ended between the two"
+    apart.take_claim(CLAIM, apart.read_claims())
+    assert asked == ["A is claimed in place of 8", "B is claimed in place of 7"]
+    second.claim = replace(CLAIM, store_id="another")
+    with pytest.raises(HaltedError, match="different stores as its owner: another, store"):
+        apart.newest(apart.read_claims())
+
+
+class Scene:
+    """A settler of two sinks."""
+
+    def __init__(self, *systems: str, on_lost: OnLost = OnLost.REPLAY) -> None:
+        self.asked: list[str] = []
+        self.outputs, self.first, self.second = two(self.asked, *systems, on_lost=on_lost)
+        self.failures: list[Exception] = []
+        self.queue = Queue()
+        same: Any = self
+        self.settler = Settler(
+            session=same,
+            source=same,
+            outputs=self.outputs,
+            journal=Journal("orders"),
+            on_settled=lambda *_: None,
+            on_lost=lambda: self.asked.append("lost"),
+            on_error=self.failures.append,
+            runtime=self.queue,
+        )
+        self.settler.expect(SEVEN, {FIRST: (committable(0),), SECOND: (committable(0),)}, None)
+
+    grant: Any = type("Grant", (), {"store_id": "store", "completed": None})
+    job, generation, driver = JOB, Generation(2), "driver"
+
+    def settle(
+        self, _checkpoint: CheckpointId, name: ParticipantName, settlements: Sequence[Settlement], **_: Any
+    ) -> Answer:
+        self.asked.append(f"{name} reports {', '.join(one.outcome.value for one in settlements)}")
+        return Answer(verdict=Verdict.ACCEPTED)
+
+    def complete(self, amendment: int = 0) -> list[str]:
+        self.asked.clear()
+        self.settler.complete(SEVEN, amendment)
+        self.queue.work()
+        return self.asked
+
+
+def test_all_claims_come_before_the_first_commit_and_all_outcomes_are_reported() -> None:
+    scene = Scene("A", "B")
+    assert scene.complete() == [
+        "A is claimed", "B is claimed", "first commits", "second commits",
+        "first reports committed", "second reports committed",
+        "first is settled with 1", "second is settled with 1",
+    ]  # fmt: skip
+    assert scene.settler.settled == SEVEN
+
+
+def test_one_sink_in_doubt_halts_the_job_and_the_other_is_settled_first() -> None:
+    scene = Scene("A", "A")
+    scene.first.outcome = Outcome.IN_DOUBT
+    asked = scene.complete()
+    assert asked[-2:] == ["second reports committed", "first reports in_doubt"]
+    (failure,) = scene.failures
+    assert isinstance(failure, HaltedError)
+    assert "1 of its 1 transactions" in str(failure)
+    assert "of first. seen" in str(failure)
+
+
+def test_lost_slots_of_one_sink_are_replaced_for_it_alone() -> None:
+    scene = Scene("A", "B")
+    scene.second.outcome = Outcome.LOST
+    assert scene.complete()[-1] == "lost"
+    scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
+    assert scene.settler.unsettled() == {FIRST: (committable(0),), SECOND: (committable(0, again=True),)}
+    scene.second.outcome = Outcome.COMMITTED
+    asked = scene.complete(1)
+    assert "second commits" in asked
+    assert "first commits" not in asked, "it is proved"
+    assert scene.settler.settled == SEVEN
