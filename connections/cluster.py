@@ -35,7 +35,7 @@ class ClusterName(Name):
 
 @dataclass(frozen=True, eq=True)
 class KafkaCluster:
-    """A cluster, described once and shared by source, sink and ``onceward serve --clusters``.
+    """A cluster, described once and shared by source, sink and ``onceward serve --systems``.
 
     It is sent to executors unchanged: secrets stay references and are resolved where a client is created.
     """

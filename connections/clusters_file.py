@@ -1,53 +1,35 @@
-"""The clusters file of ``onceward serve --clusters``: where a coordinator finds the clusters that it settles on.
+"""Kafka clusters as tables of a systems file (``systems_file.py``)."""
 
-[clusters.main]
-bootstrap_servers = "kafka-1:9092,kafka-2:9092"
-
-[clusters.main.config]
-"security.protocol" = "SASL_SSL"
-"sasl.mechanisms" = "SCRAM-SHA-512"
-"sasl.username" = "onceward"
-"sasl.password" = "file:/run/secrets/kafka"
-"""
-
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
+from onceward.connections.systems_file import read_systems, unusable
 
-__all__ = ["load_clusters"]
+__all__ = ["cluster_of", "load_clusters"]
 
 
 def load_clusters(path: str | Path) -> Mapping[str, KafkaCluster]:
-    """Return the clusters by name. Raises ConfigurationError that lists every problem in the file."""
+    """Return the Kafka clusters in a systems file by name. Raises ConfigurationError that lists every problem."""
     file = Path(path)
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _unusable(file, [error.strerror or "it cannot be read"]) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _unusable(file, [f"it is not TOML: {error}"]) from None
-    tables = content.pop("clusters", None)
-    problems = [f"{key}: unknown, only tables [clusters.NAME] belong here" for key in content]
-    if not isinstance(tables, dict) or not tables:
-        raise _unusable(file, [*problems, "there is no table [clusters.NAME]"])
+    tables, found = read_systems(file)
     clusters: dict[str, KafkaCluster] = {}
+    problems = list(found)
     for name, table in tables.items():
-        try:
-            clusters[name] = _cluster(name, table)
-        except ConfigurationError as error:
-            problems.append(f"[clusters.{name}] {error}")
-    if problems:
-        raise _unusable(file, problems)
+        if table.kind == "kafka":
+            try:
+                clusters[name] = cluster_of(name, table.content)
+            except ConfigurationError as error:
+                problems.append(f"{table.heading} {error}")
+    if problems or not clusters:
+        raise unusable(file, problems or ["no table is of kind kafka"])
     return clusters
 
 
-def _cluster(name: str, table: Any) -> KafkaCluster:
-    if not isinstance(table, dict):
-        raise ConfigurationError("must be a table with bootstrap_servers and config")
+def cluster_of(name: str, table: Mapping[str, Any]) -> KafkaCluster:
+    """Return the cluster that a table describes. Raises ConfigurationError."""
     unknown = table.keys() - {"bootstrap_servers", "config"}
     if unknown:
         raise ConfigurationError(f"unknown: {', '.join(sorted(unknown))}; known are bootstrap_servers and config")
@@ -65,10 +47,3 @@ def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _unusable(file: Path, problems: list[str]) -> ConfigurationError:
-    return ConfigurationError(
-        f"The clusters file {file} cannot be used; nothing was connected. Change these:\n"
-        + "\n".join(f"  - {problem}" for problem in problems)
-    )

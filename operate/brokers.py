@@ -1,7 +1,7 @@
-"""Ask the brokers on behalf of a command, through the installed committers.
+"""Ask systems on behalf of a command, through the installed committers.
 
-A coordinator may have no connection to Kafka, so a command with ``--clusters FILE`` connects on its own (entry point
-``onceward.committers``). A cluster that cannot be asked is named; its answer is reported as unknown, never left out.
+A coordinator may have no connection to them, so a command with ``--systems FILE`` connects on its own. A system that
+cannot be asked is named; its answer is reported as unknown, never left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,14 +13,15 @@ from typing import Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.coordinator.service.committers import installed_committers
-from onceward.operate.options import clusters_of
+from onceward.operate.options import systems_of
 from onceward.protocol.committing import Committer, OpenTransaction, TransactionHandle
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.values import Author, Claim, Committable, JobName, Settlement
 
 __all__ = ["Brokers", "MakeCommitter", "Seen", "brokers"]
 
 MakeCommitter: TypeAlias = Callable[[Iterable[Any]], Committer]
-"""Clusters -> committer; the clusters are the content of the clusters file."""
+"""Configurations of systems of one kind -> committer."""
 
 _AT_ONCE = 16
 """Committables looked at concurrently; each look takes seconds."""
@@ -42,29 +43,29 @@ class Seen:
 
 
 class Brokers:
-    """All clusters of a clusters file, for each kind of sink. Without clusters, every answer says that."""
+    """All systems of a file, by kind of sink. Without a file, every answer says that."""
 
-    def __init__(self, makers: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
+    def __init__(self, makers: Mapping[str, MakeCommitter], systems: Mapping[str, NamedSystem]) -> None:
         self._makers = makers
-        self._clusters = clusters
+        self._systems = systems
         self._stack = ExitStack()
         self._together: dict[str, Committer] = {}
 
     @property
     def reached(self) -> bool:
-        """False when no clusters were named."""
-        return bool(self._clusters)
+        """False when no systems were named."""
+        return bool(self._systems)
 
     def open_transactions(self, job: JobName, kind: str) -> tuple[list[OpenTransaction], list[str]]:
         """Return the open transactions, and why some brokers could not answer. An unreachable cluster hides no
         other."""
-        if not self._clusters:
-            return [], [f"job {job}: no --clusters FILE was given, so no broker was asked what is open"]
+        if not self._systems:
+            return [], [f"job {job}: no --systems FILE was given, so no broker was asked what is open"]
         found: list[OpenTransaction] = []
         problems: list[str] = []
-        for name, cluster in self._clusters.items():
+        for name, configuration in self._of_kind(kind).items():
             try:
-                committer = self._maker(kind)([cluster])
+                committer = self._maker(kind)([configuration])
                 try:
                     found += committer.transactions(job)
                 finally:
@@ -107,8 +108,8 @@ class Brokers:
 
     def _seen(self, kind: str, committable: Committable, ask: Callable[[Committer], Settlement | None]) -> Seen:
         holds, handle, settlement, unasked = "", None, None, ""
-        if not self._clusters:
-            unasked = "no --clusters FILE was given"
+        if not self._systems:
+            unasked = "no --systems FILE was given"
         else:
             try:
                 committer = self._committer(kind)
@@ -120,12 +121,15 @@ class Brokers:
         return Seen(committable=committable, holds=holds, handle=handle, settlement=settlement, unasked=unasked)
 
     def _committer(self, kind: str) -> Committer:
-        """Return one committer for all clusters: the committable names its cluster."""
+        """Return one committer for all systems of a kind: the committable names its own."""
         if kind not in self._together:
-            committer = self._maker(kind)(self._clusters.values())
+            committer = self._maker(kind)(self._of_kind(kind).values())
             self._stack.callback(committer.close)
             self._together[kind] = committer
         return self._together[kind]
+
+    def _of_kind(self, kind: str) -> Mapping[str, Any]:
+        return {name: one.configuration for name, one in self._systems.items() if one.kind == kind}
 
     def _maker(self, kind: str) -> MakeCommitter:
         maker = self._makers.get(kind)
@@ -138,12 +142,12 @@ class Brokers:
 
 
 @contextmanager
-def brokers(clusters: Path | None) -> Iterator[Brokers]:
-    """Yield connections to the clusters in the file; closes them at the end. Raises ConfigurationError."""
-    if clusters is None:
+def brokers(systems: Path | None) -> Iterator[Brokers]:
+    """Yield connections to the systems in the file; closes them at the end. Raises ConfigurationError."""
+    if systems is None:
         reached = Brokers({}, {})
     else:
-        reached = Brokers(installed_committers("changed"), clusters_of(clusters, "changed"))
+        reached = Brokers(installed_committers("changed"), systems_of(systems, "changed"))
     try:
         yield reached
     finally:

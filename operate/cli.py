@@ -48,11 +48,10 @@ def serve(
     store_password: Annotated[
         str | None, typer.Option(metavar="REFERENCE", help="Password for PostgreSQL: env:NAME or file:PATH.")
     ] = None,
-    clusters: Annotated[
+    systems: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Clusters on which to settle jobs whose driver is lost.",
+            "--systems", "--clusters", metavar="FILE", help="Systems on which to settle jobs whose driver is lost."
         ),
     ] = None,
     tls_cert: Annotated[
@@ -93,7 +92,7 @@ def serve(
         advertise=advertise,
         store=store,
         store_password=store_password,
-        clusters=clusters,
+        systems=systems,
         tls=tls_of(tls_cert, tls_key, client_ca),
         rights=rights,
         reflection=reflection,
@@ -182,7 +181,10 @@ def doctor(
         str | None, typer.Option("--cluster", "--servers", metavar="HOST:PORT", help="Bootstrap servers of a cluster.")
     ] = None,
     clusters: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; all are asked.")
+        Path | None,
+        typer.Option(
+            "--systems", "--clusters", metavar="FILE", help="Systems by name, as for onceward serve; all are asked."
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ def forget_job(job: str, reason: str, place: CoordinatorLocation, clusters: Path
     clusters."""
     if clusters is None:
         raise ConfigurationError(
-            "Nothing was deleted. Name the clusters of the job's sinks with --clusters FILE: they are asked whether "
+            "Nothing was deleted. Name the clusters of the job's sinks with --systems FILE: they are asked whether "
             "anything of it is open, and keep its receipts and its claim."
         )
     known = job_name(job)

@@ -11,17 +11,18 @@ from onceward.operate.brokers import MakeCommitter
 from onceward.operate.prompts import say
 from onceward.operate.tables import Column, Listing, print_json, print_listings
 from onceward.protocol.committing import FoundHanging, HangingTransaction
+from onceward.protocol.kinds import NamedSystem
 
 __all__ = ["list_hanging", "look", "place", "whose"]
 
 
-def look(named: Mapping[str, tuple[Any, Sequence[str]]]) -> Iterator[tuple[str, FoundHanging]]:
-    """Yield what is found on each cluster. ``named``: clusters with the topics to look into; none = all topics. What
-    does not answer is unknown, and hides nothing else."""
-    for name, (cluster, topics) in named.items():
+def look(named: Mapping[str, tuple[NamedSystem, Sequence[str]]]) -> Iterator[tuple[str, FoundHanging]]:
+    """Yield what is found on each system. ``named``: systems with the topics to look into; none = all topics. What does
+    not answer is unknown, and hides nothing else."""
+    for name, (system, topics) in named.items():
         try:
-            for make in installed_committers("asked").values():
-                yield name, _found(make, cluster, topics)
+            for make in installed_committers("asked", {system.kind}).values():
+                yield name, _found(make, system.configuration, topics)
         except OncewardError as error:
             yield name, FoundHanging(unknown=(str(error),))
 
@@ -40,7 +41,7 @@ def whose(one: HangingTransaction) -> str:
     return f"{one.id}, {owner}" if one.id else "no id is known"
 
 
-def list_hanging(named: Mapping[str, tuple[Any, Sequence[str]]], *, as_json: bool) -> None:
+def list_hanging(named: Mapping[str, tuple[NamedSystem, Sequence[str]]], *, as_json: bool) -> None:
     """List them. What could not be looked into goes to standard error."""
     found: list[HangingTransaction] = []
     problems: list[str] = []

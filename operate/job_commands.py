@@ -259,7 +259,7 @@ def transactions(
 
         if job is not None or clusters is None:
             raise ConfigurationError(
-                "--hanging asks brokers about all programs: it needs --clusters FILE, and takes no JOB. Nothing was "
+                "--hanging asks brokers about all programs: it needs --systems FILE, and takes no JOB. Nothing was "
                 "listed."
             )
         list_hanging(named_clusters("transactions", None, clusters, topic or []), as_json=as_json)

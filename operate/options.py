@@ -4,11 +4,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onceward.common.errors import ConfigurationError
+from onceward.protocol.kinds import NamedSystem
 
 if TYPE_CHECKING:
     from onceward.operate.connecting import CoordinatorLocation
@@ -26,9 +27,9 @@ __all__ = [
     "UtcOption",
     "View",
     "WatchOption",
-    "clusters_of",
     "password_of",
     "place_of",
+    "systems_of",
     "view_of",
 ]
 
@@ -55,7 +56,10 @@ NameOption = Annotated[str, typer.Option(help="A name for the savepoint.")]
 ClustersOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Clusters to ask, as for onceward serve. Without it, the brokers' state is unknown."
+        "--systems",
+        "--clusters",
+        metavar="FILE",
+        help="Systems to ask, as for onceward serve. Without it, the brokers' state is unknown.",
     ),
 ]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]
@@ -85,16 +89,32 @@ def view_of(*, as_json: bool, utc: bool, watch: bool) -> View:
     return View(as_json=as_json, utc=utc, watch=watch)
 
 
-def clusters_of(file: Path, done: str) -> Mapping[str, Any]:
-    """Return the clusters that ``--clusters`` names. Raises ConfigurationError; ``done`` says what was not done."""
-    try:
-        from onceward.connections.clusters_file import load_clusters
-    except ImportError as error:
-        raise ConfigurationError(
-            f"--clusters needs the Kafka clients ({error.name} is missing). Nothing was {done}. "
-            "Install them with: pip install 'onceward[kafka]'"
-        ) from error
-    return load_clusters(file)
+def systems_of(file: Path, done: str) -> Mapping[str, NamedSystem]:
+    """Return the systems that ``--systems`` names. The table of a kind that is not installed is not read. Raises
+    ConfigurationError that lists every problem; ``done`` says what was not done."""
+    from onceward.connections.systems_file import read_systems, unusable
+    from onceward.coordinator.service.kinds import installed_kinds, part
+
+    tables, found = read_systems(file)
+    kinds = installed_kinds(done)
+    problems = list(found)
+    systems: dict[str, NamedSystem] = {}
+    for name, table in tables.items():
+        kind = kinds.get(table.kind)
+        configuration = None
+        if kind is not None:
+            if not kind.configuration:
+                problems.append(f"{table.heading} kind: {table.kind} needs no system")
+                continue
+            try:
+                configuration = part(table.kind, kind.configuration, done)(name, table.content)
+            except ConfigurationError as error:
+                problems.append(f"{table.heading} {error}")
+                continue
+        systems[name] = NamedSystem(kind=table.kind, configuration=configuration)
+    if problems:
+        raise unusable(file, problems)
+    return systems
 
 
 def password_of(reference: str | None, done: str) -> str | None:

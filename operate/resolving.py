@@ -153,7 +153,7 @@ def _refuse_blindness(
         proved = unresolved.get(slot) is Outcome.LOST and ruling is not Ruling.COMMITTED
         if one.settlement is not None or proved:
             continue
-        remedy = "Repair that" if reached.reached else "Name the clusters with --clusters FILE"
+        remedy = "Repair that" if reached.reached else "Name the clusters with --systems FILE"
         raise ConfigurationError(
             f"Nothing was decided: what the brokers say of slot {slot} must be known first, and {one.unasked}. Nothing "
             f"was changed. {remedy}, or pass --force to decide without it."

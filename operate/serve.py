@@ -23,7 +23,7 @@ from onceward.coordinator.store.opening import kind_of
 from onceward.coordinator.store.store import Store
 from onceward.operate.json_logs import log_formatter
 from onceward.operate.measuring import measure, trace
-from onceward.operate.options import clusters_of, password_of
+from onceward.operate.options import password_of, systems_of
 from onceward.operate.prompts import print_result
 from onceward.operate.settings_in_force import settings_of
 from onceward.watch.web.page import Page, place_of_page, published
@@ -115,7 +115,7 @@ def run_serve(
     advertise: str,
     store: str | None,
     store_password: str | None,
-    clusters: Path | None,
+    systems: Path | None,
     tls: ServerTls | None,
     rights: Path | None,
     reflection: bool,
@@ -140,15 +140,22 @@ def run_serve(
         logging.getLogger("kafka").setLevel(max(level, logging.WARNING))
     escape_logs()
     held = rights_of(rights, place, tls)
-    known = clusters_of(clusters, "started") if clusters is not None else {}
+    known = systems_of(systems, "started") if systems is not None else {}
     committers = Committers.installed(known)
+    for name, kind in committers.unusable.items():
+        _log.warning(
+            "system %s: its kind %s is not installed here. This coordinator ends no transaction on it; drivers do, and "
+            "all other systems are settled. Install the package of that kind beside the coordinator.",
+            name,
+            kind,
+        )
     store_url = store if store is not None else StateDirectory(state_directory()).store_url
     given = {
         "listen": listen,
         "advertise": advertise,
         "store": store_url,
         "store_password": store_password,
-        "clusters": clusters,
+        "systems": systems,
         "tls_cert": None if tls is None else tls.certificate,
         "tls_key": None if tls is None else tls.key,
         "client_ca": None if tls is None else tls.client_ca,
@@ -163,7 +170,7 @@ def run_serve(
     }
 
     def announce(address: str, store: Store | None) -> None:
-        names = f", clusters {', '.join(known)}" if known else ""
+        names = f", systems {', '.join(known)}" if known else ""
         how = "" if tls is None else " with TLS" if authenticates else " with TLS, clients are not authenticated"
         if measured.url is not None:
             print_result(measured.announcement(rights=held is not None))

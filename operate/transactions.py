@@ -66,7 +66,7 @@ def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Pat
     if as_json:
         print_json(found)
         return
-    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --clusters FILE)"
+    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --systems FILE)"
     shown = Listing(
         "job",
         "transaction",

@@ -1,50 +1,70 @@
-"""The plug-ins with which the coordinator ends transactions, each with the clusters named at the start.
+"""The committers with which the coordinator ends transactions on the systems named at its start.
 
-Entry-point group ``onceward.committers``: the name is the kind of a sink, the value a callable ``(clusters, *,
-generation=...) -> Committer``. The argument ``generation`` names the generation that it acts for, so that it touches
-nothing newer. The methods of a committer block: call them in threads.
+The methods of a committer block: call them in threads.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from importlib.metadata import entry_points
 from typing import Any, Protocol, Self
 
 from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.protocol.committing import Age, Committer
 from onceward.protocol.encoded import decoding
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.values import NO_GENERATION, Committable, Generation
 
-__all__ = ["COMMITTERS", "Committers", "MakeCommitter", "installed_committers"]
-
-COMMITTERS = "onceward.committers"
+__all__ = ["Committers", "MakeCommitter", "installed_committers"]
 
 
 class MakeCommitter(Protocol):
-    """``generation`` returns the current generation while the committer works."""
+    """``generation`` returns the generation for which the committer works, so that it touches nothing newer."""
 
-    def __call__(self, clusters: Iterable[Any], *, generation: Callable[[], int | None] = ...) -> Committer: ...
+    def __call__(self, systems: Iterable[Any], /, *, generation: Callable[[], int | None] = ...) -> Committer: ...
 
 
 class Committers:
-    """Creates committers by the kind of a sink.
+    """Creates committers by kind of system.
 
-    :param clusters: by name; opaque here, passed to the plug-ins.
+    :param plugins: by kind.
+    :param systems: by name.
     """
 
-    def __init__(self, plugins: Mapping[str, MakeCommitter], clusters: Mapping[str, Any]) -> None:
+    def __init__(self, plugins: Mapping[str, MakeCommitter], systems: Mapping[str, NamedSystem]) -> None:
         self._plugins = dict(plugins)
-        self._clusters = dict(clusters)
+        self._systems = dict(systems)
 
     @classmethod
-    def installed(cls, clusters: Mapping[str, Any]) -> Self:
-        """The committers of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
-        return cls(installed_committers("started") if clusters else {}, clusters)
+    def installed(cls, systems: Mapping[str, NamedSystem]) -> Self:
+        """The committers of the kinds in ``systems`` that are installed. Raises ConfigurationError for one that cannot
+        be loaded."""
+        return cls(installed_committers("started", {one.kind for one in systems.values()}), systems)
 
     @property
-    def clusters(self) -> tuple[str, ...]:
-        """The names of the clusters. If empty, this coordinator cannot end any transaction."""
-        return tuple(self._clusters)
+    def systems(self) -> tuple[str, ...]:
+        """The names of the systems. If empty, this coordinator cannot end any transaction."""
+        return tuple(self._systems)
+
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """The systems whose kind is not installed here, with their kinds."""
+        return {name: one.kind for name, one in self._systems.items() if one.kind not in self._plugins}
+
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """The names of the systems of this kind that can be asked."""
+        return tuple(name for name, one in self._systems.items() if one.kind == kind) if kind in self._plugins else ()
+
+    def missing(self, kinds: Iterable[str]) -> ConfigurationError | None:
+        """Why nothing can be ended for sinks of one of these kinds; None if all can be asked."""
+        for kind in kinds:
+            if kind in self.unusable.values():
+                return self._not_installed(kind)
+            if not self.of_kind(kind):
+                return ConfigurationError(
+                    f"This coordinator knows no system of kind {kind}. The transactions of such sinks stay as they "
+                    "are. Name it in the file of --systems, or start the job: its driver ends them."
+                )
+        return None
 
     def oldest(self, kind: str, committables: Iterable[Committable]) -> Committable | None:
         """The one whose transaction is open for longest, decoded; None if no age is known. Contacts no broker."""
@@ -65,30 +85,28 @@ class Committers:
         except OncewardError:
             return None
 
-    def make(self, kind: str, generation: Generation, cluster: str | None = None) -> Committer:
-        """A committer for all clusters, or for the one named. The caller closes it. Raises ConfigurationError."""
+    def make(self, kind: str, generation: Generation, system: str | None = None) -> Committer:
+        """A committer for all systems of a kind, or for the one named. The caller closes it. Raises
+        ConfigurationError."""
         plugin = self._plugins.get(kind)
         if plugin is None:
-            known = ", ".join(sorted(self._plugins)) or "none"
-            raise ConfigurationError(
-                f"No committer for sinks of kind {kind} is installed beside this coordinator (known: {known}). Their "
-                "transactions stay as they are. Install it here, or start the job: its driver ends them."
-            )
-        clusters = self._clusters.values() if cluster is None else [self._clusters[cluster]]
-        return plugin(clusters, generation=lambda: generation)
+            raise self._not_installed(kind)
+        names = self.of_kind(kind) if system is None else (system,)
+        return plugin([self._systems[name].configuration for name in names], generation=lambda: generation)
+
+    def _not_installed(self, kind: str) -> ConfigurationError:
+        known = ", ".join(sorted(self._plugins)) or "none"
+        return ConfigurationError(
+            f"No committer for sinks of kind {kind} is installed beside this coordinator (known: {known}). Their "
+            "transactions stay as they are. Install it here, or start the job: its driver ends them."
+        )
 
 
-def installed_committers(done: str) -> Mapping[str, MakeCommitter]:
-    """Committers by the kind of their sinks. Raises ConfigurationError; ``done`` completes its message "Nothing was
-    ..."."""
-    plugins: dict[str, MakeCommitter] = {}
-    for point in entry_points(group=COMMITTERS):
-        try:
-            plugins[point.name] = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(
-                f"The committer for sinks of kind {point.name} ({point.value}) cannot be loaded: {error}. Nothing was "
-                f"{done}. Install what it needs, for example with: pip install 'onceward[kafka]'; or leave --clusters "
-                "out: then only drivers ask the brokers."
-            ) from error
-    return plugins
+def installed_committers(done: str, kinds: Collection[str] | None = None) -> Mapping[str, MakeCommitter]:
+    """Committers by kind, of all kinds or of these. Raises ConfigurationError; ``done`` completes its message "Nothing
+    was ..."."""
+    return {
+        name: part(name, kind.committer, done)
+        for name, kind in installed_kinds(done).items()
+        if kind.committer and (kinds is None or name in kinds)
+    }

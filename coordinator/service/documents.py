@@ -1,30 +1,22 @@
 """Checks documents with plug-ins; the coordinator itself never reads their content.
 
-Entry-point group ``onceward.documents``: the name is a document kind, the value a callable ``(document, base, author)
--> None``. It raises ValueError for an unknown version, for a meaningless body, for positions that go backwards from
-``base``, the same participant's positions in the last completed checkpoint, and for a committable that names a
-transaction of anyone but ``author``: this coordinator may end it with rights that its driver does not have. Documents
-of other kinds are stored unchecked.
+Those of installed kinds of systems (``protocol/kinds.py``). Documents of other kinds are stored unchecked.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Self, TypeAlias
+from typing import Self
 
-from onceward.common.errors import ConfigurationError
 from onceward.common.printable import printable
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.protocol.durable import Durable
 from onceward.protocol.encoded import decoded, decoding
 from onceward.protocol.events import Acknowledge, Amend, Event
+from onceward.protocol.kinds import DocumentChecker
 from onceward.protocol.state import JobState
 from onceward.protocol.values import Author, CheckpointId, Committable, Document, ParticipantName
 
-__all__ = ["DOCUMENT_CHECKERS", "Checkers", "DocumentChecker", "Vetted"]
-
-DOCUMENT_CHECKERS = "onceward.documents"
-
-DocumentChecker: TypeAlias = Callable[[Document, Document | None, Author], None]
+__all__ = ["Checkers", "Vetted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +36,11 @@ class Checkers:
 
     @classmethod
     def installed(cls) -> Self:
-        """The checkers of installed distributions. Raises ConfigurationError for one that cannot be loaded."""
+        """The checkers of installed kinds. Raises ConfigurationError for one that cannot be loaded: without it, wrong
+        positions would be taken for right."""
         checkers: dict[str, DocumentChecker] = {}
-        for point in entry_points(group=DOCUMENT_CHECKERS):
-            try:
-                checkers[point.name] = point.load()
-            except (ImportError, AttributeError) as error:
-                raise ConfigurationError(
-                    f"The checker for documents of kind {point.name} ({point.value}) cannot be loaded: {error}. "
-                    "Without it wrong positions would be taken for right; nothing was started. Repair the installation."
-                ) from error
+        for name, kind in installed_kinds("started").items():
+            checkers |= {document: part(name, where, "started") for document, where in kind.documents.items()}
         return cls(checkers)
 
     def vet(self, durable: Durable, event: Event) -> Vetted:

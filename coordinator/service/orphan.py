@@ -27,7 +27,7 @@ __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 _log = logger("onceward.coordinator")
 
 NO_CLUSTERS = (
-    "its transactions cannot be ended by this coordinator, which was started without --clusters: what is open holds "
+    "its transactions cannot be ended by this coordinator, which was started without --systems: what is open holds "
     "readers back until its driver is back, or until the brokers' timeout"
 )
 
@@ -74,6 +74,8 @@ class Orphan:
         self.job = job
         self.doing = ""
         """What it does or waits for, for display; empty if nothing."""
+        self._left = ""
+        """Why this coordinator cannot end everything; empty if it can."""
         self.superseded = False
         """True when a driver has opened the job or the coordinator stops: end nothing more."""
         self._around = around
@@ -85,15 +87,14 @@ class Orphan:
             if due is not None:
                 await self._wait_for_a_driver(due)
             if due is not None or self._durable.orphaned:
-                if not self._around.committers.clusters:
+                if not self._around.committers.systems:
                     self.doing = "" if self._durable.orphaned and self._durable.settled else NO_CLUSTERS
                     return
                 await self._with_patience(self._settle)
             if self._is_left_for_good:
                 await self._look_for_latecomers()
         except HOPELESS as error:
-            self.doing = f"the coordinator leaves it as it is: {error}"
-            _log.error("%s", log_fields({"job": self.job, "event": "orphan_left", "detail": error}))
+            self._leave(f"the coordinator leaves it as it is: {error}", error)
 
     @property
     def _state(self) -> JobState:
@@ -143,7 +144,20 @@ class Orphan:
         troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
         for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
             raise trouble
-        self.doing = ""
+        self._leave_what_is_missing()
+
+    def _leave_what_is_missing(self) -> None:
+        """Report what this coordinator cannot end for want of a system or its kind. All else is settled."""
+        missing = self._clusters.missing()
+        if missing is None:
+            self.doing = ""
+        elif not self._left:
+            self._left = f"the coordinator leaves what it cannot reach: {missing}"
+            self._leave(self._left, missing)
+
+    def _leave(self, doing: str, why: Exception) -> None:
+        self.doing = doing
+        _log.error("%s", log_fields({"job": self.job, "event": "orphan_left", "detail": why}))
 
     async def _abort_undecided(self) -> None:
         await self._clusters.sweep()
@@ -159,6 +173,8 @@ class Orphan:
             out = durable.replaying.get(name, frozenset()) | self._state.settled_slots.get(name, frozenset())
             left = [committable for committable in snapshot.committables if committable.slot not in out]
             if not left:
+                continue
+            if self._clusters.missing(name) is not None:
                 continue
             self.doing = f"commits {len(left)} transactions of checkpoint {completed.id}"
             settlements = await self._clusters.commit(
@@ -207,7 +223,7 @@ class Orphan:
         """True when the last driver does not return, and it is known which transactions are decided."""
         durable = self._durable
         ended = durable.driver is None and durable.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
-        return (ended or durable.orphaned) and not durable.unreadable and bool(self._around.committers.clusters)
+        return (ended or durable.orphaned) and not durable.unreadable and bool(self._around.committers.systems)
 
     async def _look_for_latecomers(self) -> None:
         """Sweep for as long as a transaction can last: a task that slept through the end of its job may still open
@@ -223,7 +239,7 @@ class Orphan:
             self.doing = f"looks for transactions of late tasks until {shown.astimezone():%H:%M:%S}"
             await asyncio.sleep(min(looks.next(), left))
             await self._fails(self._clusters.sweep)  # on failure, the next sweep follows soon
-        self.doing = ""
+        self.doing = self._left
 
     async def _with_patience(self, work: Callable[[], Awaitable[None]]) -> None:
         """Retry ``work`` with growing pauses until it succeeds."""

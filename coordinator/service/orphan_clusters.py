@@ -1,4 +1,4 @@
-"""The coordinator's work at the brokers for a job without a driver: on all clusters that it knows, in threads."""
+"""The coordinator's work for a job without a driver: on all systems that it knows, in threads."""
 
 import asyncio
 import secrets
@@ -53,6 +53,10 @@ class OrphanClusters:
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
+    def missing(self, name: ParticipantName | None = None) -> ConfigurationError | None:
+        """Why nothing can be ended for sink ``name``, or for some sink; None if its systems can be asked."""
+        return self._committers.missing(sorted(set(self._kinds.values())) if name is None else [self._kinds[name]])
+
     async def check(self) -> None:
         """Check that what is decided names only transactions of this job, before anything is touched for it.
 
@@ -60,6 +64,8 @@ class OrphanClusters:
 
         def check() -> None:
             for name, committables in self._decided():
+                if self.missing(name) is not None:
+                    continue
                 with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
                     committer.check(self._author(name), decoded_all(committables))
 
@@ -67,7 +73,7 @@ class OrphanClusters:
 
     async def claims(self) -> dict[str, tuple[Claim, ...]]:
         """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
-        none is known only when all clusters have answered."""
+        none is known only when all clusters have answered, and each kind of sink can be asked."""
         asked = self._asked(lambda committer, _, cluster: (cluster, committer.claims(self._job)))
         try:
             claims: dict[str, tuple[Claim, ...]] = {}
@@ -83,7 +89,7 @@ class OrphanClusters:
                 found = [answer for answer in answers if not isinstance(answer, OncewardError)]
                 claims |= {cluster: tuple(its) for cluster, its in found if its}
             if not claims:
-                _raise_first(task.result() for task in asked)
+                _raise_first((*(task.result() for task in asked), self.missing()))
             return claims
         finally:
             for task in asked:
@@ -197,9 +203,12 @@ class OrphanClusters:
         async def ask(kind: str, cluster: str) -> T | OncewardError:
             return await self._thread_lanes.run(f"cluster {cluster}", lambda: one(kind, cluster))
 
-        kinds = sorted(set(self._kinds.values()))
-        clusters = self._committers.clusters if among is None else among
-        return [asyncio.create_task(ask(kind, cluster)) for kind in kinds for cluster in clusters]
+        return [
+            asyncio.create_task(ask(kind, name))
+            for kind in sorted(set(self._kinds.values()))
+            for name in self._committers.of_kind(kind)
+            if among is None or name in among
+        ]
 
 
 def _raise_first(answers: Iterable[object]) -> None:

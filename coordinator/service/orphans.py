@@ -111,7 +111,7 @@ class Orphans:
         """Find the oldest transaction for :meth:`oldest`. Decodes all documents of an unsettled checkpoint once: call
         it in a thread."""
         completed = durable.completed
-        if completed is None or completed.settled or not self._committers.clusters:
+        if completed is None or completed.settled or not self._committers.systems:
             self._oldest.pop(durable.job, None)
             return
         known = self._oldest.get(durable.job)

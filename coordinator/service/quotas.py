@@ -24,6 +24,6 @@ def jobs_refusal(jobs: int) -> Answer | None:
         return None
     detail = (
         f"this coordinator's store holds {jobs} jobs, and a coordinator keeps at most {MAX_JOBS}. Nothing was changed. "
-        "Delete one that has ended: onceward forget JOB --reason WHY --clusters FILE"
+        "Delete one that has ended: onceward forget JOB --reason WHY --systems FILE"
     )
     return Answer(verdict=Verdict.REFUSED, detail=detail)

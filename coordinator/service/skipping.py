@@ -1,23 +1,13 @@
-"""Moves positions past deleted input, with plug-ins; the coordinator itself never reads positions.
+"""Moves positions past deleted input, with plug-ins; the coordinator itself never reads positions."""
 
-Entry-point group ``onceward.positions``: the name is a document kind, the value a callable ``(document, topic,
-partition, offset) -> (document, former offset)``. It returns the same positions with one partition moved. It raises
-ValueError when there is no such partition, or when records would be read again.
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import TypeAlias
 
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.protocol.encoded import decoded
+from onceward.protocol.kinds import PositionMover
 from onceward.protocol.values import CheckpointId, CompletedCheckpoint, Document, ParticipantName
 
-__all__ = ["POSITION_MOVERS", "PositionMover", "Skip", "Where", "skip_of"]
-
-POSITION_MOVERS = "onceward.positions"
-
-PositionMover: TypeAlias = Callable[[Document, str, int, int], tuple[Document, int]]
+__all__ = ["Skip", "Where", "skip_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +58,10 @@ def _positions(completed: CompletedCheckpoint) -> dict[ParticipantName, Document
     }
 
 
-def _mover(kind: str) -> PositionMover | None:
-    """The installed mover for documents of ``kind``."""
-    for point in entry_points(group=POSITION_MOVERS, name=kind):
-        loaded: PositionMover = point.load()
-        return loaded
+def _mover(document: str) -> PositionMover | None:
+    """The installed mover for documents of this kind."""
+    for name, kind in installed_kinds("changed").items():
+        if document in kind.positions:
+            mover: PositionMover = part(name, kind.positions[document], "changed")
+            return mover
     return None

@@ -115,7 +115,7 @@ def describe_refusal(job: str, where: Place, base: Batch, found: Found) -> str:
     """Explain why a batch of this place is not written, what that means for the data, and what to do."""
     batch = found.batch
     begin_again = (
-        f"or, to begin again on purpose: onceward forget {job} --clusters FILE --reason TEXT, then start it. The "
+        f"or, to begin again on purpose: onceward forget {job} --systems FILE --reason TEXT, then start it. The "
         "output keeps what was written, and the query writes again whatever it reads again"
     )
     accept = f"To continue without what is missing, start once with continue_at={batch.number}"
@@ -262,7 +262,7 @@ def batch_of(positions: Document) -> Batch | None:
 
 
 def check_positions(document: Document, base: Document | None, author: Author) -> None:
-    """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
+    """Validate positions before the coordinator accepts them.
 
     Raises ValueError for an unknown version or content, another query than the base's, and for a batch that is not
     the base's or a later one.
@@ -280,7 +280,7 @@ def check_positions(document: Document, base: Document | None, author: Author) -
 
 
 def skip_to(document: Document, topic: str, partition: int, offset: int) -> tuple[Document, int]:
-    """Refuse to skip input (entry point ``onceward.positions``). Raises ValueError with the reason."""
+    """Refuse to skip input. Raises ValueError with the reason."""
     raise ValueError(
         "Spark keeps which input a Structured Streaming query has read, in its checkpointLocation. To go past input "
         "that is gone, start the query with its source's own option, for example failOnDataLoss=false"

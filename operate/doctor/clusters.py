@@ -1,33 +1,32 @@
-"""What clusters say: the findings of a job's preflight, asked through plug-ins (entry points ``onceward.doctor``)."""
+"""What systems say: the findings of a job's preflight, asked through their kinds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.connectors.interfaces import Finding, Severity
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.doctor.check import Check, Level
-from onceward.operate.options import clusters_of
+from onceward.operate.options import systems_of
+from onceward.protocol.kinds import NamedSystem
 
 __all__ = ["check_clusters", "named_clusters"]
 
 _Examine: TypeAlias = Callable[[Any, Sequence[str], str | None], tuple[Sequence[tuple[str, str]], Sequence[Finding]]]
 """(cluster, its topics, job) -> facts (subject, what was found), findings."""
 
-_POINTS = "onceward.doctor"
-
 
 def named_clusters(
     command: str, servers: str | None, clusters: Path | None, topics: Sequence[str]
-) -> Mapping[str, tuple[Any, Sequence[str]]]:
-    """Return each cluster with its topics, by name. Raises ConfigurationError for options of ``command`` that do not
+) -> Mapping[str, tuple[NamedSystem, Sequence[str]]]:
+    """Return each system with its topics, by name. Raises ConfigurationError for options of ``command`` that do not
     fit together."""
     if servers is not None and clusters is not None:
-        raise _usage(command, "give either --cluster HOST:PORT or --clusters FILE")
+        raise _usage(command, "give either --cluster HOST:PORT or --systems FILE")
     if servers is None and clusters is None:
         if topics:
-            raise _usage(command, "--topic needs brokers to ask: --cluster HOST:PORT or --clusters FILE")
+            raise _usage(command, "--topic needs brokers to ask: --cluster HOST:PORT or --systems FILE")
         return {}
     if servers is not None:
         try:
@@ -36,24 +35,24 @@ def named_clusters(
             raise _usage(command, f"--cluster needs the Kafka clients: {error}") from error
         if named := [topic for topic in topics if ":" in topic]:
             raise _usage(
-                command, f"--topic {named[0]} names a cluster of --clusters FILE; with --cluster give the topic alone"
+                command, f"--topic {named[0]} names a cluster of --systems FILE; with --cluster give the topic alone"
             )
-        return {"main": (KafkaCluster(servers), topics)}
+        return {"main": (NamedSystem(kind="kafka", configuration=KafkaCluster(servers)), topics)}
     assert clusters is not None
-    known = clusters_of(clusters, "asked")
+    known = systems_of(clusters, "asked")
     by_cluster: dict[str, list[str]] = {name: [] for name in known}
     for one in topics:
         name, _, topic = one.rpartition(":")
         if name not in known:
             raise _usage(command, f"--topic is CLUSTER:TOPIC with one of {', '.join(known)}, not {one}")
         by_cluster[name].append(topic)
-    return {name: (cluster, by_cluster[name]) for name, cluster in known.items()}
+    return {name: (system, by_cluster[name]) for name, system in known.items()}
 
 
-def check_clusters(named: Mapping[str, tuple[Any, Sequence[str]]], job: str | None) -> Iterator[Check]:
-    """Yield what each cluster says. One that does not answer hides no other."""
-    for name, (cluster, topics) in named.items():
-        yield from _check_cluster(name, cluster, topics, job)
+def check_clusters(named: Mapping[str, tuple[NamedSystem, Sequence[str]]], job: str | None) -> Iterator[Check]:
+    """Yield what each system says. One that does not answer hides no other."""
+    for name, (system, topics) in named.items():
+        yield from _check_system(name, system, topics, job)
     if named and job is None:
         yield Check(
             subject="rights on transactional ids and groups",
@@ -63,20 +62,17 @@ def check_clusters(named: Mapping[str, tuple[Any, Sequence[str]]], job: str | No
         )
 
 
-def _check_cluster(name: str, cluster: Any, topics: Sequence[str], job: str | None) -> Iterator[Check]:
+def _check_system(name: str, system: NamedSystem, topics: Sequence[str], job: str | None) -> Iterator[Check]:
     findings: dict[Finding, None] = {}
-    points = entry_points(group=_POINTS)
-    if not points:
-        why = f"no installed package has checks of clusters ({_POINTS})"
-        yield Check(subject=f"cluster {name}", found=why, level=Level.ERROR, remedy="install onceward again")
-    for point in points:
+    kind = installed_kinds("asked").get(system.kind)
+    if kind is None or not kind.doctor:
+        why = f"no installed package has checks of systems of kind {system.kind}"
+        yield Check(subject=f"cluster {name}", found=why, level=Level.ERROR, remedy="install the package of that kind")
+        return
+    for where in kind.doctor:
         try:
-            examine: _Examine = point.load()
-            facts, found = examine(cluster, topics, job)
-        except ImportError as error:
-            why = f"cannot be asked: {error}"
-            yield Check(subject=f"cluster {name}", found=why, level=Level.ERROR, remedy="pip install 'onceward[kafka]'")
-            continue
+            examine: _Examine = part(system.kind, where, "asked")
+            facts, found = examine(system.configuration, topics, job)
         except OncewardError as error:
             remedy = "correct what the message names, then run doctor again"
             yield Check(subject=f"cluster {name}", found=str(error), level=Level.ERROR, remedy=remedy)

@@ -1,17 +1,17 @@
 """Transactions of any program that hang in a cluster: readers of committed records stop there."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from onceward.common.readable import duration
 from onceward.operate.doctor.check import Check, Level
 from onceward.operate.hanging import look, place, whose
 from onceward.protocol.committing import HangingTransaction
+from onceward.protocol.kinds import NamedSystem
 
 __all__ = ["check_hanging"]
 
 
-def check_hanging(named: Mapping[str, tuple[Any, Sequence[str]]]) -> Iterator[Check]:
+def check_hanging(named: Mapping[str, tuple[NamedSystem, Sequence[str]]]) -> Iterator[Check]:
     """Yield what hangs, what could not be looked into, and "none" only if everything was. ``named``: clusters with the
     topics to look into; none = all topics."""
     for name, found in look(named):

@@ -11,7 +11,7 @@ _NEEDED = {"cluster", "transactional_id", "producer_id", "epoch", "end_txn_versi
 
 
 def check_committable(document: Document, base: Document | None, author: Author) -> None:
-    """Validate a committable before the coordinator accepts it (entry point ``onceward.documents``).
+    """Validate a committable before the coordinator accepts it.
 
     Raises ValueError for an unknown version, for a document that lacks what is needed to end its transaction, and for
     one that names the transaction of another.

@@ -174,7 +174,7 @@ def _text(value: Any) -> str:
 
 
 def check_positions(document: Document, base: Document | None, author: Author) -> None:
-    """Validate positions before the coordinator accepts them (entry point ``onceward.documents``).
+    """Validate positions before the coordinator accepts them.
 
     Raises ValueError for an unknown version or content, and for positions that go backwards from ``base``: a partition
     with a lower offset or leader epoch, a missing partition, another topic of the same name, another cluster.
@@ -208,7 +208,7 @@ def skip_to(document: Document, topic: str, partition: int, offset: int) -> tupl
     """Return the positions with one partition moved to ``offset``, and its previous offset.
 
     The coordinator calls it when a person moves a job past deleted input, or lets it continue at its position in a
-    log that was replaced (entry point ``onceward.positions``). Raises ValueError for a partition without a position,
+    log that was replaced. Raises ValueError for a partition without a position,
     for an offset before the position, and for an offset equal to it if the position has no epoch.
     """
     try:

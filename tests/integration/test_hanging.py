@@ -11,6 +11,7 @@ from onceward import KafkaCluster
 from onceward.coordinator.service.committers import Committers
 from onceward.dev.jars import fetch_progress
 from onceward.dev.kafka import LocalKafka
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.values import CheckpointId, Claim, Committable, Generation, JobName, Outcome
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
@@ -141,7 +142,7 @@ def test_a_timed_out_transaction_that_kafka_never_finishes_holds_readers_back_on
     topics.fill(out, [b"later"], partition=1)
     with SinkJob(servers, job, topic=out, generation=2) as next_one:
         next_one.sink.committer().sweep(JobName(job))
-    committers = Committers.installed({"main": KafkaCluster(servers)})
+    committers = Committers.installed({"main": NamedSystem(kind="kafka", configuration=KafkaCluster(servers))})
     with closing(committers.make("kafka", Generation(2), "main")) as committer:
         committer.sweep(other)
     wait_until(lambda: topics.values(out) == [b"later", b"later"], "readers get past them")

@@ -10,6 +10,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
 from onceward.coordinator.service.committers import Committers
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.values import MAX_ID
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -118,7 +119,7 @@ class Brokers:
         def make(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> KafkaCommitter:
             return KafkaCommitter(controls=[control], clock=clock, generation=generation)
 
-        return Committers({"kafka": make}, {"main": DESCRIBED})
+        return Committers({"kafka": make}, {"main": NamedSystem(kind="kafka", configuration=DESCRIBED)})
 
     def producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
         """A producer of the running process."""

@@ -65,7 +65,7 @@ class KafkaCommitter(Committer):
         if not self._controls:
             raise ConfigurationError(
                 "A Kafka committer was made without a cluster, so it cannot reach a transaction. No data was touched. "
-                "Name the clusters, for example with onceward serve --clusters FILE."
+                "Name the clusters, for example with onceward serve --systems FILE."
             )
 
     def id(self) -> str:

@@ -126,7 +126,7 @@ def test_a_coordinator_serves_the_others_and_answers_its_own_check(service: Serv
     several = service.topology == "leaders"
     listen = parse_listen(given["listen"], anywhere=given["insecure_listen_anywhere"] or several)
     assert not listen.loopback
-    assert str(given["clusters"]) in topology(service.topology).config_files(service)
+    assert str(given["systems"]) in topology(service.topology).config_files(service)
     (check,) = [line for line in onceward_lines(service) if line[0] == "health"]
     command, asked = parsed(check)
     assert command == "health"

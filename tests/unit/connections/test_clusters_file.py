@@ -60,10 +60,42 @@ def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "clusters = 1", "[clusters]", "not toml", "clusters.a = 3"])
 def test_a_file_without_clusters_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigurationError, match="clusters file"):
+    with pytest.raises(ConfigurationError, match="systems file"):
         load_clusters(write(tmp_path, text))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         load_clusters(tmp_path / "none.toml")
+
+
+def test_a_cluster_may_stand_among_systems_of_other_kinds(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        [systems.main]
+        kind = "kafka"
+        bootstrap_servers = "a:1"
+        [systems.orders]
+        kind = "unheard-of"
+        url = "somewhere"
+        [clusters.other]
+        bootstrap_servers = "b:1"
+        """,
+    )
+    assert load_clusters(file) == {"main": KafkaCluster("a:1"), "other": KafkaCluster("b:1", name="other")}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[systems.main]\nbootstrap_servers = 'a:1'", r"\[systems.main\] kind: name the kind"),
+        ("[systems.main]\nkind = 3", r"\[systems.main\] kind: name the kind"),
+        ("[clusters.main]\nkind = 'kafka'\nbootstrap_servers = 'a:1'", r"kind: belongs into tables \[systems.NAME\]"),
+        ("[systems.main]\nkind = 'kafka'\n[clusters.main]\n", r"\[clusters.main\] has the name of \[systems.main\]"),
+        ("[systems.main]\nkind = 'unheard-of'", "no table is of kind kafka"),
+    ],
+)
+def test_a_table_whose_kind_is_not_clear_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        load_clusters(write(tmp_path, text))

@@ -155,7 +155,7 @@ def test_the_coordinator_serves_with_tls_rights_and_a_store_that_both_can_reach(
     assert not given["insecure_listen_anywhere"]
     assert given["log_format"] == "json"
     name, keys = config_map("coordinator")
-    assert {given["rights"].name, given["clusters"].name} < keys.keys()
+    assert {given["rights"].name, given["systems"].name} < keys.keys()
     volumes = {one["name"]: one for one in coordinator()["volumes"]}
     assert volumes["config"]["configMap"]["name"] == name
 

@@ -13,6 +13,7 @@ from onceward.connectors.interfaces import Committer, OpenTransaction, PreCommit
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.operate.brokers import Brokers
 from onceward.protocol.events import CloseReason
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import Author, CheckpointId, Committable, JobName, Outcome, Settlement
 from tests.support.scripted import SINK, SOURCE, positions, slots
@@ -72,7 +73,7 @@ class FakeBrokers(Committer):
         self.asked_to_commit: list[int] = []
 
     def reached(self) -> Brokers:
-        return Brokers({"test": lambda _clusters: self}, {"main": "a cluster"})
+        return Brokers({"test": lambda _clusters: self}, {"main": NamedSystem(kind="test", configuration="a cluster")})
 
     def commit(
         self,

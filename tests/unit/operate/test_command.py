@@ -24,6 +24,7 @@ from onceward.operate.doctor import clusters, machine
 from onceward.operate.serve import rights_of
 from onceward.protocol.answers import Stop
 from onceward.protocol.events import CloseReason
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.phases import Phase
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import CheckpointId, JobName
@@ -391,10 +392,11 @@ def test_doctor_refuses_topics_without_their_cluster(tmp_path: Path, options: tu
     assert said.stdout == ""
 
 
-def test_doctor_does_not_pass_a_cluster_that_nothing_could_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "entry_points", lambda **_: ())
-    (line,) = clusters.check_clusters({"main": (object(), [])}, "orders")
-    assert (line.level, line.remedy) == ("error", "install onceward again")
+def test_doctor_does_not_pass_a_system_that_nothing_could_check() -> None:
+    named = {"main": (NamedSystem(kind="unheard-of", configuration=None), ())}
+    (line,) = clusters.check_clusters(named, "orders")
+    assert line.level == "error"
+    assert "kind unheard-of" in line.found
 
 
 def test_serving_and_listing_load_neither_spark_nor_kafka_clients() -> None:

@@ -11,6 +11,7 @@ from onceward.operate import hanging
 from onceward.operate.doctor.check import Level
 from onceward.operate.doctor.hanging import check_hanging
 from onceward.protocol.committing import FoundHanging, HangingTransaction
+from onceward.protocol.kinds import NamedSystem
 from tests.support.commands import onceward
 
 OTHERS = HangingTransaction(
@@ -47,25 +48,29 @@ class Asked:
         pass
 
 
+def asked(answer: FoundHanging | OncewardError) -> NamedSystem:
+    return NamedSystem(kind="kafka", configuration=answer)
+
+
 @pytest.fixture(autouse=True)
 def committers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hanging, "installed_committers", lambda _done: {"kafka": Asked})
+    monkeypatch.setattr(hanging, "installed_committers", lambda _done, _kinds: {"kafka": Asked})
 
 
 def test_none_is_said_only_if_everything_was_looked_into(capsys: pytest.CaptureFixture[str]) -> None:
     whole, partly = FoundHanging(looked_into=12), FoundHanging(looked_into=11, unknown=("orders: grant READ",))
-    hanging.list_hanging({"main": (whole, [])}, as_json=False)
+    hanging.list_hanging({"main": (asked(whole), [])}, as_json=False)
     assert capsys.readouterr().out.strip() == "Nothing hangs: 12 partitions were looked into."
-    hanging.list_hanging({"main": (whole, []), "far": (partly, [])}, as_json=False)
+    hanging.list_hanging({"main": (asked(whole), []), "far": (asked(partly), [])}, as_json=False)
     said = capsys.readouterr()
     assert said.out.startswith("Nothing is known to hang; what could not be looked into stands above: 23 partitions")
     assert "unknown: cluster far: orders: grant READ" in said.err
 
 
 def test_a_cluster_that_does_not_answer_is_unknown_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    named: dict[str, tuple[Any, Sequence[str]]] = {
-        "gone": (OncewardError("no broker answers"), []),
-        "main": (FoundHanging(transactions=(OTHERS,)), []),
+    named: dict[str, tuple[NamedSystem, Sequence[str]]] = {
+        "gone": (asked(OncewardError("no broker answers")), []),
+        "main": (asked(FoundHanging(transactions=(OTHERS,))), []),
     }
     hanging.list_hanging(named, as_json=False)
     said = capsys.readouterr()
@@ -78,14 +83,14 @@ def test_a_cluster_that_does_not_answer_is_unknown_and_hides_no_other(capsys: py
 
 def test_what_is_not_certain_shows_no_command_that_could_end_an_ordinary_transaction() -> None:
     doubtful = HangingTransaction(**{**vars(OTHERS), "id": "", "certain": False, "doubt": "grant it", "remedy": ""})
-    (check,) = check_hanging({"main": (FoundHanging(transactions=(doubtful,)), [])})
+    (check,) = check_hanging({"main": (asked(FoundHanging(transactions=(doubtful,))), [])})
     assert (check.level, check.remedy) == (Level.UNKNOWN, "grant it")
     assert check.found.startswith("perhaps orders-3 offset 17, producer 1000, epoch 5 (no id is known)")
 
 
 def test_ours_is_a_warning_because_its_job_ends_it() -> None:
     ours = HangingTransaction(**{**vars(OTHERS), "job": "billing", "remedy": "start job billing"})
-    (check,) = check_hanging({"main": (FoundHanging(transactions=(ours,)), [])})
+    (check,) = check_hanging({"main": (asked(FoundHanging(transactions=(ours,))), [])})
     assert (check.level, check.remedy) == (Level.WARNING, "start job billing")
 
 

@@ -99,7 +99,7 @@ def test_nothing_that_is_not_proved_is_decided_blindly(tmp_path: Path) -> None:
     unreachable = Brokers({}, {})
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.GIVEN_UP, "2"), (Ruling.GIVEN_UP, "all"), (Ruling.COMMITTED, "1")):
-            with pytest.raises(ConfigurationError, match="--clusters FILE"):
+            with pytest.raises(ConfigurationError, match="--systems FILE"):
                 decide(client, unreachable, ORDERS, resolution(ruling, slots))
         decide(client, unreachable, ORDERS, resolution(Ruling.GIVEN_UP, "1"))
         decide(client, unreachable, ORDERS, resolution(Ruling.GIVEN_UP, "2", forced=True))
@@ -181,7 +181,7 @@ def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> Non
     ]
     assert "no broker answers" in problems[0]
     assert [one.state for one in blind] == ["unknown"] * 3
-    assert "no --clusters FILE was given" in unasked[0]
+    assert "no --systems FILE was given" in unasked[0]
 
 
 def test_the_command_lists_confirms_decides_and_exits_with_the_right_code(tmp_path: Path) -> None:

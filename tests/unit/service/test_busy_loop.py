@@ -25,6 +25,7 @@ from onceward.protocol import encoded, events
 from onceward.protocol.answers import Grant, Instruction, Trigger, Verdict
 from onceward.protocol.committing import Age
 from onceward.protocol.durable import Durable
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import CheckpointId, Committable, JobName, Outcome, Settlement, Snapshot
 from onceward.wire import requests
@@ -178,7 +179,7 @@ def test_listings_and_skips_decode_no_document_on_the_loop(tmp_path: Path, monke
 
     monkeypatch.setattr(encoded, "_whole", decoding)
     plugin: Any = lambda _clusters, **_: _Ages()  # noqa: E731
-    committers = Committers({SINK.kind: plugin}, {"main": "main"})
+    committers = Committers({SINK.kind: plugin}, {"main": NamedSystem(kind=SINK.kind, configuration="main")})
     settings = CheckpointSettings(interval="1h", orphan_grace="1h")
     many = Snapshot(committables=tuple(committable(slot, padding="x") for slot in range(50)))
     with ExitStack() as stack:

@@ -1,5 +1,6 @@
 """Which documents the plugged-in checkers receive, and what follows from their verdicts."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from onceward.common.errors import ConfigurationError
-from onceward.coordinator.service.documents import Checkers, DocumentChecker
+from onceward.coordinator.service.documents import Checkers
 from onceward.protocol.durable import Durable, UndecidedCheckpoint
 from onceward.protocol.events import Acknowledge, Amend, Event, Renew
+from onceward.protocol.kinds import DocumentChecker
 from onceward.protocol.state import JobState, PendingCheckpoint
 from onceward.protocol.values import (
     Author,
@@ -163,24 +165,27 @@ def test_a_refusal_that_quotes_a_document_can_be_stored_and_sent(broken: type[Ex
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Install a distribution whose checker for kind ``mine`` is at ``value``."""
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a distribution whose kind of system is at ``value``, and whose checker for ``mine`` is at ``where``."""
 
-    def install(value: str) -> None:
+    def install(value: str = "mine_of_a_test:KIND", where: str = "mine_of_a_test:check") -> None:
         (tmp_path / "mine_of_a_test.py").write_text(
             "def check(document, base, author):\n    raise ValueError('never')\n"
+            "from onceward.protocol.kinds import Kind\n"
+            f"KIND = Kind(documents={{'mine': {where!r}}})\n"
         )
         metadata = tmp_path / "mine-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[onceward.documents]\nmine = {value}\n")
+        (metadata / "entry_points.txt").write_text(f"[onceward.systems]\nmine = {value}\n")
         monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "mine_of_a_test", raising=False)  # that of another test
 
     return install
 
 
-def test_the_checkers_of_installed_distributions_are_asked(install: Callable[[str], None]) -> None:
-    install("mine_of_a_test:check")
+def test_the_checkers_of_installed_kinds_are_asked(install: Callable[..., None]) -> None:
+    install()
     mine = acknowledging(Snapshot(positions=checked(10, kind="mine")))
     problem = Checkers.installed().problem(state(), mine)
     assert problem is not None
@@ -189,8 +194,11 @@ def test_the_checkers_of_installed_distributions_are_asked(install: Callable[[st
 
 
 @pytest.mark.parametrize("value", ["no_such_module:check", "mine_of_a_test:no_such_name"])
-def test_without_a_checker_that_is_installed_nothing_starts(install: Callable[[str], None], value: str) -> None:
-    install(value)
+@pytest.mark.parametrize("of", ["value", "where"])
+def test_without_a_kind_or_a_checker_that_is_installed_nothing_starts(
+    install: Callable[..., None], of: str, value: str
+) -> None:
+    install(**{of: value})
     with pytest.raises(ConfigurationError, match="mine") as refused:
         Checkers.installed()
     assert value in str(refused.value)

@@ -35,6 +35,7 @@ from onceward.protocol.events import (
     Tick,
     Watch,
 )
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import (
@@ -47,6 +48,7 @@ from onceward.protocol.values import (
     JobName,
     OnLost,
     Outcome,
+    Participant,
     ParticipantName,
     Settlement,
 )
@@ -181,6 +183,7 @@ class Here:
 
     def __init__(self, directory: Path, brokers: Brokers, clusters: Sequence[str]) -> None:
         self.brokers = brokers
+        self.sinks: tuple[Participant, ...] = (SINK,)
         self.now = 0.0
         self.later = timedelta()
         """How far the orphans' time of day is ahead."""
@@ -197,7 +200,9 @@ class Here:
         def plugin(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> Committer:
             return FakeCommitter(brokers, clusters, generation)
 
-        committers = Committers({"test": plugin}, {name: name for name in clusters})
+        systems = {name: NamedSystem(kind="test", configuration=name) for name in clusters}
+        tables = {"tables": NamedSystem(kind="tables", configuration=None)} if clusters else {}
+        committers = Committers({"test": plugin}, systems | tables)
         self.orphans = Orphans(
             self.engine, self.group_commit, committers, wall=lambda: datetime.now(UTC) + self.later, pace=PACE
         )
@@ -211,11 +216,11 @@ class Here:
         return self.engine.state(JOB).settled
 
     async def open(self, *, on_lost: OnLost = OnLost.HALT, takeover: bool = False) -> Generation:
-        sink = replace(SINK, on_lost=on_lost)
+        sinks = [replace(sink, on_lost=on_lost) for sink in self.sinks]
         event = OpenJob(
             now=self.engine.clock(),
             driver=f"d{time.monotonic_ns()}",
-            participants=(SOURCE, sink),
+            participants=(SOURCE, *sinks),
             settings=SETTINGS,
             claim=None,
             instead_of=self.engine.state(JOB).durable.generation if takeover else NO_GENERATION,
@@ -232,7 +237,7 @@ class Here:
         first = pending.base == 0
         for participant, snapshot in (
             (SOURCE, positions(int(pending.id))),
-            (SINK, slots(int(pending.id), 0 if first else 2)),
+            *((sink, slots(int(pending.id), 0 if first else 2)) for sink in self.sinks),
         ):
             event = Acknowledge(
                 now=self.engine.clock(),
@@ -817,3 +822,38 @@ def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
         assert await second
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("tables", "No committer for sinks of kind tables"), ("files", "knows no system of kind files")]
+)
+def test_a_kind_that_is_not_installed_leaves_only_what_needs_it_unsettled(tmp_path: Path, kind: str, why: str) -> None:
+    brokers = Brokers(longest_open=0.0)
+
+    async def body(here: Here) -> None:
+        here.sinks = (SINK, replace(SINK, name=ParticipantName("another"), kind=kind))
+        await here.orphan()
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
+        here.after_the_grace_time()
+        await until(lambda: why in here.orphans.doing(JOB), "it says what is left")
+        state = here.engine.state(JOB)
+        assert set(state.settled_slots) == {SINK.name}
+        assert not state.settled
+        assert {method for method, _, _ in brokers.asked} >= {"claims", "check", "take", "commit", "sweep"}
+
+    play(tmp_path, body, brokers)
+
+
+def test_a_job_that_may_be_claimed_where_it_cannot_be_asked_is_not_taken(tmp_path: Path) -> None:
+    """No claim was found: another store may hold the job on the system that cannot be asked."""
+    brokers = Brokers()
+
+    async def body(here: Here) -> None:
+        here.sinks = (SINK, replace(SINK, name=ParticipantName("another"), kind="tables"))
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "No committer for sinks of kind tables" in here.orphans.doing(JOB), "it says why")
+        assert [method for method, _, _ in brokers.asked] == ["claims"]
+        assert here.generation == 1
+
+    play(tmp_path, body, brokers)

@@ -1,0 +1,18 @@
+"""Kafka as a kind of system (entry point ``onceward.systems``)."""
+
+from typing import Final
+
+from onceward.protocol.kinds import Kind
+
+__all__ = ["KAFKA"]
+
+KAFKA: Final = Kind(
+    documents={
+        "kafka-positions": "onceward.sources.kafka.positions:check_positions",
+        "kafka-transaction": "onceward.sinks.kafka.documents:check_committable",
+    },
+    positions={"kafka-positions": "onceward.sources.kafka.positions:skip_to"},
+    configuration="onceward.connections.clusters_file:cluster_of",
+    committer="onceward.sinks.kafka.control.committer:KafkaCommitter",
+    doctor=("onceward.sinks.kafka.driver.doctor:examine", "onceward.sources.kafka.driver.checks:examine"),
+)
