@@ -9,7 +9,7 @@ from onceward.client.session import Session
 from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.driver.checkpoint_runner import CheckpointRunner
-from onceward.driver.outputs import Held, Outputs
+from onceward.driver.outputs import Held, Made, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
 from onceward.protocol.committing import Committer, PreCommitted
@@ -49,8 +49,9 @@ def _commits_at_once(
     *,
     records: int = 0,
     amendment: int = 0,
+    made: Made | None = None,
 ) -> None:
-    self.expect(checkpoint, committables, positions, records=records, amendment=amendment)
+    self.expect(checkpoint, committables, positions, records=records, amendment=amendment, made=made)
     self.complete(checkpoint, amendment)
 
 

@@ -105,7 +105,7 @@ def test_an_abort_that_was_never_heard_shows_in_the_base_of_the_next_trigger() -
     coordinator, forgotten = Coordinator(), threading.Event()
 
     def forget(event: Event, _answer: Answer) -> None:
-        if is_answer_of(event, 4, SINK.name):
+        if is_answer_of(event, 4, SINK.name) and not forgotten.is_set():
             coordinator.restart()
             coordinator.pass_time(11)
             forgotten.set()
