@@ -62,6 +62,7 @@ class Running:
         self.session: Session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
         self.session.start_watch(self.instructions.append)
         self.wait_for(Trigger(checkpoint=CheckpointId(1), base=CheckpointId(0)))
+        wait_until(lambda: people.job(JOB).machine, "the driver's first report arrives")  # it changes the listing
 
     def wait_for(self, instruction: object) -> None:
         wait_until(lambda: instruction in self.instructions, f"{instruction} arrives")
