@@ -6,26 +6,14 @@ from typing import Any
 
 from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
-from onceward.connections.systems_file import read_systems, unusable
+from onceward.connections.systems_file import read_systems
 
 __all__ = ["cluster_of", "load_clusters"]
 
 
 def load_clusters(path: str | Path) -> Mapping[str, KafkaCluster]:
     """Return the Kafka clusters in a systems file by name. Raises ConfigurationError that lists every problem."""
-    file = Path(path)
-    tables, found = read_systems(file)
-    clusters: dict[str, KafkaCluster] = {}
-    problems = list(found)
-    for name, table in tables.items():
-        if table.kind == "kafka":
-            try:
-                clusters[name] = cluster_of(name, table.content)
-            except ConfigurationError as error:
-                problems.append(f"{table.heading} {error}")
-    if problems or not clusters:
-        raise unusable(file, problems or ["no table is of kind kafka"])
-    return clusters
+    return read_systems(Path(path), lambda table: cluster_of(table.name, table.content), only="kafka")
 
 
 def cluster_of(name: str, table: Mapping[str, Any]) -> KafkaCluster:

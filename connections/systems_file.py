@@ -14,20 +14,23 @@ bootstrap_servers = "kafka-1:9092,kafka-2:9092"
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onceward.common.errors import ConfigurationError
 
-__all__ = ["SystemTable", "read_systems", "unusable"]
+__all__ = ["SystemTable", "read_systems"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemTable:
     """One table of the file."""
 
+    name: str
     heading: str
     """As it stands in the file, such as ``[systems.main]``."""
     kind: str
@@ -35,14 +38,30 @@ class SystemTable:
     """All keys but ``kind``."""
 
 
-def read_systems(file: Path) -> tuple[Mapping[str, SystemTable], Sequence[str]]:
-    """Return the tables by name, and what is wrong beside them. Raises ConfigurationError without a table."""
+def read_systems(file: Path, made_of: Callable[[SystemTable], T], *, only: str = "") -> Mapping[str, T]:
+    """Return what ``made_of`` makes of each table, by name; ``only``: of the tables of this kind, and there must be
+    one. Raises ConfigurationError that lists every problem, also those that ``made_of`` raises."""
+    tables, problems = _tables(file)
+    made: dict[str, T] = {}
+    for table in tables:
+        if only in ("", table.kind):
+            try:
+                made[table.name] = made_of(table)
+            except ConfigurationError as error:
+                problems.append(f"{table.heading} {error}")
+    if problems or not made:
+        raise _unusable(file, problems or [f"no table is of kind {only}"])
+    return made
+
+
+def _tables(file: Path) -> tuple[Sequence[SystemTable], list[str]]:
+    """Return the tables, and what is wrong beside them. Raises ConfigurationError without a table."""
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise unusable(file, [error.strerror or "it cannot be read"]) from None
+        raise _unusable(file, [error.strerror or "it cannot be read"]) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise unusable(file, [f"it is not TOML: {error}"]) from None
+        raise _unusable(file, [f"it is not TOML: {error}"]) from None
     systems, clusters = content.pop("systems", {}), content.pop("clusters", {})
     problems = [f"{key}: unknown, only tables [systems.NAME] and [clusters.NAME] belong here" for key in content]
     tables: dict[str, SystemTable] = {}
@@ -59,13 +78,13 @@ def read_systems(file: Path) -> tuple[Mapping[str, SystemTable], Sequence[str]]:
                 problems.append(f"{heading} kind: belongs into tables [systems.NAME]; these are all of kind {kind}")
             else:
                 left = {key: value for key, value in table.items() if key != "kind"}
-                tables[name] = SystemTable(heading=heading, kind=of, content=left)
+                tables[name] = SystemTable(name=name, heading=heading, kind=of, content=left)
     if not tables:
-        raise unusable(file, [*problems, "there is no table [systems.NAME] or [clusters.NAME]"])
-    return tables, problems
+        raise _unusable(file, [*problems, "there is no table [systems.NAME] or [clusters.NAME]"])
+    return list(tables.values()), problems
 
 
-def unusable(file: Path, problems: Sequence[str]) -> ConfigurationError:
+def _unusable(file: Path, problems: Sequence[str]) -> ConfigurationError:
     return ConfigurationError(
         f"The systems file {file} cannot be used; nothing was connected. Change these:\n"
         + "\n".join(f"  - {problem}" for problem in problems)

@@ -161,11 +161,8 @@ class CheckpointWriter:
         proved: _Proved,
     ) -> Answers:
         """``voted``: when all had voted."""
-        m, plan, committables = (
-            self._m,
-            written.plan,
-            [one for each in proved.made.values() for one in each.committables],
-        )
+        m, plan = self._m, written.plan
+        transactions = sum(len(each.committables) for each in proved.made.values())
         steps = of_checkpoint((vote.steps for vote in votes), voted - written.began)
         self._turn.measured(steps)
         seconds, proving = max(proved.at, voted) - written.began, max(0.0, proved.at - voted)
@@ -178,7 +175,7 @@ class CheckpointWriter:
             "pre-committed",
             checkpoint=checkpoint,
             base=base,
-            transactions=len(committables),
+            transactions=transactions,
             read=plan.records,
             written=records,
             bytes=size,
@@ -195,7 +192,7 @@ class CheckpointWriter:
                 run_s=voted - written.began,
                 prove_s=proving,
                 read=plan.records,
-                transactions=len(committables),
+                transactions=transactions,
             )
         return Answers(
             base=base,

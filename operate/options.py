@@ -92,29 +92,21 @@ def view_of(*, as_json: bool, utc: bool, watch: bool) -> View:
 def systems_of(file: Path, done: str) -> Mapping[str, NamedSystem]:
     """Return the systems that ``--systems`` names. The table of a kind that is not installed is not read. Raises
     ConfigurationError that lists every problem; ``done`` says what was not done."""
-    from onceward.connections.systems_file import read_systems, unusable
+    from onceward.connections.systems_file import SystemTable, read_systems
     from onceward.coordinator.service.kinds import installed_kinds, part
 
-    tables, found = read_systems(file)
     kinds = installed_kinds(done)
-    problems = list(found)
-    systems: dict[str, NamedSystem] = {}
-    for name, table in tables.items():
+
+    def system(table: SystemTable) -> NamedSystem:
         kind = kinds.get(table.kind)
-        configuration = None
-        if kind is not None:
-            if not kind.configuration:
-                problems.append(f"{table.heading} kind: {table.kind} needs no system")
-                continue
-            try:
-                configuration = part(table.kind, kind.configuration, done)(name, table.content)
-            except ConfigurationError as error:
-                problems.append(f"{table.heading} {error}")
-                continue
-        systems[name] = NamedSystem(kind=table.kind, configuration=configuration)
-    if problems:
-        raise unusable(file, problems)
-    return systems
+        if kind is None:
+            return NamedSystem(kind=table.kind, configuration=None)
+        if not kind.configuration:
+            raise ConfigurationError(f"kind: {table.kind} needs no system")
+        configuration = part(table.kind, kind.configuration, done)(table.name, table.content)
+        return NamedSystem(kind=table.kind, configuration=configuration)
+
+    return read_systems(file, system)
 
 
 def password_of(reference: str | None, done: str) -> str | None:

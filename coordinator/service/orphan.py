@@ -151,7 +151,7 @@ class Orphan:
         missing = self._clusters.missing()
         if missing is None:
             self.doing = ""
-        elif not self._left:
+        else:
             self._left = f"the coordinator leaves what it cannot reach: {missing}"
             self._leave(self._left, missing)
 

@@ -208,8 +208,8 @@ def skip_to(document: Document, topic: str, partition: int, offset: int) -> tupl
     """Return the positions with one partition moved to ``offset``, and its previous offset.
 
     The coordinator calls it when a person moves a job past deleted input, or lets it continue at its position in a
-    log that was replaced. Raises ValueError for a partition without a position,
-    for an offset before the position, and for an offset equal to it if the position has no epoch.
+    log that was replaced. Raises ValueError for a partition without a position, for an offset before the position, and
+    for an offset equal to it if the position has no epoch.
     """
     try:
         positions = KafkaPositions.from_document(document)

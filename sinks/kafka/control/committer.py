@@ -54,8 +54,8 @@ class KafkaCommitter(Committer):
         """`clusters` get their own connections, closed with this object; `controls` are shared and stay open.
 
         `generation` returns the generation granted to this process, once granted; a sweep refuses to touch newer ones.
-        `topics`: where a sweep looks for transactions that
-        the brokers have ended without all markers; None: in all, as the coordinator does, which does not know them.
+        `topics`: where a sweep looks for transactions that the brokers have ended without all markers; None: in all, as
+        the coordinator does, which does not know them.
         """
         self._generation = generation
         self._topics = topics

@@ -835,7 +835,7 @@ def test_a_kind_that_is_not_installed_leaves_only_what_needs_it_unsettled(tmp_pa
         await here.orphan()
         brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
         here.after_the_grace_time()
-        await until(lambda: why in here.orphans.doing(JOB), "it says what is left")
+        await until(lambda: why in here.orphans.doing(JOB), "the coordinator reports what it leaves")
         state = here.engine.state(JOB)
         assert set(state.settled_slots) == {SINK.name}
         assert not state.settled
