@@ -31,7 +31,7 @@ SMALLER = WORLDS | {
     "orphans": replace(WORLDS["orphans"], crashes=1),
     "requests": replace(WORLDS["requests"], checkpoints=2, messages=0, declines=0, timeouts=0),
     "staying": replace(WORLDS["staying"], checkpoints=3, messages=0),
-    "two sinks": replace(WORLDS["two sinks"], messages=0),
+    "two sinks": replace(WORLDS["two sinks"], messages=0, timeouts=1),
     "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
     "copies": replace(WORLDS["copies"], crashes=0),
