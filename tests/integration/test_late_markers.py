@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
+LIMIT_S = 300.0
+"""Each request that our own look sends to the stopped broker waits for its 8 s."""
 STANDS_STILL_S = 10.0
 """How long the broker is stopped. Without the wait for markers the job would end in a second or two."""
 ONE_OF_EACH = {
@@ -58,13 +61,9 @@ def keep_offsets(servers: str, group: str) -> bool:
     return True
 
 
-def decided(servers: str, job: str) -> bool:
+def decided(control: ControlPlane, job: str) -> bool:
     """Whether a transaction of the job is committed, and lacks a marker."""
-    control = ControlPlane(KafkaCluster(servers))
-    try:
-        found, _ = Transactions(control).open_ids(job, states=(State.PREPARE_COMMIT,))  # one broker does not answer
-    finally:
-        control.close()
+    found, _ = Transactions(control).open_ids(job, states=(State.PREPARE_COMMIT,))  # one broker does not answer
     return bool(found)
 
 
@@ -80,13 +79,17 @@ def test_a_job_ends_only_when_a_broker_that_stood_still_has_written_its_last_mar
     sink = topics.create("out", 2, led_by=[quiet])
     for partition in range(2):
         topics.fill(source, [b"%d" % n for n in range(20)], partition=partition, key=b"key-%d" % partition)
-    with JobProcesses(tmp_path, job, topics.servers, source, sink, source_options=bounded(20)) as here:
+    with (
+        closing(ControlPlane(KafkaCluster(topics.servers))) as control,
+        JobProcesses(tmp_path, job, topics.servers, source, sink, source_options=bounded(20)) as here,
+    ):
         driver = here.driver(kill_at=[f"{KillPoint.DRIVER_BETWEEN_END_TXN}:2:stop"])
         asleep(driver)
+        wait_until(lambda: not decided(control, job), "the markers of earlier commits are written")
         halt(brokers.pids[quiet])
         try:
             driver.send(signal.SIGCONT)
-            wait_until(lambda: decided(topics.servers, job), "the last commit is decided")
+            wait_until(lambda: decided(control, job), "the last commit is decided", LIMIT_S)
             time.sleep(STANDS_STILL_S)  # the duration of the fault, not a wait
             running, settled = driver.running, len(here.events("settled"))
         finally:
