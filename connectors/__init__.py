@@ -1,1 +1,146 @@
-"""The seam: what a source and a sink are to the driver, and what their tasks get."""
+"""The seam between the driver and a system: everything that a source or a sink of your own needs.
+
+The driver calls a :class:`Source` and a :class:`Sink`; whichever process ends a checkpoint calls the sink's
+:class:`Committer`. What :meth:`Source.read` and :meth:`Sink.write` return runs on executors, which may import this
+package: it needs the standard library alone, and loads a name when it is first used. ``examples/custom_sink.py`` is a
+whole sink.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onceward.common.errors import (
+        CheckpointFailedError,
+        ClaimChangedError,
+        ConfigurationError,
+        FencedError,
+        HaltedError,
+        OncewardError,
+    )
+    from onceward.common.links import Links
+    from onceward.connectors.interfaces import (
+        Assignment,
+        Finding,
+        Follower,
+        JobContext,
+        Origin,
+        Pace,
+        Plan,
+        Refusal,
+        ReplayRefusedError,
+        Resource,
+        ReusesIds,
+        Risk,
+        Severity,
+        Sink,
+        SlotWriter,
+        Source,
+        SplitFollower,
+        SplitReader,
+        StayingWriter,
+    )
+    from onceward.connectors.tasks import CheckpointTask, Vote
+    from onceward.protocol.committing import (
+        Age,
+        Committer,
+        FoundHanging,
+        HangingTransaction,
+        OpenTransaction,
+        PreCommitted,
+        TransactionHandle,
+    )
+    from onceward.protocol.kinds import Kind
+    from onceward.protocol.read_progress import PartitionLag
+    from onceward.protocol.values import (
+        NO_CHECKPOINT,
+        Author,
+        CheckpointId,
+        Claim,
+        Committable,
+        Document,
+        Generation,
+        JobName,
+        JsonObject,
+        OnLost,
+        Outcome,
+        Participant,
+        ParticipantName,
+        Role,
+        Settlement,
+    )
+
+__all__ = [
+    "NO_CHECKPOINT",
+    "Age",
+    "Assignment",
+    "Author",
+    "CheckpointFailedError",
+    "CheckpointId",
+    "CheckpointTask",
+    "Claim",
+    "ClaimChangedError",
+    "Committable",
+    "Committer",
+    "ConfigurationError",
+    "Document",
+    "FencedError",
+    "Finding",
+    "Follower",
+    "FoundHanging",
+    "Generation",
+    "HaltedError",
+    "HangingTransaction",
+    "JobContext",
+    "JobName",
+    "JsonObject",
+    "Kind",
+    "Links",
+    "OnLost",
+    "OncewardError",
+    "OpenTransaction",
+    "Origin",
+    "Outcome",
+    "Pace",
+    "Participant",
+    "ParticipantName",
+    "PartitionLag",
+    "Plan",
+    "PreCommitted",
+    "Refusal",
+    "ReplayRefusedError",
+    "Resource",
+    "ReusesIds",
+    "Risk",
+    "Role",
+    "Settlement",
+    "Severity",
+    "Sink",
+    "SlotWriter",
+    "Source",
+    "SplitFollower",
+    "SplitReader",
+    "StayingWriter",
+    "TransactionHandle",
+    "Vote",
+]
+
+_HOMES = (
+    "connectors.interfaces",
+    "connectors.tasks",
+    "common.errors",
+    "common.links",
+    "protocol.committing",
+    "protocol.kinds",
+    "protocol.read_progress",
+    "protocol.values",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            found = vars(import_module(f"onceward.{home}"))
+            if name in found:
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -69,7 +69,7 @@ until the next cut, so that no transaction grows without limit while the coordin
 
 class StayingWriter(Protocol):
     """A :data:`SlotWriter` that can write one checkpoint after the other. It reads ``task.checkpoint`` only after the
-    batches have ended. It may call ``sent`` once, with the vote that it will return, before the brokers have confirmed
+    batches have ended. It may call ``sent`` once, with the vote that it will return, before the system has confirmed
     its records: :meth:`Sink.pre_commit` then runs meanwhile."""
 
     def __call__(
@@ -101,7 +101,7 @@ class Risk(StrEnum):
     """Names for ``accept_risks``."""
 
     REPLICATION = "replication"
-    """A single lost disk or broker can lose confirmed records."""
+    """A single lost disk or server can lose confirmed records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +342,8 @@ class Sink(ABC):
 
     @abstractmethod
     def preflight(self) -> Sequence[Finding]:
-        """Find everything that would make this sink unsafe. May create the receipts' topic, nothing else."""
+        """Find everything that would make this sink unsafe. May create where the sink keeps its own records, nothing
+        else."""
 
     @abstractmethod
     def writes(self) -> Collection[Resource]:
@@ -469,9 +470,11 @@ __all__ = [
     "PartitionLag",
     "Plan",
     "PreCommitted",
+    "Refusal",
     "ReplayRefusedError",
     "Resource",
     "ReusesIds",
+    "Risk",
     "Severity",
     "Sink",
     "SlotWriter",

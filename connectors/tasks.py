@@ -79,7 +79,7 @@ class Vote:
     attempt: int
     """Spark's task attempt id, unique in the application."""
     records: int
-    """Records that the broker confirmed. Equal to the number produced; otherwise the task would have failed."""
+    """Records that the sink's system confirmed. Equal to the number produced; otherwise the task would have failed."""
     bytes: int
     """Bytes of keys and values of those records."""
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Vote:
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
     held: float = 0.0
-    """Seconds for which the brokers held the task's reading back, as for a quota; 0 if it read in another process."""
+    """Seconds for which the system held the task's reading back, as for a quota; 0 if it read in another process."""
 
     @property
     def digest(self) -> Digest:

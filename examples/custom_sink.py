@@ -24,32 +24,35 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onceward import Committer, KafkaSource, Pipeline, Sink
-from onceward.common.errors import CheckpointFailedError, ClaimChangedError, FencedError, HaltedError
-from onceward.connectors.interfaces import (
+from onceward import KafkaSource, Pipeline
+from onceward.connectors import (
+    Author,
+    CheckpointFailedError,
+    CheckpointId,
     CheckpointTask,
+    Claim,
+    ClaimChangedError,
+    Committable,
+    Committer,
+    Document,
+    FencedError,
     Finding,
+    Generation,
+    HaltedError,
     JobContext,
+    JobName,
     OpenTransaction,
     Origin,
+    Outcome,
+    Participant,
     ParticipantName,
     PreCommitted,
     Resource,
-    SlotWriter,
-    Vote,
-)
-from onceward.protocol.values import (
-    Author,
-    CheckpointId,
-    Claim,
-    Committable,
-    Document,
-    Generation,
-    JobName,
-    Outcome,
-    Participant,
     Role,
     Settlement,
+    Sink,
+    SlotWriter,
+    Vote,
 )
 
 if TYPE_CHECKING:

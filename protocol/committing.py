@@ -104,7 +104,7 @@ class Age:
     """Its name for display."""
     open_for: timedelta
     timeout: timedelta
-    """The brokers abort the transaction after this time. More than 0."""
+    """The system aborts the transaction after this time. More than 0."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a transaction that does not time out: it has no age."""
@@ -160,7 +160,7 @@ class Committer(ABC):
 
     @abstractmethod
     def outcome(self, committable: Committable) -> Settlement:
-        """What the broker and the receipt prove now. Changes nothing."""
+        """What the system proves now. Changes nothing."""
 
     def describe(self, committable: Committable) -> str:
         """Describe a committable for display: where, how many records, from which input."""
@@ -171,13 +171,12 @@ class Committer(ABC):
         return None
 
     def age(self, committable: Committable) -> Age | None:
-        """The age of its transaction, assuming it is still open; contacts no broker. None if transactions do not time
-        out."""
+        """The age of its transaction, assuming it is still open; asks no one. None if transactions do not time out."""
         return None
 
     @abstractmethod
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
-        """Transactional ids of ``job`` with an open transaction, except those of ``keep``."""
+        """Ids of the open transactions of ``job``, except those of ``keep``."""
 
     @abstractmethod
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:

@@ -81,6 +81,8 @@ EXECUTOR_MODULES = (
     "connectors.tasks",
 )
 
+NOT_ON_EXECUTORS = tuple(f"onceward.{room}" for room in ("client", "coordinator", "driver", "operate", "watch", "wire"))
+
 # The core may not use time, randomness, threads, files or the network.
 PURE_FORBIDDEN = {
     "asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
@@ -225,16 +227,26 @@ def test_the_core_is_pure() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "module",
-    [f"onceward.{name}" for name in EXECUTOR_MODULES],
-)
+@pytest.mark.parametrize("module", [f"onceward.{name}" for name in EXECUTOR_MODULES])
 def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: str) -> None:
     if find_spec(module) is None:
         pytest.fail(f"{module} is what executors import; it does not exist")
+    extra, ours = loaded_by(f"import {module}")
+    assert extra - {"pyarrow", "numpy", "confluent_kafka", "cython_runtime"} == set()  # pyarrow brings Cython's
+    assert [name for name in ours if under(name, (*NOT_ON_EXECUTORS, "onceward.connectors.interfaces"))] == []
+
+
+def test_a_writer_of_ones_own_may_import_every_name_of_the_seam_on_executors() -> None:
+    extra, ours = loaded_by("from onceward.connectors import *")
+    assert extra == set()
+    assert [name for name in ours if under(name, NOT_ON_EXECUTORS)] == []
+
+
+def loaded_by(statement: str) -> tuple[set[str], Sequence[str]]:
+    """Return what a new process loads besides the standard library: packages of others, and modules of ours."""
     code = (
         "import sys\n"
-        f"import {module}\n"
+        f"{statement}\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('onceward.')))\n"
     )
@@ -246,8 +258,5 @@ def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: 
         [sys.executable, "-c", "import sys; print(*{name.partition('.')[0] for name in sys.modules})"],
         capture_output=True, text=True, timeout=60, check=True, cwd=ROOT,
     ).stdout.split()  # fmt: skip
-    allowed = {*sys.stdlib_module_names, *bare, "pyarrow", "numpy", "confluent_kafka", *OURS}
-    extra = {name for name in loaded[0].split() if name not in allowed and not name.startswith("_")}
-    assert extra - {"cython_runtime"} == set()  # pyarrow brings Cython's
-    closed = tuple(f"onceward.{room}" for room in ("client", "coordinator", "driver", "operate", "watch", "wire"))
-    assert [name for name in loaded[1].split() if under(name, closed)] == []
+    allowed = {*sys.stdlib_module_names, *bare, *OURS}
+    return {name for name in loaded[0].split() if name not in allowed and name[0] != "_"}, loaded[1].split()

@@ -1,13 +1,17 @@
 """The names that users import, and the refusal of an unusable description where it is written."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import onceward
-from onceward import KafkaSink, KafkaSource, Pipeline
+from onceward import KafkaSink, KafkaSource, Pipeline, connectors
 from onceward.common.errors import ConfigurationError
+from onceward.connectors import interfaces
+from onceward.protocol import committing
 
 PUBLIC = (
     *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
@@ -25,6 +29,35 @@ def test_public_names_exist_where_the_pages_say(name: str) -> None:
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'KafkaSource2'"):
         onceward.KafkaSource2  # noqa: B018 - reading it is what is tested
+
+
+@pytest.mark.parametrize("name", connectors.__all__)
+def test_the_seam_has_each_of_its_names(name: str) -> None:
+    assert getattr(connectors, name) is not None
+
+
+def test_the_seam_has_every_name_that_its_methods_use() -> None:
+    used = {name for module in (interfaces, committing) for _, name in imported(Path(str(module.__file__)))}
+    defined = {*interfaces.__all__, *committing.__all__}
+    assert (used | defined) - {"writer_options"} - {*connectors.__all__} == set()
+
+
+@pytest.mark.whole_tree
+def test_a_sink_of_ones_own_needs_only_the_public_names() -> None:
+    found = imported(Path(__file__).resolve().parents[2] / "examples" / "custom_sink.py")
+    assert {module for module, _ in found} == {"onceward", "onceward.connectors"}
+    assert {name for module, name in found if module == "onceward"} == {"KafkaSource", "Pipeline"}
+
+
+def imported(file: Path) -> set[tuple[str, str]]:
+    """The names that a file imports of ours, each with its module."""
+    return {
+        (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else (alias.name, "")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).startswith("onceward")
+    }
 
 
 def a_job(coordinator: str) -> Pipeline:

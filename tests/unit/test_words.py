@@ -50,6 +50,10 @@ ANYWHERE = r"(?<![\w-])(?:{})(?![\w-])"
 IN_A_TEST_NAME = r"def test_(?:\w+_)?(?:{})(?:_\w+)?\("
 
 
+CONTRACT = ("connectors/__init__.py", "connectors/interfaces.py", "connectors/tasks.py", "protocol/committing.py")
+OF_ONE_SYSTEM = re.compile(r"\b(?:brokers?|receipts?|transactional[\s_-]ids?)\b")
+
+
 @cache
 def found(shape: str, space: str = " ", below: str = "") -> dict[str, list[str]]:
     """By word: each of its matches below a directory, as ``file:line: match``. One pass looks for all words."""
@@ -67,6 +71,12 @@ def found(shape: str, space: str = " ", below: str = "") -> dict[str, list[str]]
 @pytest.mark.parametrize("word", INSTEAD)
 def test_pages_and_code_use_the_fields_words(word: str) -> None:
     assert found(ANYWHERE)[word] == [], f"use instead: {INSTEAD[word]}"
+
+
+@pytest.mark.parametrize("module", CONTRACT)
+def test_the_contract_of_sources_and_sinks_has_no_words_of_one_system(module: str) -> None:
+    text = (ROOT / module).read_text(encoding="utf-8").lower()
+    assert OF_ONE_SYSTEM.findall(text) == [], "use instead: system, transaction, id or handle"
 
 
 @pytest.mark.parametrize("word", INSTEAD)
