@@ -19,7 +19,6 @@ from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
-    Claim,
     Committable,
     Document,
     Generation,
@@ -408,33 +407,6 @@ class Sink(ABC):
     @abstractmethod
     def committer(self) -> Committer:
         """Return the committer for this sink's committables, on this sink's connections."""
-
-    @abstractmethod
-    def read_claim(self) -> Claim | None:
-        """Return the owner of the job according to the sink's cluster; None when the job was never claimed."""
-
-    @abstractmethod
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
-        """Claim the job atomically: replace ``seen``, or write the first claim when ``seen`` is None.
-
-        Called after :meth:`begin_generation`, before anything is swept or committed. Raises ClaimChangedError when
-        another claim is found instead.
-        """
-
-    def prepare_claim(self, claim: Claim) -> None:  # noqa: B027 - optional
-        """Prepare to renew ``claim``, if its checkpoint is completed: do what need not wait for the decision.
-
-        Called by the thread that calls :meth:`renew_claim`. Must not publish anything yet, and must not fail.
-        """
-
-    @abstractmethod
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], known: PreCommitted | None = None) -> bool:
-        """Record atomically that ``claim.completed`` is completed, in place of the last claim. ``known``: what is
-        committed next; what that must know may be asked here.
-
-        Called before the first commit of a checkpoint. Retries without a limit; returns False when ``give_up`` ends it.
-        Raises FencedError when another claim is found: then nothing may be committed.
-        """
 
     @abstractmethod
     def close(self) -> None:

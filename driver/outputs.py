@@ -99,7 +99,7 @@ class Outputs:
 
     def read_claims(self) -> Claims:
         """Return the claim that each system shows."""
-        return [system[0].sink.read_claim() for system in self._systems()]
+        return [system[0].committer.read_claim(self._job) for system in self._systems()]
 
     def newest(self, claims: Claims) -> Claim | None:
         """Return the claim that a store must know. A driver may have ended between two systems: the one that has it
@@ -114,20 +114,20 @@ class Outputs:
         return max(found, key=lambda claim: (claim.generation, claim.completed, claim.amendment), default=None)
 
     def take_claim(self, claim: Claim, seen: Claims) -> None:
-        """Claim the job on every system. See :meth:`Sink.take_claim`."""
+        """Claim the job on every system. See :meth:`Committer.take_claim`."""
         for system, found in zip(self._systems(), seen, strict=True):
-            system[0].sink.take_claim(claim, found)
+            system[0].committer.take_claim(self._job, claim, () if found is None else (found,))
 
     def prepare_claim(self, claim: Claim) -> None:
-        """See :meth:`Sink.prepare_claim`."""
+        """See :meth:`Committer.prepare_claim`."""
         for system in self._systems():
-            system[0].sink.prepare_claim(claim)
+            system[0].committer.prepare_claim(claim)
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], made: Made | None = None) -> bool:
-        """Renew the claim on every system. See :meth:`Sink.renew_claim`."""
+        """Renew the claim on every system. See :meth:`Committer.renew_claim`."""
         made = made or {}
         return all(
-            system[0].sink.renew_claim(claim, give_up=give_up, known=made.get(system[0].name))
+            system[0].committer.renew_claim(claim, give_up=give_up, known=made.get(system[0].name))
             for system in self._systems()
         )
 

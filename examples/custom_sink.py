@@ -81,12 +81,14 @@ class FileWriter:
 
 
 class DirectoryCommitter(Committer):
-    """Ends what any process has staged. It keeps no state but its generation: a restarted driver has nothing else."""
+    """Ends what any process has staged. It keeps only generation and job: a restarted driver has nothing else."""
 
     def __init__(self, directory: Path) -> None:
         self._visible, self._staged = directory, directory / ".staged"
         self.generation = Generation(0)
         """The newest generation whose leftovers it may delete."""
+        self._job: JobName
+        """The job that it has claimed."""
 
     def commit(
         self,
@@ -136,8 +138,52 @@ class DirectoryCommitter(Committer):
     def transactions(self, job: JobName) -> Sequence[OpenTransaction]:
         return ()  # readers wait for nothing here
 
+    # The claim says which store and generation own the job. It stops a second driver that knows nothing of the first,
+    # and a store that was restored from an old copy.
+
+    def read_claim(self, job: JobName, *, certain: bool = False) -> Claim | None:
+        with suppress(FileNotFoundError):
+            return Claim(**json.loads(self._claim(job).read_text()))
+        return None
+
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
+        with self._locked(job):
+            found = self.read_claim(job)
+            if found not in (None, claim, *seen):
+                raise ClaimChangedError(f"Job {job} was claimed by {found}. Nothing was changed.")
+            self._write_claim(job, claim)
+        self._job = job
+
+    def renew_claim(
+        self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False, known: PreCommitted | None = None
+    ) -> bool:
+        with self._locked(self._job):
+            found = self.read_claim(self._job)
+            if found is None or (found.store_id, found.holder) != (claim.store_id, claim.holder):
+                raise FencedError(f"Job {self._job} was claimed by {found}. Nothing further is committed.")
+            self._write_claim(self._job, claim)
+        return True
+
     def close(self) -> None:
         pass
+
+    def _claim(self, job: JobName) -> Path:
+        return self._staged / f"{job}.claim"
+
+    def _write_claim(self, job: JobName, claim: Claim) -> None:
+        new = self._claim(job).with_suffix(".new")
+        with new.open("w") as file:
+            json.dump(asdict(claim), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self._claim(job))
+        _flush(self._staged)
+
+    @contextmanager
+    def _locked(self, job: JobName) -> Iterator[None]:
+        with (self._staged / f"{job}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 class DirectorySink(Sink):
@@ -191,50 +237,8 @@ class DirectorySink(Sink):
     def committer(self) -> Committer:
         return self._committer
 
-    # The claim says which store and generation own the job. It stops a second driver that knows nothing of the first,
-    # and a store that was restored from an old copy.
-
-    def read_claim(self) -> Claim | None:
-        with suppress(FileNotFoundError):
-            return Claim(**json.loads(self._claim.read_text()))
-        return None
-
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
-        with self._locked():
-            found = self.read_claim()
-            if found not in (seen, claim):
-                raise ClaimChangedError(f"Job {self._job} was claimed by {found}. Nothing was changed.")
-            self._write_claim(claim)
-
-    def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], known: PreCommitted | None = None) -> bool:
-        with self._locked():
-            found = self.read_claim()
-            if found is None or (found.store_id, found.holder) != (claim.store_id, claim.holder):
-                raise FencedError(f"Job {self._job} was claimed by {found}. Nothing further is committed.")
-            self._write_claim(claim)
-        return True
-
     def close(self) -> None:
         pass
-
-    @property
-    def _claim(self) -> Path:
-        return self._staged / f"{self._job}.claim"
-
-    def _write_claim(self, claim: Claim) -> None:
-        new = self._claim.with_suffix(".new")
-        with new.open("w") as file:
-            json.dump(asdict(claim), file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(self._claim)
-        _flush(self._staged)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self._staged / f"{self._job}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _file(committable: Committable) -> str:

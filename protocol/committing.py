@@ -208,14 +208,37 @@ class Committer(ABC):
         open is kept, too. ``known``: what all sinks of the job on this system have just pre-committed.
         """
 
-    def claims(self, job: JobName) -> Sequence[Claim]:
-        """The claims on ``job``, from each cluster that has one. Empty if this kind of sink keeps no claims."""
-        return ()
+    # Claims are of one system: a committer of several has none.
 
-    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:  # noqa: B027 - optional
-        """Write ``claim`` on each cluster that has a claim on ``job``, atomically and in place of one of ``seen``.
+    @abstractmethod
+    def read_claim(self, job: JobName, *, certain: bool = False) -> Claim | None:
+        """Return the owner of ``job`` according to the system; None if it was never claimed.
 
-        Raises ClaimChangedError when a cluster has a different claim by then.
+        ``certain``: None is proved: a claim that is being written is waited for.
+        """
+
+    @abstractmethod
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
+        """Claim ``job`` atomically: write ``claim`` in place of one of ``seen``, or where there is none.
+
+        Raises ClaimChangedError when another claim is found instead.
+        """
+
+    def prepare_claim(self, claim: Claim) -> None:  # noqa: B027 - optional
+        """Prepare to renew ``claim``, if its checkpoint is completed: do what need not wait for the decision.
+
+        Called by the thread that calls :meth:`renew_claim`. Must not publish anything yet, and must not fail.
+        """
+
+    @abstractmethod
+    def renew_claim(
+        self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False, known: PreCommitted | None = None
+    ) -> bool:
+        """Record atomically that ``claim.completed`` is completed, in place of the claim that this object wrote last.
+        ``known``: what is committed next; what that must know may be asked here.
+
+        Called before the first commit of a checkpoint. Retries without a limit; returns False when ``give_up`` ends it.
+        Raises FencedError when another claim is found: then nothing may be committed.
         """
 
     def forget(self, job: JobName, last: Claim) -> None:  # noqa: B027 - optional

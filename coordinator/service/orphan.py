@@ -124,8 +124,7 @@ class Orphan:
         """Do all steps from the start; steps that were done before find nothing to do."""
         self.doing = "asks the clusters who owns the job"
         claims = await self._clusters.claims()
-        seen = tuple(claim for found in claims.values() for claim in found)
-        event = TakeOrphan(now=self._around.clock(), holder=secrets.token_hex(16), claims=seen)
+        event = TakeOrphan(now=self._around.clock(), holder=secrets.token_hex(16), claims=tuple(claims.values()))
         answer = await self._around.handle(self.job, event)
         match answer.verdict:
             case Verdict.ACCEPTED | Verdict.DUPLICATE:

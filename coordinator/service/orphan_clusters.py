@@ -71,12 +71,12 @@ class OrphanClusters:
 
         await self._thread_lanes.run("checks", check)
 
-    async def claims(self) -> dict[str, tuple[Claim, ...]]:
+    async def claims(self) -> dict[str, Claim]:
         """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
         none is known only when all clusters have answered, and each kind of sink can be asked."""
-        asked = self._asked(lambda committer, _, cluster: (cluster, committer.claims(self._job)))
+        asked = self._asked(lambda committer, _, cluster: (cluster, committer.read_claim(self._job, certain=True)))
         try:
-            claims: dict[str, tuple[Claim, ...]] = {}
+            claims: dict[str, Claim] = {}
             waiting = set(asked)
             while waiting:
                 done, waiting = await asyncio.wait(
@@ -87,7 +87,7 @@ class OrphanClusters:
                 answers = [task.result() for task in done]
                 _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
                 found = [answer for answer in answers if not isinstance(answer, OncewardError)]
-                claims |= {cluster: tuple(its) for cluster, its in found if its}
+                claims |= {cluster: claim for cluster, claim in found if claim is not None}
             if not claims:
                 _raise_first((*(task.result() for task in asked), self.missing()))
             return claims
@@ -95,7 +95,7 @@ class OrphanClusters:
             for task in asked:
                 task.cancel()
 
-    async def take_claim(self, seen: Mapping[str, tuple[Claim, ...]]) -> None:
+    async def take_claim(self, seen: Mapping[str, Claim]) -> None:
         """Claim the job for this store and its newest completed checkpoint, on each cluster in ``seen``, in place of
         those claims.
 
@@ -111,7 +111,7 @@ class OrphanClusters:
         )
 
         def take(committer: Committer, _: str, cluster: str) -> None:
-            committer.take_claim(self._job, claim, seen[cluster])
+            committer.take_claim(self._job, claim, (seen[cluster],))
 
         # Only where a claim was seen: a cluster that does not answer, and has no claim, blocks no other.
         _raise_first(await asyncio.gather(*self._asked(take, among=seen)))

@@ -51,7 +51,7 @@ class Job:
     def claim(self) -> Claim:
         with SinkJob(self.topics.servers, self.job, topic=self.sink) as seen:
             assert not any(open_transactions_hold_back(self.topics.servers, self.sink).values())
-            claim = seen.sink.read_claim()
+            claim = seen.read_claim()
         assert claim is not None
         return claim
 

@@ -100,16 +100,16 @@ def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(to
         ):
             first.sink.begin_generation(Generation(1))
             second.sink.begin_generation(taken.generation)
-            first.sink.take_claim(ours, first.sink.read_claim())
-            assert first.sink.renew_claim(ours)
-            second.sink.take_claim(taken, ours)
+            first.take_claim(ours, first.read_claim())
+            assert first.own.renew_claim(ours)
+            second.take_claim(taken, ours)
             with pytest.raises(FencedError, match="taken over"):
-                first.sink.renew_claim(replace(ours, completed=CheckpointId(2)))
+                first.own.renew_claim(replace(ours, completed=CheckpointId(2)))
             second.wait_for_claim(taken)
-            assert second.sink.renew_claim(replace(taken, completed=CheckpointId(2))), "a late renewal disturbed it"
+            assert second.own.renew_claim(replace(taken, completed=CheckpointId(2))), "a late renewal disturbed it"
             with pytest.raises(ClaimChangedError, match="taken over"):
-                first.sink.take_claim(ours, ours)
-            assert second.sink.renew_claim(replace(taken, completed=CheckpointId(3)))
+                first.take_claim(ours, ours)
+            assert second.own.renew_claim(replace(taken, completed=CheckpointId(3)))
 
 
 @pytest.mark.kill

@@ -289,13 +289,13 @@ def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: Share
 
 
 def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
-    assert sink.sink.read_claim() is None
+    assert sink.read_claim() is None
     for number, completed in enumerate((0, 7, 3)):
         claim = Claim(store_id="store", generation=Generation(4), completed=CheckpointId(completed), holder="driver")
         if number:
-            assert sink.sink.renew_claim(claim)
+            assert sink.own.renew_claim(claim)
         else:
-            sink.sink.take_claim(claim, None)
+            sink.take_claim(claim, None)
         sink.wait_for_claim(claim)
 
 

@@ -87,13 +87,13 @@ def test_the_claim_of_an_idle_job_does_not_expire(
     try:
         wait_until(lambda: topics.values(out) == [b"a"], "it is copied")
         with SinkJob(forgetful.bootstrap_servers, f"{job}-other", topic=out) as other:
-            other.sink.take_claim(
+            other.take_claim(
                 Claim(store_id="store", generation=Generation(1), completed=CheckpointId(0), holder="other"), None
             )
             claimed = read_claim(other.control, job, Clock())
             assert claimed is not None
             assert claimed.completed > 1
-            wait_until(lambda: other.sink.read_claim() is None, "a claim that is not kept expires", 240)
+            wait_until(lambda: other.read_claim() is None, "a claim that is not kept expires", 240)
             assert read_claim(other.control, job, Clock()) == claimed
     finally:
         pipeline.stop()

@@ -105,11 +105,11 @@ def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
     job = JobName(name.removesuffix(".claim"))
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
     with SinkJob(brokers.bootstrap_servers, job, topic=out) as first:
-        first.sink.take_claim(ours, None)
+        first.take_claim(ours, None)
         first.wait_for_claim(ours)
 
         def staged() -> bool:
-            first.sink.prepare_claim(replace(ours, completed=CheckpointId(2)))
+            first.own.prepare_claim(replace(ours, completed=CheckpointId(2)))
             return first.transactions.describe([name])[name].state is State.ONGOING
 
         wait_until(staged, "the next claim is staged")
@@ -118,7 +118,7 @@ def test_a_claim_that_kafka_aborts_and_never_finishes_is_taken_over(
     bring_it_back(brokers, topics, out)
     taken = replace(ours, generation=Generation(2), holder="b")
     with SinkJob(brokers.bootstrap_servers, job, topic=out, generation=2) as second:
-        second.sink.take_claim(taken, ours)
+        second.take_claim(taken, ours)
         second.wait_for_claim(taken)
 
 

@@ -59,7 +59,7 @@ def test_every_request_of_source_and_sink_ends_while_the_broker_is_silent(
         answers = _ask(questions)
     # These two retry until their caller gives up.
     assert answers.pop("committer.commit") == []
-    assert answers.pop("sink.renew_claim") is False
+    assert answers.pop("sink.own.renew_claim") is False
     assert {name: answer for name, answer in answers.items() if not _unknown(answer)} == {}
 
 
@@ -110,7 +110,7 @@ def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Cal
 
     claim = Claim(store_id="s", generation=Generation(1), completed=CheckpointId(0))
     first = job()
-    first.sink.take_claim(claim, None)
+    first.take_claim(claim, None)
     prepared = first.prepared(1, [b"a"])
     voted = job()
     vote = voted.write(2, batch(b"b"), slot=1)
@@ -118,9 +118,9 @@ def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Cal
     return {
         "sink.preflight": job().sink.preflight,
         "sink.begin_generation": partial(job().sink.begin_generation, Generation(2)),
-        "sink.read_claim": job().sink.read_claim,
-        "sink.take_claim": partial(job().sink.take_claim, claim, claim),
-        "sink.renew_claim": partial(first.sink.renew_claim, claim, give_up=lambda: True),
+        "sink.read_claim": job().read_claim,
+        "sink.take_claim": partial(job().take_claim, claim, claim),
+        "sink.own.renew_claim": partial(first.own.renew_claim, claim, give_up=lambda: True),
         "sink.pre_commit": partial(voted.pre_commit, 2, [vote]),
         "writer": partial(job().write, 3, batch(b"c"), slot=2),
         "committer.commit": partial(committer().commit, first.author, prepared, give_up=lambda: True),
@@ -130,7 +130,7 @@ def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Cal
         "committer.transactions": partial(committer().transactions, name),
         "committer.ending": partial(committer().ending, name),
         "committer.sweep": partial(committer().sweep, name),
-        "committer.claims": partial(committer().claims, name),
+        "committer.read_claim": partial(committer().read_claim, name, certain=True),
         "committer.take_claim": partial(committer().take_claim, name, claim, [claim]),
         "committer.forget": partial(committer().forget, name, claim),
     }

@@ -59,7 +59,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
             committables = sink.prepared(generation, [b"a"], [b"b"])
             assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}
             claim = Claim(store_id="store", generation=Generation(generation), completed=CheckpointId(generation))
-            sink.sink.take_claim(claim, sink.sink.read_claim())
+            sink.take_claim(claim, sink.read_claim())
             assert set(settled) <= groups_of(sink, topics)
             sink.sink.on_settled(CheckpointId(generation), committables)
             settled = [KafkaCommittable.of(committable).transaction.id for committable in committables]

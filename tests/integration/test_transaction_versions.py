@@ -82,19 +82,19 @@ def sink(broker: LocalKafka, job: str, out: str) -> Iterator[SinkJob]:
 def test_a_claim_is_taken_from_its_previous_writer(sink: SinkJob, broker: LocalKafka, job: str) -> None:
     first = Claim(store_id="store", generation=Generation(1), completed=CheckpointId(1), holder="first")
     second = replace(first, generation=Generation(2), holder="second")
-    sink.sink.take_claim(first, None)
+    sink.take_claim(first, None)
     for completed in range(2, 12):  # faster than the brokers write the previous markers
         first = replace(first, completed=CheckpointId(completed))
-        sink.sink.prepare_claim(replace(first, completed=CheckpointId(completed + 1)))
-        assert sink.sink.renew_claim(first)
-        assert sink.sink.read_claim() in (first, replace(first, completed=CheckpointId(completed - 1)))
-    sink.sink.prepare_claim(replace(first, completed=CheckpointId(12)))
+        sink.own.prepare_claim(replace(first, completed=CheckpointId(completed + 1)))
+        assert sink.own.renew_claim(first)
+        assert sink.read_claim() in (first, replace(first, completed=CheckpointId(completed - 1)))
+    sink.own.prepare_claim(replace(first, completed=CheckpointId(12)))
     with SinkJob(broker.bootstrap_servers, job, topic="none", generation=2) as other:
-        other.sink.take_claim(second, first)
+        other.take_claim(second, first)
         with pytest.raises(FencedError):
-            sink.sink.renew_claim(replace(first, completed=CheckpointId(12)))
+            sink.own.renew_claim(replace(first, completed=CheckpointId(12)))
         other.wait_for_claim(second)
-        assert other.sink.renew_claim(replace(second, completed=CheckpointId(12)))
+        assert other.own.renew_claim(replace(second, completed=CheckpointId(12)))
 
 
 def end(sink: SinkJob, committable: Committable, *, commit: bool) -> None:
@@ -362,11 +362,11 @@ def test_a_claim_outlives_the_last_epoch_of_its_producer_though_an_answer_is_los
 
     whole = ClaimHolder._asking
     monkeypatch.setattr(ClaimHolder, "_asking", ask)
-    sink.sink.take_claim(claim, None)
+    sink.take_claim(claim, None)
     for completed in range(1, 5):
         wait_until(written, "the markers of the last write")
         claim = replace(claim, completed=CheckpointId(completed))
-        assert sink.sink.renew_claim(claim, give_up=give_up), asked
+        assert sink.own.renew_claim(claim, give_up=give_up), asked
     refused = [] if version == 2 else [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert asked == [ErrorCode.NONE, *refused], "the brokers no longer refuse the repeated step"
     sink.wait_for_claim(claim)

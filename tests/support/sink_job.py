@@ -48,6 +48,8 @@ class SinkJob:
         self.sink.open(JobContext(job=self.job, checkpoint_timeout=timedelta(minutes=2)))
         self.findings = self.sink.preflight()
         self.sink.begin_generation(Generation(generation))
+        self.own = self.sink.committer()
+        """The committer that the driver uses: it holds the claim."""
         self.control = ControlPlane(self.cluster)
         self.transactions = Transactions(self.control)
 
@@ -103,9 +105,15 @@ class SinkJob:
         votes = [self.write(checkpoint, batch(*values), slot=slot) for slot, values in enumerate(slots)]
         return self.pre_commit(checkpoint, votes)
 
+    def read_claim(self) -> Claim | None:
+        return self.own.read_claim(self.job)
+
+    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+        self.own.take_claim(self.job, claim, () if seen is None else (seen,))
+
     def wait_for_claim(self, claim: Claim) -> None:
         """Wait until ``claim`` is read: the brokers confirm a claim when they decide it, and show it a moment later."""
-        wait_until(lambda: self.sink.read_claim() == claim, f"{claim} is visible")
+        wait_until(lambda: self.read_claim() == claim, f"{claim} is visible")
 
     def view(self, committable: Committable) -> TransactionView:
         name = KafkaCommittable.of(committable).transaction.id

@@ -1,6 +1,6 @@
 """Ends the transactions of this sink: in the driver, or in the coordinator for a job without a driver.
 
-It keeps no state between calls: the committables and the brokers hold all it needs.
+It keeps no state between calls but its hold on a claim: the committables and the brokers hold all it needs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,7 +18,7 @@ from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.cluster_lookup import reach
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.finding import find_hanging
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, finish_abandoned
@@ -26,9 +26,9 @@ from onceward.sinks.kafka.control.forgetting import forget_job
 from onceward.sinks.kafka.control.listing import handle_of, open_transactions
 from onceward.sinks.kafka.control.looking import judgements
 from onceward.sinks.kafka.control.outcomes import Judgement, conclude
-from onceward.sinks.kafka.control.recent import KafkaPreCommitted
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted, Lately
 from onceward.sinks.kafka.control.settling import Settling
-from onceward.sinks.kafka.control.transactions import PREPARED, Listed
+from onceward.sinks.kafka.control.transactions import PREPARED, Code, Listed
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["KafkaCommitter"]
@@ -39,7 +39,7 @@ _CAP = "transaction.max.timeout.ms"
 class KafkaCommitter(Committer):
     """Ends transactions on one or more clusters; the cluster id in the committable selects the cluster.
 
-    Thread-safe: it keeps only connections between calls.
+    Thread-safe, but for a claim, which one thread takes and renews.
     """
 
     def __init__(
@@ -62,6 +62,8 @@ class KafkaCommitter(Committer):
         self._owned = [ControlPlane(KafkaCluster.of(cluster)) for cluster in clusters]
         self._controls = [*controls, *self._owned]
         self._clock = clock or Clock()
+        self._claim: ClaimHolder | None = None
+        self._versions: Lately[Code] = Lately()
         if not self._controls:
             raise ConfigurationError(
                 "A Kafka committer was made without a cluster, so it cannot reach a transaction. No data was touched. "
@@ -226,17 +228,43 @@ class KafkaCommitter(Committer):
                 swept += finish_abandoned(control, job, self._topics, kept, generation, self._clock)
         return sorted(set(swept))
 
-    def claims(self, job: JobName) -> Sequence[Claim]:
-        """See :meth:`Committer.claims`. Raises ControlPlaneError after 30 s, HaltedError for an unreadable claim."""
-        found = (read_written_claim(control, job, self._clock) for control in self._controls)
-        return [claim for claim in found if claim is not None]
+    def read_claim(self, job: JobName, *, certain: bool = False) -> Claim | None:
+        """See :meth:`Committer.read_claim`. Raises ControlPlaneError after 30 s, HaltedError if it is unreadable."""
+        return (read_written_claim if certain else read_claim)(self._one(), job, self._clock)
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         """See :meth:`Committer.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s,
         HaltedError for an unreadable claim."""
-        for control in self._controls:
-            if read_claim(control, job, self._clock) is not None:
-                ClaimHolder(control, job, self._clock).take(claim, seen)
+        self._claim, self._versions = ClaimHolder(self._one(), job, self._clock), Lately()
+        self._claim.take(claim, seen)
+
+    def prepare_claim(self, claim: Claim) -> None:
+        """See :meth:`Committer.prepare_claim`."""
+        if self._claim is not None:
+            self._claim.prepare(claim)
+
+    def renew_claim(
+        self, claim: Claim, *, give_up: Callable[[], bool] = lambda: False, known: PreCommitted | None = None
+    ) -> bool:
+        """See :meth:`Committer.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
+        if self._claim is None:
+            raise ConfigurationError("This committer holds no claim. Nothing was written. Call take_claim() first.")
+        if not isinstance(known, KafkaPreCommitted):
+            return self._claim.renew(claim, give_up)
+
+        def run(commit: Waves[Code]) -> Code:
+            return known.look_ahead(commit, self._clock.monotonic(), self._versions)
+
+        return self._claim.renew(claim, give_up, run=run)
+
+    def _one(self) -> ControlPlane:
+        """Return the cluster of a claim."""
+        if len(self._controls) > 1:
+            raise ConfigurationError(
+                f"A claim is of one cluster, and this committer reaches {len(self._controls)}. Nothing was asked or "
+                "written. Make a committer for each cluster."
+            )
+        return self._controls[0]
 
     def forget(self, job: JobName, last: Claim) -> None:
         """See :meth:`Committer.forget`. Raises ControlPlaneError."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,6 @@ from onceward.connectors.interfaces import (
     Finding,
     JobContext,
     Origin,
-    PreCommitted,
     Refusal,
     Resource,
     Sink,
@@ -25,7 +24,6 @@ from onceward.protocol.settings import Duration, as_duration
 from onceward.protocol.values import (
     NO_CHECKPOINT,
     CheckpointId,
-    Claim,
     Committable,
     Generation,
     JsonObject,
@@ -34,17 +32,16 @@ from onceward.protocol.values import (
     ParticipantName,
     Role,
 )
-from onceward.sinks.kafka.control import claim_reading, claims
 from onceward.sinks.kafka.control.brokers import batch_limits, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finishing import finish_abandoned
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
-from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces, Lately
-from onceward.sinks.kafka.control.transactions import Code, end_txn_version
+from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces
+from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, refusals, replays
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
@@ -141,8 +138,6 @@ class KafkaSink(Sink):
         self._topic_ids: dict[str, str] = {}
         """Topic ids when this process first owned the job."""
         self._tidied = False
-        self._claim: claims.ClaimHolder | None = None
-        self._versions: Lately[Code] = Lately()
         self._places = KnownPlaces()
         self._looked = -math.inf
         """When transactions without their markers were looked for, on the clock's monotonic time."""
@@ -194,8 +189,6 @@ class KafkaSink(Sink):
         self._timeout = None
         self._ids = ReusableIds()
         self._tidied = False
-        self._claim = None
-        self._versions = Lately()
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return columns.project(df, routed=self._topic is None)
@@ -296,38 +289,6 @@ class KafkaSink(Sink):
             generation=lambda: self._generation,
             topics=self.topics,
         )
-
-    def read_claim(self) -> Claim | None:
-        control, context = self._opened()
-        return claim_reading.read_claim(control, context.job, self._clock)
-
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
-        """See :meth:`Sink.take_claim`. Also raises ControlPlaneError if the brokers do not confirm within 30 s."""
-        control, context = self._opened()
-        self._claim = claims.ClaimHolder(control, context.job, self._clock)
-        self._claim.take(claim, () if seen is None else (seen,))
-
-    def prepare_claim(self, claim: Claim) -> None:
-        if self._claim is not None:
-            self._claim.prepare(claim)
-
-    def renew_claim(
-        self,
-        claim: Claim,
-        *,
-        give_up: Callable[[], bool] = lambda: False,
-        known: PreCommitted | None = None,
-    ) -> bool:
-        """See :meth:`Sink.renew_claim`. Also raises ControlPlaneError if the brokers refuse."""
-        if self._claim is None:
-            raise ConfigurationError("This Kafka sink holds no claim. Nothing was written. Call take_claim() first.")
-        if not isinstance(known, KafkaPreCommitted):
-            return self._claim.renew(claim, give_up)
-
-        def run(commit: Waves[Code]) -> Code:
-            return known.look_ahead(commit, self._clock.monotonic(), self._versions)
-
-        return self._claim.renew(claim, give_up, run=run)
 
     def close(self) -> None:
         if self._control is not None:

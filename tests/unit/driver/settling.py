@@ -1,6 +1,6 @@
 """A settler whose brokers and coordinator answer as a test sets, and whose thread works on demand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +108,7 @@ class Driver:
         self.settler.complete(checkpoint, amendment)
         self.queue.work()
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None: ...
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None: ...
 
     def prepare_claim(self, claim: Claim) -> None:
         self.said.append(f"claim {claim.completed} prepared")

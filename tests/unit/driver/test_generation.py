@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -162,7 +162,7 @@ class Claimed(Job):
         self.committing = lambda checkpoint: self.said.append(("commit", checkpoint))
         self._fenced_at = fenced_at
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self.said.append(("claim", claim.completed))
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:
@@ -192,12 +192,12 @@ class Owned(Job):
 
     def __init__(self, coordinator: Coordinator, *, until: int) -> None:
         super().__init__(coordinator, until=until)
-        self.taken: list[tuple[Claim, Claim | None]] = []
+        self.taken: list[tuple[Claim, Collection[Claim]]] = []
 
-    def read_claim(self) -> Claim | None:
+    def read_claim(self, job: JobName) -> Claim | None:
         return self.owner
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self.taken.append((claim, seen))
 
 
@@ -207,7 +207,7 @@ def test_the_coordinator_judges_the_claim_of_the_sinks_cluster_and_no_other_is_r
     job.generation.run()
     assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True}
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), holder=coordinator.driver)
-    assert job.taken == [(claim, Owned.owner)]
+    assert job.taken == [(claim, (Owned.owner,))]
 
 
 def test_the_last_line_of_a_driver_names_what_it_found_completed(caplog: pytest.LogCaptureFixture) -> None:
@@ -248,7 +248,7 @@ def test_a_successor_claims_the_checkpoint_that_it_continues_from() -> None:
 class Overtaken(Job):
     """Another store claims the job while it is opened."""
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         raise ClaimChangedError("another store has claimed the job")
 
 
@@ -273,7 +273,7 @@ class Forged(Job):
     def check(self, author: Author, committables: Sequence[Committable]) -> None:
         raise HaltedError("it names another's transaction")
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self.claimed.append(claim)
 
 
@@ -348,7 +348,7 @@ class Unwritten(Job):
         (vote,) = super().run(**more)
         return (replace(vote, records=0, bytes=0),)
 
-    def take_claim(self, claim: Claim, seen: Claim | None) -> None:
+    def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self.claimed.append(claim.completed)
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], **_: Any) -> bool:

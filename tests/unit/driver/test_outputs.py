@@ -90,11 +90,11 @@ class System:
     def id(self) -> str:
         return self._system
 
-    def read_claim(self) -> Claim | None:
+    def read_claim(self, _job: JobName) -> Claim | None:
         return self.claim
 
-    def take_claim(self, _claim: Claim, seen: Claim | None) -> None:
-        self._asked.append(f"{self._system} is claimed in place of {seen and seen.completed}")
+    def take_claim(self, _job: JobName, _claim: Claim, seen: Sequence[Claim]) -> None:
+        self._asked.append(f"{self._system} is claimed in place of {[one.completed for one in seen]}")
 
     def renew_claim(self, claim: Claim, **_: Any) -> bool:
         self._asked.append(f"{self._system} is claimed")
@@ -143,13 +143,13 @@ def test_a_job_is_claimed_once_on_each_system() -> None:
     first.claim = CLAIM
     assert list(together.read_claims()) == [CLAIM]
     together.take_claim(CLAIM, together.read_claims())
-    assert asked == ["A is claimed in place of 7"]
+    assert asked == ["A is claimed in place of [7]"]
     asked.clear()
     apart, first, second = two(asked, "A", "B")
     first.claim, second.claim = replace(CLAIM, completed=CheckpointId(8)), CLAIM
     assert apart.newest(apart.read_claims()) == first.claim, "the driver ended between the two"
     apart.take_claim(CLAIM, apart.read_claims())
-    assert asked == ["A is claimed in place of 8", "B is claimed in place of 7"]
+    assert asked == ["A is claimed in place of [8]", "B is claimed in place of [7]"]
     second.claim = replace(CLAIM, store_id="another")
     with pytest.raises(HaltedError, match="different stores as its owner: another, store"):
         apart.newest(apart.read_claims())

@@ -33,13 +33,13 @@ CLAIM = Claim(store_id="store", generation=Generation(1), completed=FIVE, holder
 _SINK: Any = SimpleNamespace(participant=SINK)
 
 
-def settler(runtime: Runtime = THREADS, *, session: Any = None, sink: Any = None) -> Settler:
-    """A settler without a committer: the tests use only its memory."""
+def settler(runtime: Runtime = THREADS, *, session: Any = None, committer: Any = None) -> Settler:
+    """A settler that commits nothing: the tests use only its memory."""
     nothing: Any = None
     return Settler(
         session=session,
         source=nothing,
-        outputs=Outputs(JobName("orders"), [Output(sink=sink or _SINK, committer=nothing)]),
+        outputs=Outputs(JobName("orders"), [Output(sink=_SINK, committer=committer)]),
         journal=Journal("orders"),
         on_settled=lambda *_: None,
         on_lost=lambda: None,
@@ -143,7 +143,7 @@ def test_an_idle_job_writes_its_claim_again_before_it_expires() -> None:
 
 
 class Unclaimed:
-    """A sink and a session that do not write the claim before the driver leaves."""
+    """A committer and a session that do not write the claim before the driver leaves."""
 
     grant = SimpleNamespace(store_id="store")
     generation, driver = 1, "driver"
@@ -154,9 +154,9 @@ class Unclaimed:
 
 
 def test_a_driver_that_leaves_before_its_claim_is_written_commits_nothing() -> None:
-    leaving = settler(session=Unclaimed(), sink=Unclaimed())
+    leaving = settler(session=Unclaimed(), committer=Unclaimed())
     leaving.expect(CheckpointId(5), {SINK.name: HELD}, None)
-    leaving.settle(CheckpointId(5), 0)  # there is no committer to commit with
+    leaving.settle(CheckpointId(5), 0)  # a commit would be an AttributeError
     assert leaving.unsettled() == {SINK.name: HELD}
 
 

@@ -15,7 +15,7 @@ from onceward.operate.brokers import Brokers
 from onceward.protocol.events import CloseReason
 from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
-from onceward.protocol.values import Author, CheckpointId, Committable, JobName, Outcome, Settlement
+from onceward.protocol.values import Author, CheckpointId, Claim, Committable, JobName, Outcome, Settlement
 from tests.support.scripted import SINK, SOURCE, positions, slots
 from tests.support.waiting import wait_until
 
@@ -113,6 +113,15 @@ class FakeBrokers(Committer):
         raise NotImplementedError
 
     def sweep(self, job: JobName, *, keep: Collection[Committable] = (), **_: Any) -> Sequence[str]:
+        raise NotImplementedError
+
+    def read_claim(self, *_: Any, **__: Any) -> Claim | None:
+        raise NotImplementedError
+
+    def take_claim(self, *_: Any) -> None:
+        raise NotImplementedError
+
+    def renew_claim(self, *_: Any, **__: Any) -> bool:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The committer at modelled brokers, with transactions that another client ended, hid or aborted in part."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from onceward.protocol.values import (
     Outcome,
 )
 from onceward.protocol.values import Settlement as Settled
+from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
@@ -516,7 +517,7 @@ def test_a_sweep_that_meets_a_newer_generation_touches_nothing(bench: Bench) -> 
     )
 
 
-def test_sweep_listing_and_claims_cover_every_cluster(bench: Bench) -> None:
+def test_sweep_listing_and_forgetting_cover_every_cluster(bench: Bench) -> None:
     there = Bench(Settings(brokers=(4,), timeout_scan_s=1, cluster_id="there"))
 
     def wait(seconds: float) -> None:
@@ -533,13 +534,12 @@ def test_sweep_listing_and_claims_cover_every_cluster(bench: Bench) -> None:
     for one in (bench, there):
         ClaimHolder(one.control, JOB, clock(one)).take(ours, ())
         one.wait(0.1)
-    assert list(both.claims(JOB)) == [ours, ours]
     with pytest.raises(ControlPlaneError, match="are open"):
         both.forget(JOB, ours)
     assert list(both.sweep(JOB)) == [second[0], first[0]]
     assert list(both.leftovers(JOB)) == []
     both.forget(JOB, ours)
-    assert list(both.claims(JOB)) == []
+    assert [read_claim(one.control, JOB, clock(one)) for one in (bench, there)] == [None, None]
 
 
 def test_a_sweep_is_done_when_the_brokers_have_aborted_everything_and_not_before() -> None:
@@ -686,17 +686,17 @@ def test_a_wall_clock_that_jumped_shows_a_wrong_age_and_changes_no_outcome(
     assert bench.visible() == [b"a", b"b"]
 
 
-def test_a_claim_is_taken_on_every_cluster_that_has_one_and_on_no_other(bench: Bench) -> None:
+def test_a_claim_is_of_one_cluster(bench: Bench) -> None:
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
-    ClaimHolder(bench.control, JOB, clock(bench)).take(ours, ())
-    bench.wait(0.1)
-    without = SimControl(Bench().cluster, bench.transport)
-    both = KafkaCommitter(controls=[without, bench.control], clock=clock(bench))
-    assert list(both.claims(JOB)) == [ours]
-    newer = replace(ours, generation=Generation(2), holder="b")
-    both.take_claim(JOB, newer, [ours])
-    bench.wait(0.1)
-    assert list(both.claims(JOB)) == [newer]
+    both = KafkaCommitter(controls=[SimControl(Bench().cluster, bench.transport), bench.control], clock=clock(bench))
+    calls: Sequence[Callable[[], object]] = (lambda: both.read_claim(JOB), lambda: both.take_claim(JOB, ours, ()))
+    for call in calls:
+        with pytest.raises(ConfigurationError, match=r"reaches 2\. Nothing was asked"):
+            call()
+    one = KafkaCommitter(controls=[bench.control], clock=clock(bench))
+    with pytest.raises(ConfigurationError, match=r"holds no claim\. Nothing was written"):
+        one.renew_claim(ours)
+    assert one.read_claim(JOB, certain=True) is None
 
 
 def test_no_transaction_lasts_longer_than_the_brokers_let_it(bench: Bench) -> None:
