@@ -98,7 +98,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
             votes.append(write(task, slot, slot, iter([batch])))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
-        made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes]), leftovers=False)
+        made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes], str), leftovers=False)
         return made.committables
     finally:
         sink.close()

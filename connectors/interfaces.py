@@ -194,6 +194,8 @@ class Origin:
     share one list."""
     replayable: bool
     """True when the slot holds exactly the records of one split: writing that split again gives the slot again."""
+    text: str = ""
+    """What the source says of ``inputs`` (:meth:`Source.describe`): the sink cannot read them."""
 
 
 class Source(ABC):
@@ -279,8 +281,10 @@ class Source(ABC):
         return None
 
     def describe(self, splits: Sequence[JsonObject]) -> str:
-        """Describe the ranges that ``splits`` hold, for people."""
-        return ", ".join(str(dict(split)) for split in splits)
+        """Describe the ranges that ``splits`` hold, for people: the first ones, and how many more. Each committable
+        keeps the text."""
+        more = f" and {len(splits) - 5} more splits" if len(splits) > 5 else ""
+        return ", ".join(str(dict(split)) for split in splits[:5]) + more
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         """Check that every record in ``splits`` of the checkpoint with ``positions`` can be read again.

@@ -136,7 +136,7 @@ class CheckpointWriter:
         made = self._outputs.pre_commit(
             checkpoint,
             {self._outputs.first: written.votes},
-            origins_of(written.inputs),
+            origins_of(written.inputs, m.source.describe),
             keep=self._settler.unsettled(),
             staying=self._tasks.marks,
         )

@@ -1,7 +1,7 @@
 """From which input each slot of a checkpoint was made, and whether a lost slot can be made from it again."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError, Sink
 from onceward.protocol.values import Committable, JsonObject
@@ -9,13 +9,23 @@ from onceward.protocol.values import Committable, JsonObject
 __all__ = ["lost_splits", "origins_of"]
 
 
-def origins_of(inputs: Sequence[Sequence[JsonObject]]) -> tuple[Origin, ...]:
-    """Return the origin of each slot. ``inputs[slot]``: the splits that made it."""
+def origins_of(
+    inputs: Sequence[Sequence[JsonObject]], describe: Callable[[Sequence[JsonObject]], str]
+) -> tuple[Origin, ...]:
+    """Return the origin of each slot. ``inputs[slot]``: the splits that made it. ``describe``: :meth:`Source.describe`,
+    called once for a list that slots share."""
     uses: Counter[str] = Counter()
     if any(len(splits) == 1 for splits in inputs):  # else a shuffle: counting would take slots x ranges
         uses.update(_name(split) for splits in inputs for split in splits)
+    lists = {id(splits): splits for splits in inputs}
+    texts = {key: describe(splits) for key, splits in lists.items()}
     return tuple(
-        Origin(inputs=splits, replayable=len(splits) == 1 and uses[_name(splits[0])] == 1) for splits in inputs
+        Origin(
+            inputs=splits,
+            replayable=len(splits) == 1 and uses[_name(splits[0])] == 1,
+            text=texts[id(splits)],
+        )
+        for splits in inputs
     )
 
 

@@ -101,7 +101,10 @@ class Replayer:
                 f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
             )
         made = self._outputs.pre_commit(
-            checkpoint, {wanted.participant: votes}, origins_of(inputs), keep=self._settler.unsettled()
+            checkpoint,
+            {wanted.participant: votes},
+            origins_of(inputs, m.source.describe),
+            keep=self._settler.unsettled(),
         )[wanted.participant]
         written = tuple(replace(one, slot=lost[one.slot].slot) for one in made.committables)
         seconds = m.runtime.monotonic() - began

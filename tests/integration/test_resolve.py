@@ -145,13 +145,13 @@ def bench(topics: Topics, job: str, tmp_path: Path) -> Bench:
 def test_a_transaction_aborted_behind_the_jobs_back_follows_the_operators_ruling(
     bench: Bench, ruling: str, expected: list[bytes], code: ExitCode
 ) -> None:
-    with pytest.raises(HaltedError, match=rf"slot 0 .* {RECORDS} records .*{bench.source}-0 \[0, {RECORDS}\)"):
+    with pytest.raises(HaltedError, match=rf"slot 0 .* {RECORDS} records .*{bench.source}-0 offsets \[0, {RECORDS}\)"):
         bench.run(aborted_behind_its_back)
     lost, committed = bench.transactions()
     assert (lost["slot"], lost["decision"], lost["state"], lost["outcome"]) == (0, "completed", "not open", "lost")
     assert (committed["slot"], committed["outcome"]) == (1, "committed")
     assert "CompleteAbort" in lost["evidence"]
-    assert f"{bench.source}-0 [0, {RECORDS})" in lost["holds"]
+    assert f"{bench.source}-0 offsets [0, {RECORDS})" in lost["holds"]
 
     with pytest.raises(HaltedError, match="until a person decides"):
         bench.run()

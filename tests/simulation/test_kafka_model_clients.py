@@ -76,7 +76,7 @@ class Sink:
         return self.committables(votes, checkpoint=checkpoint)
 
     def committables(self, votes: Sequence[Vote], *, checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
-        control, origins = self.bench.control, origins_of([[] for _ in votes])
+        control, origins = self.bench.control, origins_of([[] for _ in votes], str)
         return make_committables(
             control, self.owner, CheckpointId(checkpoint), votes, origins, self.clock, first=self.asked(votes)
         )

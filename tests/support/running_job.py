@@ -468,6 +468,9 @@ class Input:
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None: ...
 
+    def describe(self, splits: Sequence[JsonObject]) -> str:
+        return str(splits)
+
 
 def _at(offset: int) -> Document:
     return document(next=offset)

@@ -98,7 +98,7 @@ class SinkJob:
     def voted(self, checkpoint: int, votes: Sequence[Vote]) -> PreCommitted:
         """Pre-commit, and end nothing."""
         inputs = [[{"topic": "in", "partition": vote.slot}] for vote in votes]
-        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs), leftovers=True)
+        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs, str), leftovers=True)
 
     def prepared(self, checkpoint: int, *slots: Sequence[bytes]) -> tuple[Committable, ...]:
         """Pre-commit one checkpoint with the given values in each slot."""

@@ -56,6 +56,8 @@ class KafkaCommittable:
     """When the first partition was enlisted, by the broker's clock; None if unknown."""
     replayable: bool = False
     """Whether it holds exactly the records of its single input: rewriting that input then replaces the slot."""
+    input_text: str = ""
+    """What the source says of ``inputs``, for people; empty if an earlier release wrote the document."""
 
     def to_committable(self) -> Committable:
         return Committable(slot=self.slot, document=Document(kind=KIND, version=VERSION, body=self._body()))
@@ -85,6 +87,7 @@ class KafkaCommittable:
             "transaction_timeout_ms": int(self.timeout.total_seconds() * 1000),
             "began_ms": None if self.began is None else int(self.began.timestamp() * 1000),
             "replayable": self.replayable,
+            "input_text": self.input_text,
         }
 
     @classmethod
@@ -144,6 +147,7 @@ def _read(slot: int, body: JsonObject) -> KafkaCommittable:
         # documents of earlier releases lack these; a slot of unknown age or content is never replayed
         began=None if body.get("began_ms") is None else datetime.fromtimestamp(int(body["began_ms"]) / 1000, tz=UTC),
         replayable=bool(body.get("replayable", False)),
+        input_text=str(body.get("input_text", "")),
     )
 
 

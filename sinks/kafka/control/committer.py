@@ -3,13 +3,13 @@
 It keeps no state between calls but its hold on a claim: the committables and the brokers hold all it needs.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 
 from onceward.common.errors import ConfigurationError
 from onceward.connections.cluster import KafkaCluster
 from onceward.connectors.interfaces import Age, Committer, OpenTransaction, TransactionHandle
-from onceward.connectors.tasks import ranges_of
 from onceward.protocol.committing import FoundHanging, PreCommitted
 from onceward.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import broker_settings
@@ -34,6 +34,8 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 __all__ = ["KafkaCommitter"]
 
 _CAP = "transaction.max.timeout.ms"
+_MAX_SPLITS = 500
+"""Characters that are shown of splits which no source has described."""
 
 
 class KafkaCommitter(Committer):
@@ -130,17 +132,13 @@ class KafkaCommitter(Committer):
         return Settlement(slot=handle.slot, outcome=Outcome.IN_DOUBT, evidence=evidence)
 
     def describe(self, committable: Committable) -> str:
-        """See :meth:`Committer.describe`: names the slot, the transaction and the exact input."""
+        """See :meth:`Committer.describe`: names the slot, the transaction and the input."""
         handle = KafkaCommittable.of(committable)
-        ranges = ", ".join(
-            f"{r.get('topic')}-{r.get('partition')} [{r.get('start')}, {r.get('end')})"
-            for split in handle.inputs
-            for r in ranges_of(split)
-        )
+        read = handle.input_text or json.dumps(handle.inputs)[:_MAX_SPLITS]
         written = ", ".join(f"{topic.records} to {name}" for name, topic in sorted(handle.topics.items()))
         return (
             f"slot {handle.slot} of checkpoint {handle.checkpoint}, transaction {handle.transaction.id} on cluster "
-            f"{handle.cluster_name!r}: {handle.records} records ({written}) from input {ranges}"
+            f"{handle.cluster_name!r}: {handle.records} records ({written}) from {read}"
         )
 
     def handle(self, committable: Committable) -> TransactionHandle:

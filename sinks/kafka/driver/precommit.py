@@ -140,6 +140,7 @@ def make_committables(
             timeout=timedelta(milliseconds=views[name].timeout_ms),
             began=_began(views[name]),
             replayable=origins[vote.slot].replayable,
+            input_text=origins[vote.slot].text,
         )
         for name, vote in by_id.items()
     )

@@ -239,7 +239,7 @@ class KafkaSink(Sink):
 
     def origin(self, committable: Committable) -> Origin:
         handle = KafkaCommittable.of(committable)
-        return Origin(inputs=handle.inputs, replayable=handle.replayable)
+        return Origin(inputs=handle.inputs, replayable=handle.replayable, text=handle.input_text)
 
     def check_destination(self, lost: Sequence[Committable]) -> None:
         """See :meth:`Sink.check_destination`. Also raises ControlPlaneError if the brokers do not describe the

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -11,6 +12,10 @@ from onceward.protocol.values import Committable, JsonObject
 from tests.support.documents import committable
 
 A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in (0, 1))
+
+
+def describe(splits: Sequence[JsonObject]) -> str:
+    return " and ".join(str(split["partition"]) for split in splits)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ A, B = ({"topic": "in", "partition": number, "start": 0, "end": 5} for number in
 def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
     inputs: list[list[JsonObject]], slots: set[int]
 ) -> None:
-    origins = origins_of(inputs)
+    origins = origins_of(inputs, describe)
     assert [origin.inputs for origin in origins] == inputs
     assert {slot for slot, origin in enumerate(origins) if origin.replayable} == slots
 
@@ -36,8 +41,11 @@ def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
 def test_the_slots_of_a_shuffle_share_their_list_of_splits() -> None:
     """It is then sent and stored once."""
     splits: Sequence[JsonObject] = [A, B]
-    first, second = origins_of([splits] * 2)
+    described = Mock(side_effect=describe)
+    first, second, third = origins_of([splits, splits, [B]], described)
     assert first.inputs is second.inputs
+    assert described.mock_calls == [call(splits), call([B])], "the source describes it once, too"
+    assert [first.text, second.text, third.text] == ["0 and 1", "0 and 1", "1"]
 
 
 class Sink:
@@ -60,11 +68,11 @@ def lost(sink: Sink, *slots: int) -> tuple[JsonObject, ...]:
 
 
 def test_each_lost_slot_is_written_again_from_its_own_split_if_its_place_is_unchanged() -> None:
-    sink = Sink(*origins_of([[A], [B]]))
+    sink = Sink(*origins_of([[A], [B]], describe))
     assert lost(sink, 1, 0) == (B, A)
     assert sink.checked == [1, 0]
 
 
 def test_a_slot_of_a_shuffle_is_refused_with_the_reason() -> None:
     with pytest.raises(ReplayRefusedError, match=r"slot 1 .* the plan moved rows between partitions"):
-        lost(Sink(*origins_of([[A], [A, B]])), 1)
+        lost(Sink(*origins_of([[A], [A, B]], describe)), 1)

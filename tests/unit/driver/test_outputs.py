@@ -64,13 +64,13 @@ def test_two_kafka_sinks_on_one_cluster_do_not_fence_each_other() -> None:
     mine, theirs = (bench.open(f"orders.{name}.2.0123abcd.0") for name in ("first", "second"))
     losers = [bench.open(f"orders.{name}.2.4567cdef.0") for name in ("first", "second")]
     votes = {FIRST: [vote(mine)], SECOND: [vote(theirs)]}
-    made = outputs.pre_commit(SEVEN, votes, origins_of([[{"partition": 0}]]), keep={})
+    made = outputs.pre_commit(SEVEN, votes, origins_of([[{"partition": 0}]], str), keep={})
     bench.wait(1)
     assert [bench.view(ids[0]).state for ids in (mine, theirs)] == [State.ONGOING] * 2
     assert all(bench.view(ids[0]).state is not State.ONGOING for ids in losers)
     held = {name: each.committables for name, each in made.items()}
     # the first one writes alone, as for lost slots
-    again = outputs.pre_commit(SEVEN, {FIRST: [vote(mine)]}, origins_of([[{"partition": 0}]]), keep=held)
+    again = outputs.pre_commit(SEVEN, {FIRST: [vote(mine)]}, origins_of([[{"partition": 0}]], str), keep=held)
     assert list(again) == [FIRST]
     bench.wait(1)
     assert bench.view(theirs[0]).state is State.ONGOING

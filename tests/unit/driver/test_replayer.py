@@ -88,6 +88,10 @@ class Lossy(Driver):
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         self.checked.append((splits, positions))
 
+    def describe(self, one: Any) -> str:
+        """Of the source and of the committer."""
+        return str(one) if isinstance(one, list) else super().describe(one)
+
     def start(self) -> None:
         self.actions.append("start Spark")
 

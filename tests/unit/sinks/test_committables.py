@@ -33,6 +33,7 @@ HANDLE = KafkaCommittable(
     timeout=timedelta(minutes=15),
     began=datetime(2026, 1, 2, 3, 4, 1, 234000, tzinfo=UTC),
     replayable=True,
+    input_text="in-1 offsets [5, 9)",
 )
 
 AUTHOR = author("j", "s", last=1)
@@ -72,7 +73,7 @@ def test_unknown_documents_are_refused_and_not_guessed_at(kind: str, version: in
         KafkaCommittable.of(Committable(slot=3, document=document))
 
 
-OPTIONAL = {"began_ms", "replayable"}
+OPTIONAL = {"began_ms", "replayable", "input_text"}
 
 
 def test_a_document_of_an_earlier_release_is_read_and_is_never_replayed() -> None:
@@ -81,7 +82,7 @@ def test_a_document_of_an_earlier_release_is_read_and_is_never_replayed() -> Non
     body["topics"] = {"out": {"records": 4, "partitions": [0, 2]}}
     earlier = KafkaCommittable.of(Committable(slot=3, document=replace(document, body=body)))
     topics = {"out": TopicRecords(records=4, partitions=(0, 2))}
-    assert earlier == replace(HANDLE, began=None, replayable=False, topics=topics)
+    assert earlier == replace(HANDLE, began=None, replayable=False, input_text="", topics=topics)
 
 
 @pytest.mark.parametrize(

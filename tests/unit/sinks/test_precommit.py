@@ -76,6 +76,10 @@ def ranges(count: int) -> list[list[JsonObject]]:
     return [[{"partition": number, "start": 0, "end": 9}] for number in range(count)]
 
 
+def words_for(splits: Sequence[JsonObject]) -> str:
+    return f"partitions {[split['partition'] for split in splits]}"
+
+
 def made(
     bench: Bench,
     votes: Sequence[Vote],
@@ -85,7 +89,9 @@ def made(
     inputs = ranges(1 + max(each.slot for each in votes)) if inputs is None else inputs
     whose = whose or owner()
     first = ask_brokers(bench.control, whose, SEVEN, votes, ["out"], places=KnownPlaces(), now=0.0)
-    return make_committables(bench.control, whose, SEVEN, votes, origins_of(inputs), clock(bench), first=first)
+    return make_committables(
+        bench.control, whose, SEVEN, votes, origins_of(inputs, words_for), clock(bench), first=first
+    )
 
 
 def losers(bench: Bench, handles: Sequence[KafkaCommittable] = (), staying: Sequence[str] = ()) -> list[str]:
@@ -157,7 +163,7 @@ def test_a_coordinator_that_has_moved_since_is_found_again() -> None:
     first = asked(now=1.0)
     assert first.views[name(0)].code == ErrorCode.NOT_COORDINATOR
     (handle,) = make_committables(
-        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1)), clock(bench), first=first
+        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1), words_for), clock(bench), first=first
     )
     assert (handle.transaction.producer_id, handle.transaction.epoch) == ids[1:]
     assert asked(now=2.0).views[name(0)].code == ErrorCode.NONE
@@ -185,6 +191,7 @@ def test_each_vote_becomes_the_handle_of_its_own_transaction_and_input(bench: Be
         timeout=timedelta(minutes=1),
         began=datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
         replayable=True,
+        input_text="partitions [0]",
     )
     other = replace(
         expected,
@@ -194,6 +201,7 @@ def test_each_vote_becomes_the_handle_of_its_own_transaction_and_input(bench: Be
         topics={"out": TopicRecords(records=1, partitions=(0, 1), id=OUT_ID, count=2)},
         bytes=12,
         inputs=ranges(3)[2],
+        input_text="partitions [2]",
         timeout=timedelta(seconds=90),
         began=datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC),
     )
@@ -351,7 +359,14 @@ def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the
     votes = [vote(0, ids)]
     first = ask_brokers(bench.control, owner(), SEVEN, votes, ["out"], places=KnownPlaces(), now=0.0)
     (handle,) = make_committables(
-        bench.control, owner(), SEVEN, votes, origins_of(ranges(1)), clock(bench), first=first, before=pairs.get
+        bench.control,
+        owner(),
+        SEVEN,
+        votes,
+        origins_of(ranges(1), words_for),
+        clock(bench),
+        first=first,
+        before=pairs.get,
     )
     assert (handle.transaction.id, handle.transaction.producer_id, handle.transaction.epoch) == ids
     assert bench.transport.now() - began >= 5
