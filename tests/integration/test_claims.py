@@ -109,7 +109,9 @@ def test_a_claim_that_another_store_or_a_newer_generation_took_is_not_renewed(to
             assert second.own.renew_claim(replace(taken, completed=CheckpointId(2))), "a late renewal disturbed it"
             with pytest.raises(ClaimChangedError, match="taken over"):
                 first.take_claim(ours, ours)
-            assert second.own.renew_claim(replace(taken, completed=CheckpointId(3)))
+            last = replace(taken, completed=CheckpointId(3))
+            assert second.own.renew_claim(last)
+            second.wait_for_claim(last)
 
 
 @pytest.mark.kill
