@@ -20,10 +20,11 @@ from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
 from onceward import KafkaSink
-from onceward.connectors.interfaces import JobContext
+from onceward.connectors.interfaces import JobContext, SlotContext
 from onceward.connectors.tasks import CheckpointTask
 from onceward.dev.kafka import LocalKafka
 from onceward.driver.origins import origins_of
+from onceward.executor.slots import write_slot
 from onceward.protocol.values import (
     Author,
     CheckpointId,
@@ -88,14 +89,14 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
     try:
         sink.preflight()
         sink.begin_generation(Generation(1))
-        write = sink.write()
+        writer = sink.write()
         task = CheckpointTask(
             job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.offer()
         )
         votes = []
         for slot in range(count):
             batch = pa.RecordBatch.from_pydict({"key": [b"%d" % slot], "value": [b"%d" % slot]})
-            votes.append(write(task, slot, slot, iter([batch])))
+            votes.append(write_slot(writer, SlotContext(task=task, slot=slot, attempt=slot), iter([batch])))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
         made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes], str), leftovers=False)

@@ -34,12 +34,11 @@ if TYPE_CHECKING:
         Risk,
         Severity,
         Sink,
-        SlotWriter,
         Source,
         SplitFollower,
         SplitReader,
-        StayingWriter,
     )
+    from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
     from onceward.connectors.tasks import CheckpointTask, Vote
     from onceward.protocol.committing import (
         Age,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_CHECKPOINT",
     "Age",
+    "AnnouncingSlot",
     "Assignment",
     "Author",
     "CheckpointFailedError",
@@ -98,6 +98,7 @@ __all__ = [
     "Links",
     "OnLost",
     "OncewardError",
+    "OpenSlot",
     "OpenTransaction",
     "Origin",
     "Outcome",
@@ -116,6 +117,7 @@ __all__ = [
     "Settlement",
     "Severity",
     "Sink",
+    "SlotContext",
     "SlotWriter",
     "Source",
     "SplitFollower",
@@ -127,6 +129,7 @@ __all__ = [
 
 _HOMES = (
     "connectors.interfaces",
+    "connectors.slots",
     "connectors.tasks",
     "common.errors",
     "common.links",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.links import Links
+from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.protocol.committing import Age, Committer, OpenTransaction, PreCommitted, TransactionHandle
 from onceward.protocol.read_progress import PartitionLag
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 SplitReader: TypeAlias = "Callable[[JsonObject, frozenset[str]], Iterator[pa.RecordBatch]]"
 """(split, columns used) -> batches with all columns of the source's schema; memory stays bounded for any split."""
-
-SlotWriter: TypeAlias = "Callable[[CheckpointTask, int, int, Iterator[pa.RecordBatch]], Vote]"
-"""(task, slot, attempt id, batches) -> vote. Drains the batches. Raises when anything was not delivered."""
 
 
 class Follower(Protocol):
@@ -64,25 +62,6 @@ cuts for that when no task has records for a second."""
 Pace: TypeAlias = JsonObject
 """``interval``: seconds between two cuts; ``hold``: seconds after its first record at which a follower stops reading
 until the next cut, so that no transaction grows without limit while the coordinator is away."""
-
-
-class StayingWriter(Protocol):
-    """A :data:`SlotWriter` that can write one checkpoint after the other. It reads ``task.checkpoint`` only after the
-    batches have ended. It may call ``sent`` once, with the vote that it will return, before the system has confirmed
-    its records: :meth:`Sink.pre_commit` then runs meanwhile."""
-
-    def __call__(
-        self,
-        task: CheckpointTask,
-        slot: int,
-        attempt: int,
-        batches: "Iterator[pa.RecordBatch]",
-        sent: Callable[[Vote], None] | None = None,
-        /,
-    ) -> Vote: ...
-
-    def mark(self, task: CheckpointTask) -> str:
-        """Return what distinguishes this process's transactions from all others; empty without transactions."""
 
 
 class ReplayRefusedError(OncewardError):
@@ -433,12 +412,14 @@ def writer_options(sink: Sink, after: CheckpointId = NO_CHECKPOINT) -> JsonObjec
 
 __all__ = [
     "Age",
+    "AnnouncingSlot",
     "Assignment",
     "CheckpointTask",
     "Committer",
     "Finding",
     "Follower",
     "JobContext",
+    "OpenSlot",
     "OpenTransaction",
     "Origin",
     "Pace",
@@ -453,6 +434,7 @@ __all__ = [
     "Risk",
     "Severity",
     "Sink",
+    "SlotContext",
     "SlotWriter",
     "Source",
     "SplitFollower",

@@ -29,7 +29,6 @@ from onceward.connectors import (
     Author,
     CheckpointFailedError,
     CheckpointId,
-    CheckpointTask,
     Claim,
     ClaimChangedError,
     Committable,
@@ -51,6 +50,7 @@ from onceward.connectors import (
     Role,
     Settlement,
     Sink,
+    SlotContext,
     SlotWriter,
     Vote,
 )
@@ -62,22 +62,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileWriter:
-    """Writes one slot. It is pickled and runs on executors, in whose directories it needs the same path."""
+    """Opens slots. It is pickled and runs on executors, in whose directories it needs the same path."""
 
     staged: str
 
-    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]") -> Vote:
+    def open(self, context: SlotContext) -> "StagedFile":
+        return StagedFile(self.staged, context)
+
+
+class StagedFile:
+    """A slot: the task hands it its batches, then lets it finish, or abandon what it wrote."""
+
+    def __init__(self, directory: str, context: SlotContext) -> None:
+        task = context.task
         # unique for every attempt, so that no two processes ever write the same file
-        name = f"{task.job}.{task.generation}.{task.checkpoint}.{slot}.{attempt}"
-        records = 0
-        with open(os.path.join(self.staged, name), "xb") as file:
-            for batch in batches:
-                file.writelines(value + b"\n" for value in batch.column("value").to_pylist())
-                records += batch.num_rows
+        self._name = f"{task.job}.{task.generation}.{task.checkpoint}.{context.slot}.{context.attempt}"
+        self._context = context
+        self._records = 0
+        self._file = open(os.path.join(directory, self._name), "xb")  # noqa: SIM115 - closed by finish and abandon
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        self._file.writelines(value + b"\n" for value in batch.column("value").to_pylist())
+        self._records += batch.num_rows
+
+    def finish(self) -> Vote:
+        with self._file as file:
             file.flush()
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        return Vote(slot=slot, attempt=attempt, records=records, bytes=size, body={"file": name} if records else {})
+        body = {"file": self._name} if self._records else {}
+        return Vote(
+            slot=self._context.slot, attempt=self._context.attempt, records=self._records, bytes=size, body=body
+        )
+
+    def abandon(self) -> None:
+        self._file.close()  # the driver sweeps it
 
 
 class DirectoryCommitter(Committer):

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError
+from onceward.connectors.slots import SlotContext, SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote
+from onceward.executor.slots import write_slot
 from onceward.executor.timings import Stopwatch, Timed
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def reading(read: Any, held: Callable[[float], object] | None = None) -> Batches
     """
 
     def onceward_read(numbers: Batches) -> Batches:
-        task, _, _ = _current()
+        task = _current().task
         columns = frozenset(task.columns)
         held_back = _held_back(read)
         for number in _drained(numbers):
@@ -60,21 +62,21 @@ def reading(read: Any, held: Callable[[float], object] | None = None) -> Batches
     return onceward_read
 
 
-def writing(write: Any) -> BatchesTransform:
+def writing(writer: SlotWriter) -> BatchesTransform:
     """Return the writer task: it writes one slot and returns its vote as the only row."""
 
     def onceward_write(batches: Batches) -> Batches:
         clock = Stopwatch()
-        task, slot, attempt = _current()
+        context = _current()
         made = Timed(batches)
-        vote = _written(write, task, slot, attempt, made)
+        vote = _written(writer, context, made)
         _warmed_up()
-        yield _ballot(replace(vote, steps=clock.steps(task.submitted, made, None)))
+        yield _ballot(replace(vote, steps=clock.steps(context.task.submitted, made, None)))
 
     return onceward_write
 
 
-def digesting(write: Any) -> BatchesTransform:
+def digesting(writer: SlotWriter) -> BatchesTransform:
     """Return the writer task of a batch that may have to run again: its vote has the digests of its records.
 
     The last two columns of the batches are :data:`DIGEST_COLUMN` and :data:`PARTITION_COLUMN`, which are not written. A
@@ -84,13 +86,13 @@ def digesting(write: Any) -> BatchesTransform:
 
     def onceward_write_digested(batches: Batches) -> Batches:
         clock = Stopwatch()
-        task, slot, attempt = _current()
-        digested = _Digested(batches, only=task.splits[0].get("digests"))
+        context = _current()
+        digested = _Digested(batches, only=context.task.splits[0].get("digests"))
         made = Timed(iter(digested))
-        vote = _written(write, task, slot, attempt, made)
+        vote = _written(writer, context, made)
         _warmed_up()
         digests = {partition: str(digest) for partition, digest in digested.digests.items()}
-        yield _ballot(replace(vote, digests=digests, steps=clock.steps(task.submitted, made, None)))
+        yield _ballot(replace(vote, digests=digests, steps=clock.steps(context.task.submitted, made, None)))
 
     return onceward_write_digested
 
@@ -105,7 +107,7 @@ def onceward_digest(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_pydict({"digest": [str(sum(digested.digests.values(), Digest()))]})
 
 
-def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
+def fusing(read: Any, writer: SlotWriter, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
     """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 
     It maps split numbers to the vote. ``columns`` are the source's columns that ``transform`` uses.
@@ -114,12 +116,13 @@ def fusing(read: Any, write: Any, transform: BatchesTransform, columns: Iterable
 
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
-        task, slot, attempt = _current()
+        context = _current()
+        task = context.task
         held_back = _held_back(read)
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         made = Timed(applied(transform, batches))
-        vote = _written(write, task, slot, attempt, made)
+        vote = _written(writer, context, made)
         _warmed_up()
         yield replace(vote, steps=clock.steps(task.submitted, made, batches), held=held_back()).to_json()
 
@@ -220,12 +223,11 @@ class _Given:
             raise
 
 
-def _written(write: Any, task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
+def _written(writer: SlotWriter, context: SlotContext, batches: Batches) -> Vote:
     try:
-        vote: Vote = write(task, slot, attempt, batches)
+        return write_slot(writer, context, batches)
     except ConfigurationError as error:
         raise unusable(error) from error
-    return vote
 
 
 def _held_back(read: Any) -> Callable[[], float]:
@@ -235,8 +237,8 @@ def _held_back(read: Any) -> Callable[[], float]:
     return held_back
 
 
-def _current() -> tuple[CheckpointTask, int, int]:
-    """Return (task, slot, attempt) of the Spark task that this process is running."""
+def _current() -> SlotContext:
+    """Return what the Spark task that this process is running writes."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -245,7 +247,8 @@ def _current() -> tuple[CheckpointTask, int, int]:
         raise RuntimeError(
             "this DataFrame belongs to a pipeline and can be evaluated only by it; do not call actions in the transform"
         )
-    return CheckpointTask.from_json(text), context.partitionId(), context.taskAttemptId()
+    task = CheckpointTask.from_json(text)
+    return SlotContext(task=task, slot=context.partitionId(), attempt=context.taskAttemptId())
 
 
 _warm = False

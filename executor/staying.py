@@ -14,9 +14,11 @@ from typing import Any
 
 from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
+from onceward.connectors.slots import SlotContext, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.executor.functions import Batches, BatchesTransform, FusedTask, applied, unusable
 from onceward.executor.link import Link, LinkLostError, Message, TaskCredentials, connect
+from onceward.executor.slots import write_slot
 from onceward.executor.timings import Timed
 
 __all__ = ["StayingTask", "staying"]
@@ -24,7 +26,7 @@ __all__ = ["StayingTask", "staying"]
 
 def staying(
     follow: Any,
-    write: Any,
+    writer: StayingWriter,
     transform: BatchesTransform,
     columns: Iterable[str],
     driver: tuple[str, int],
@@ -32,8 +34,8 @@ def staying(
 ) -> FusedTask:
     """Return the task of each slot. It maps slot numbers to nothing: its votes go through its connection.
 
-    ``follow`` is a :data:`SplitFollower`, ``write`` a :class:`StayingWriter`. ``credentials`` travel in the task's
-    closure: a property of the Spark job would appear in Spark's listings.
+    ``follow`` is a :data:`SplitFollower`. ``credentials`` travel in the task's closure: a property of the Spark job
+    would appear in Spark's listings.
     """
     used = frozenset(columns)
 
@@ -45,7 +47,7 @@ def staying(
         for slot in list(numbers):  # take all first: Spark reuses a worker process only if its task has drained them
             link = connect(driver, credentials)
             try:
-                StayingTask(link, slot, context.taskAttemptId(), follow, write, transform, used).run()
+                StayingTask(link, slot, context.taskAttemptId(), follow, writer, transform, used).run()
             finally:
                 link.close()
         yield from ()
@@ -66,12 +68,12 @@ class StayingTask:
         slot: int,
         attempt: int,
         follow: Any,
-        write: Any,
+        writer: StayingWriter,
         transform: BatchesTransform,
         columns: frozenset[str],
     ) -> None:
         self._link, self._slot, self._attempt = link, slot, attempt
-        self._follow, self._write, self._transform, self._columns = follow, write, transform, columns
+        self._follow, self._writer, self._transform, self._columns = follow, writer, transform, columns
         self._changed = threading.Condition()
         self._cut: Message | None = None
         self._cut_at = 0.0
@@ -84,7 +86,7 @@ class StayingTask:
         begin = self._link.receive()
         task = CheckpointTask.from_json(begin["task"])
         # the driver must know whose transactions belong to a living task before there is one
-        self._link.send({"mark": self._write.mark(task)})
+        self._link.send({"mark": self._writer.mark(task)})
         follower = self._follow(task.splits[self._slot], self._columns, begin["pace"], self._news)
         listening = threading.Thread(target=self._listen, args=(follower,), name="onceward-link", daemon=True)
         listening.start()
@@ -119,7 +121,8 @@ class StayingTask:
             """Let the driver prove the transaction while the brokers confirm its records."""
             self._link.send({"sent": True, **report(vote)})
 
-        vote: Vote = self._write(task, self._slot, self._attempt, made, sent)
+        context = SlotContext(task=task, slot=self._slot, attempt=self._attempt)
+        vote = write_slot(self._writer, context, made, sent)
         with self._changed:
             cut, self._cut = self._cut, None
         assert cut is not None, "the batches end with a cut"

@@ -220,7 +220,7 @@ class CheckpointJob:
         self,
         slots: int,
         follow: SplitFollower,
-        write: StayingWriter,
+        writer: StayingWriter,
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
@@ -228,7 +228,7 @@ class CheckpointJob:
         built = self._built
         assert built is not None
         assert built.worker is not None, "required before"
-        task = staying(follow, write, built.worker, built.facts.columns, driver, credentials)
+        task = staying(follow, writer, built.worker, built.facts.columns, driver, credentials)
         context = self._spark.context
         context.setJobGroup(self._staying, f"{self._job} staying tasks ({built.path})", interruptOnCancel=True)
         context.parallelize(range(slots), slots).mapPartitions(task).collect()

@@ -50,7 +50,7 @@ class StayingJob(Protocol):
         self,
         slots: int,
         follow: SplitFollower,
-        write: StayingWriter,
+        writer: StayingWriter,
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
@@ -198,7 +198,7 @@ class StayingTasks:
         )
         job = self._checkpoint_job()
         context, credentials = new_credentials()
-        follow, write = self._source.follow(), self._sink.stay()
+        follow, writer = self._source.follow(), self._sink.stay()
         bind, host = job.reach()
         self._slots = len(splits)
         self._group = group = TaskGroup(
@@ -208,7 +208,7 @@ class StayingTasks:
             bind=bind,
             host=host,
             begin={"task": task.to_json(), "pace": self._pace},
-            job=lambda driver: job.stay(len(splits), follow, write, driver, credentials),
+            job=lambda driver: job.stay(len(splits), follow, writer, driver, credentials),
             cancel=job.cancel_staying,
             changed=mailbox.wake,
         )

@@ -68,9 +68,9 @@ class BatchTasks:
         """Send the code to the executors. Raises PreflightError if they cannot run it."""
         if self._write is not None:
             return
-        write = self._sink.write()
-        ship(Spark.of(self._spark), (type(write).__module__,), arrow=True)
-        self._write = ArrowFunction(digesting(write), VOTE_SCHEMA)
+        writer = self._sink.write()
+        ship(Spark.of(self._spark), (type(writer).__module__,), arrow=True)
+        self._write = ArrowFunction(digesting(writer), VOTE_SCHEMA)
 
     def alive(self) -> bool:
         return is_alive(self._spark.sparkContext)

@@ -6,13 +6,13 @@ would have it. A process with a bug runs the same program as every other test.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink, KafkaSource
-from onceward.connectors.interfaces import Plan, PreCommitted, SlotWriter
-from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.connectors.interfaces import OpenSlot, Plan, PreCommitted, SlotContext, SlotWriter
+from onceward.connectors.tasks import Vote
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter
@@ -107,19 +107,40 @@ def _one_too_few(self: KafkaSource, plan: Plan) -> Document:
     return replace(document, body={**document.body, "topics": topics})
 
 
+class _Miscounting:
+    """Never sends the last record of a slot, but counts it in the vote."""
+
+    def __init__(self, writer: SlotWriter) -> None:
+        self._writer = writer
+
+    def open(self, context: SlotContext) -> OpenSlot:
+        return _MiscountingSlot(self._writer.open(context))
+
+
+class _MiscountingSlot:
+    def __init__(self, slot: OpenSlot) -> None:
+        self._slot = slot
+        self._held: list[pa.RecordBatch] = []
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        if batch.num_rows:
+            self._held.append(batch)
+
+    def finish(self) -> Vote:
+        missing = int(sum(batch.num_rows for batch in self._held) > 1)
+        if missing:
+            self._held[-1] = self._held[-1].slice(0, self._held[-1].num_rows - 1)
+        for batch in self._held:
+            self._slot.write(batch)
+        vote = self._slot.finish()
+        return replace(vote, records=vote.records + missing)
+
+    def abandon(self) -> None:
+        self._slot.abandon()
+
+
 def _counts_what_was_not_written(self: KafkaSink) -> SlotWriter:
-    """Never send the last record of each slot, but count it in the vote."""
-    write = _write(self)
-
-    def writer(task: CheckpointTask, slot: int, attempt: int, batches: "Iterator[pa.RecordBatch]") -> Vote:
-        held = [batch for batch in batches if batch.num_rows]
-        if sum(batch.num_rows for batch in held) < 2:
-            return write(task, slot, attempt, iter(held))
-        held[-1] = held[-1].slice(0, held[-1].num_rows - 1)
-        vote = write(task, slot, attempt, iter(held))
-        return replace(vote, records=vote.records + 1)
-
-    return writer
+    return _Miscounting(_write(self))
 
 
 def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:

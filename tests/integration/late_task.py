@@ -8,8 +8,9 @@ import sys
 from datetime import timedelta
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import JobContext, writer_options
+from onceward.connectors.interfaces import JobContext, SlotContext, writer_options
 from onceward.connectors.tasks import CheckpointTask
+from onceward.executor.slots import write_slot
 from onceward.protocol.values import JobName
 from tests.support.sink_job import batch
 
@@ -29,7 +30,7 @@ def main() -> int:
         sink_options=writer_options(sink),
     )
     try:
-        sink.write()(task, 0, 100, iter([batch(b"written by a zombie")]))
+        write_slot(sink.write(), SlotContext(task=task, slot=0, attempt=100), iter([batch(b"written by a zombie")]))
     except Exception as error:  # noqa: BLE001 - the test examines any error
         print("failed:", error, flush=True)
         return 1

@@ -298,7 +298,7 @@ def test_a_fenced_producer_fails_the_slot_with_a_typed_error(sink: SinkJob) -> N
         yield batch(b"2")
 
     with pytest.raises(DeliveryError):
-        sink.sink.write()(sink.task(1), 0, 1, batches())
+        sink.write_all(1, batches())
     assert sink.committer().leftovers(sink.job) == []
 
 
@@ -311,7 +311,7 @@ def test_an_error_of_the_transform_keeps_its_message_and_leaves_nothing_open(
         raise ZeroDivisionError("in the transform")
 
     with pytest.raises(ZeroDivisionError, match="in the transform"):
-        sink.sink.write()(sink.task(1), 0, 1, batches())
+        sink.write_all(1, batches())
     assert sink.committer().leftovers(sink.job) == []
     assert topics.values(out) == []
 
@@ -361,7 +361,7 @@ def test_a_failed_attempt_retires_its_id(sink: SinkJob) -> None:
         yield from failing()
 
     with pytest.raises(ZeroDivisionError):
-        sink.sink.write()(sink.task(1), 0, 1, failing_when_open())
+        sink.write_all(1, failing_when_open())
     assert len(used) == 1
     votes = []
     for checkpoint in range(2, 8):
@@ -410,7 +410,7 @@ def test_a_producer_made_ahead_that_was_fenced_fails_one_attempt_and_no_more(sin
         fence_ids(sink.control, [made_ahead(sink, votes[1], after=2)], QUICK)
 
     with pytest.raises(DeliveryError):
-        sink.sink.write()(sink.task(1), 2, 1, and_the_next_one_too())
+        sink.write_all(1, and_the_next_one_too(), slot=2)
     settle(sink, 1, *votes, sink.write(1, batch(b"2"), slot=2))
 
 

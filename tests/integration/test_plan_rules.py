@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pytest
@@ -13,6 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import SlotWriter
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
 from onceward.driver.spark.plans import PlanFacts
@@ -67,7 +68,7 @@ def facts_of(
     df = read(spark)
     df.createOrReplaceTempView("input")
     table.createOrReplaceTempView("names")
-    written = transform(df, table).mapInArrow(writing(None), VOTE_SCHEMA)
+    written = transform(df, table).mapInArrow(writing(cast(SlotWriter, None)), VOTE_SCHEMA)
     return plans.examine(written, COLUMNS, per_checkpoint_operations=per_checkpoint_operations)
 
 

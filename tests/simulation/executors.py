@@ -11,9 +11,10 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import Plan, SplitFollower, StayingWriter, writer_options
+from onceward.connectors.interfaces import Plan, SlotContext, SplitFollower, StayingWriter, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
 from onceward.executor.link import Link, TaskCredentials
+from onceward.executor.slots import write_slot
 from onceward.executor.staying import StayingTask
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
 from tests.simulation.links import connect
@@ -175,11 +176,12 @@ class WorkerTasks:
             sink_options=writer_options(self._sink),
         )
         self._before(checkpoint)
-        text, write = task.to_json(), self._sink.write()
+        text, writer = task.to_json(), self._sink.write()
 
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
             task = CheckpointTask.from_json(text)
-            return write(task, slot, attempt, self._batches(task, slot, fails, slow)).to_json()
+            context = SlotContext(task=task, slot=slot, attempt=attempt)
+            return write_slot(writer, context, self._batches(task, slot, fails, slow)).to_json()
 
         job = self._running = _Job(body=body, moments=(0.01, 0.05, 0.2))
         try:
@@ -200,7 +202,7 @@ class WorkerTasks:
         self,
         slots: int,
         follow: SplitFollower,
-        write: StayingWriter,
+        writer: StayingWriter,
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
@@ -208,7 +210,7 @@ class WorkerTasks:
             link = connect(driver, credentials)
             transform = partial(self._troubled, fails=fails, slow=slow)
             try:
-                StayingTask(cast(Link, link), slot, attempt, follow, write, transform, frozenset(self.columns)).run()
+                StayingTask(cast(Link, link), slot, attempt, follow, writer, transform, frozenset(self.columns)).run()
             finally:
                 link.close()
             return "ended"

@@ -1,5 +1,7 @@
 """The product's control plane, writer and committer, and the executors' client, on the model when the network fails."""
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,8 +13,10 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
+from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
+from onceward.executor.slots import write_slot
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
@@ -36,8 +40,12 @@ class Sink:
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 60_000) -> None:
         self.bench = bench
 
+        self.clients: list[weakref.ref[SimProducer]] = []
+
         def producer(config: dict[str, Any], **more: Any) -> SimProducer:
-            return SimProducer(config, cluster=bench.cluster, transport=bench.transport, **more)
+            made = SimProducer(config, cluster=bench.cluster, transport=bench.transport, **more)
+            self.clients.append(weakref.ref(made))
+            return made
 
         monkeypatch.setattr(producers, "ArrowProducer", producer)
         monkeypatch.setattr(producers, "_pools", PerProcess())
@@ -63,13 +71,13 @@ class Sink:
         )
 
     def write(
-        self, *values: bytes, checkpoint: int = 1, slot: int = 0, sent: Callable[[Vote], None] | None = None
+        self, *values: bytes, checkpoint: int = 1, slot: int = 0, announced: Callable[[Vote], None] | None = None
     ) -> Vote:
         task = CheckpointTask(
             job="job", generation=1, checkpoint=checkpoint, splits=(), columns=(), sink="sink", sink_options={}
         )
         batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
-        return self.writer(task, slot, 0, iter([batch]), sent)
+        return write_slot(self.writer, SlotContext(task=task, slot=slot, attempt=0), iter([batch]), announced)
 
     def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
         votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]
@@ -142,12 +150,22 @@ def test_a_transaction_is_proved_before_the_brokers_have_any_of_its_records(sink
         (handle,) = sink.committables([vote])
         coming.append((vote, handle))
 
-    vote = sink.write(b"a", b"b", sent=prove)
+    vote = sink.write(b"a", b"b", announced=prove)
     [(announced, handle)] = coming
     assert announced == vote
     assert handle.topics["out"].partitions == (0, 1) == bench.view(handle.transaction.id).partitions["out"]
     (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
+
+
+def test_a_slot_frees_its_client_with_its_vote_and_not_only_by_the_collector(sink: Sink) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        sink.write(b"a")
+        assert [client() for client in sink.clients] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("lost", ["cut", "deaf"])

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.connectors.interfaces import JobContext, PreCommitted, SlotWriter, writer_options
+from onceward.connectors.interfaces import JobContext, PreCommitted, SlotContext, SlotWriter, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
+from onceward.executor.slots import write_slot
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock
@@ -82,10 +83,14 @@ class SinkJob:
             sink_options=writer_options(self.sink),
         )
 
-    def write(
-        self, checkpoint: int, *batches: pa.RecordBatch, slot: int = 0, writer: "SlotWriter | None" = None
+    def write(self, checkpoint: int, *batches: pa.RecordBatch, slot: int = 0, writer: SlotWriter | None = None) -> Vote:
+        return self.write_all(checkpoint, batches, slot=slot, writer=writer)
+
+    def write_all(
+        self, checkpoint: int, batches: Iterable[pa.RecordBatch], *, slot: int = 0, writer: SlotWriter | None = None
     ) -> Vote:
-        return (writer or self.sink.write())(self.task(checkpoint), slot, 100 + slot, iter(batches))
+        context = SlotContext(task=self.task(checkpoint), slot=slot, attempt=100 + slot)
+        return write_slot(writer or self.sink.write(), context, iter(batches))
 
     def pre_commit(
         self, checkpoint: int, votes: Sequence[Vote], unsettled: Iterable[Committable] = ()

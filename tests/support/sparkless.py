@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
-from onceward.connectors.interfaces import Plan, Sink, Source, writer_options
+from onceward.connectors.interfaces import Plan, Sink, SlotContext, Source, writer_options
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
 from onceward.driver.journal import Journal
 from onceward.driver.spark.tasks import Tasks
+from onceward.executor.slots import write_slot
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
 
@@ -46,13 +47,13 @@ class TasksInProcess:
             sink_options=writer_options(self._sink),
             submitted=time.time(),
         )
-        read, write = self._source.read(), self._sink.write()
+        read, writer = self._source.read(), self._sink.write()
         votes = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
             made = Timed(batch.select(columns) for batch in batches)
-            vote = write(task, slot, self._attempts, made)
+            vote = write_slot(writer, SlotContext(task=task, slot=slot, attempt=self._attempts), made)
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             votes.append(replace(vote, steps=steps, held=held).to_json())
         return check_votes(votes, len(plan.splits))

@@ -78,6 +78,7 @@ EXECUTOR_MODULES = (
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.kafka.executor.writer",
+    "connectors.slots",
     "connectors.tasks",
 )
 

@@ -11,7 +11,6 @@ producer is not reused, and its undelivered records are dropped.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,11 +20,12 @@ from confluent_kafka import KafkaException
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.per_process import PerProcess
+from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.producers import IdleProducer, connected, producer_settings
+from onceward.sinks.kafka.executor.slot import RecordsSlot
 
 __all__ = ["AtLeastOnceWriter"]
 
@@ -35,7 +35,7 @@ _idle: "PerProcess[AtLeastOnceWriter, IdleProducer]" = PerProcess()
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeastOnceWriter:
-    """A :data:`SlotWriter`; pickled to executors, where secrets are resolved."""
+    """A :class:`StayingWriter`; pickled to executors, where secrets are resolved."""
 
     cluster: KafkaCluster
     topic: str | None
@@ -47,54 +47,16 @@ class AtLeastOnceWriter:
     batch_limits: tuple[int, ...] = ()
     """Bytes of the largest batch that each topic accepts; empty if the brokers do not report it."""
 
-    def __call__(
-        self,
-        task: CheckpointTask,
-        slot: int,
-        attempt: int,
-        batches: Iterator[pa.RecordBatch],
-        sent: Callable[[Vote], None] | None = None,
-    ) -> Vote:
-        """Write ``batches`` and vote once the brokers have confirmed every record. ``sent``: not called, because
-        the driver has nothing to prove meanwhile.
-
-        The vote has no body, because there is nothing to commit. Raises DeliveryError, RouteError, ConfigurationError
-        for batches that cannot be written, and whatever ``batches`` raises.
-        """
-        filled = BatchColumns(routed=self.topic is None).filled(batches)
-        first = next(filled, None)
-        if first is None:
-            return Vote(slot=slot, attempt=attempt, records=0, bytes=0)
-        kill_point(KillPoint.TASK_BEFORE_BEGIN)
-        idle = self._take()
-        try:
-            delivery = Delivery(
-                idle.producer,
-                idle.failures,
-                topic=self.topic,
-                topics=self.topics,
-                limit_ms=self.limit_ms,
-                failed=partial(_failed, slot),
-            )
-            delivery.produce(first)
-            kill_point(KillPoint.TASK_MID_WRITE)
-            for batch in filled:
-                delivery.produce(batch)
-            delivery.flush()
-        except BaseException:
-            with contextlib.suppress(KafkaException):
-                idle.producer.purge()  # records not yet sent would only become duplicates
-            raise
-        kill_point(KillPoint.TASK_AFTER_FLUSH)
-        _idle.mine()[self] = idle
-        return Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes)
+    def open(self, context: SlotContext) -> OpenSlot:
+        """Return a slot that takes a producer with the first record."""
+        return _Slot(self, context)
 
     def mark(self, task: CheckpointTask) -> str:
         """Return nothing: there are no transactions."""
         return ""
 
-    def _take(self) -> IdleProducer:
-        """Return this process's producer for this sink; a new one if there is no usable one."""
+    def take(self) -> IdleProducer:
+        """Return this process's producer for this sink; a new one if there is no usable one. Raises DeliveryError."""
         kept = _idle.mine()
         idle = kept.pop(self, None)
         kept.clear()  # producers of other jobs or settings, which no slot will use again
@@ -108,6 +70,48 @@ class AtLeastOnceWriter:
         except KafkaException as error:
             raise _failed(slot=None, why=str(error)) from error
         return IdleProducer(producer=producer, failures=failures)
+
+
+class _Slot(RecordsSlot):
+    """A slot without a transaction. The driver has nothing to prove before :meth:`finish`, so it announces no vote."""
+
+    def __init__(self, writer: AtLeastOnceWriter, context: SlotContext) -> None:
+        super().__init__(context, routed=writer.topic is None)
+        self._writer = writer
+        self._idle: IdleProducer | None = None
+
+    def _begin(self, first: pa.RecordBatch) -> Delivery:
+        writer = self._writer
+        kill_point(KillPoint.TASK_BEFORE_BEGIN)
+        self._idle = idle = writer.take()
+        delivery = Delivery(
+            idle.producer,
+            idle.failures,
+            topic=writer.topic,
+            topics=writer.topics,
+            limit_ms=writer.limit_ms,
+            failed=partial(_failed, self._context.slot),
+        )
+        delivery.produce(first)
+        kill_point(KillPoint.TASK_MID_WRITE)
+        return delivery
+
+    def finish(self) -> Vote:
+        """Wait until the brokers have confirmed every record. The vote has no body, because there is nothing to commit.
+        Raises DeliveryError and RouteError."""
+        delivery = self._all_produced()
+        if delivery is not None:
+            delivery.flush()
+            kill_point(KillPoint.TASK_AFTER_FLUSH)
+            assert self._idle is not None, "the slot has begun"
+            _idle.mine()[self._writer] = self._idle
+        return self._vote({})
+
+    def abandon(self) -> None:
+        """Drop the records that were not yet sent: they would only become duplicates."""
+        if self._idle is not None:
+            with contextlib.suppress(KafkaException):
+                self._idle.producer.purge()
 
 
 def _failed(slot: int | None, why: str) -> DeliveryError:

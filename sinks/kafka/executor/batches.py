@@ -6,8 +6,7 @@ An untyped column, which holds only nulls, becomes nulls of the right type: ``py
 batch that happens to have no keys.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.types as kinds
 
 from onceward.common.errors import ConfigurationError
 
-__all__ = ["BatchColumns"]
+__all__ = ["BatchColumns", "JoinedBatches"]
 
 
 def _is_text(kind: Any) -> bool:
@@ -57,22 +56,31 @@ client takes about as long as two thousand of its records (0.5 ms, measured), an
 thousand."""
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches with those that follow."""
-    small: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if small and not batch.schema.equals(small[0].schema):
-            yield pa.concat_batches(small)
-            small, rows, size = [], 0, 0
-        small.append(batch)
-        rows += batch.num_rows
-        size += batch.get_total_buffer_size()  # a slice keeps the whole buffer alive
-        if rows >= _ENOUGH or size >= _ENOUGH_BYTES:
-            yield small[0] if len(small) == 1 else pa.concat_batches(small)
-            small, rows, size = [], 0, 0
-    if small:
-        yield pa.concat_batches(small)
+class JoinedBatches:
+    """Joins small batches with those that follow."""
+
+    def __init__(self, take: Callable[[pa.RecordBatch], object]) -> None:
+        """``take``: gets the batches, in order."""
+        self._take = take
+        self._small: list[pa.RecordBatch] = []
+        self._rows = self._size = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Hand over ``batch``, now or with those that follow."""
+        if self._small and not batch.schema.equals(self._small[0].schema):
+            self.hand_over()
+        self._small.append(batch)
+        self._rows += batch.num_rows
+        self._size += batch.get_total_buffer_size()  # a slice keeps the whole buffer alive
+        if self._rows >= _ENOUGH or self._size >= _ENOUGH_BYTES:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand over what waits."""
+        if not self._small:
+            return
+        small, self._small, self._rows, self._size = self._small, [], 0, 0
+        self._take(small[0] if len(small) == 1 else pa.concat_batches(small))
 
 
 class BatchColumns:
@@ -84,13 +92,6 @@ class BatchColumns:
         self._schema: pa.Schema | None = None
         self._taken: list[tuple[int, str, pa.DataType | None]] = []
         """For the last schema: index, the sink's column name, type for untyped nulls."""
-
-    def filled(self, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the non-empty batches, converted by `of`. Small ones are joined, except the first: it begins a
-        transaction, and an error in it should surface at once."""
-        filled = (taken for taken in map(self.of, batches) if taken.num_rows)
-        yield from itertools.islice(filled, 1)
-        yield from _together(filled)
 
     def of(self, batch: Any) -> pa.RecordBatch:
         """Return ``batch`` with the sink's columns only. Raises ConfigurationError listing every problem."""

@@ -12,22 +12,23 @@ After the vote the producer is dropped, which leaves the transaction open: any p
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.cluster import KafkaCluster
+from onceward.connectors.slots import AnnouncingSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
+from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.identifiers import TransactionalId
 
 __all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
@@ -42,7 +43,7 @@ _ABORT_LIMIT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSlotWriter:
-    """A :data:`SlotWriter`; pickled to executors, where secrets are resolved."""
+    """A :class:`StayingWriter`; pickled to executors, where secrets are resolved."""
 
     cluster: KafkaCluster
     topic: str | None
@@ -55,45 +56,16 @@ class KafkaSlotWriter:
     stays: bool = False
     """For tasks that stay."""
 
-    def __call__(
-        self,
-        task: CheckpointTask,
-        slot: int,
-        attempt: int,
-        batches: Iterator[pa.RecordBatch],
-        sent: Callable[[Vote], None] | None = None,
-    ) -> Vote:
-        """Write ``batches`` in one transaction and vote.
-
-        A slot without records has no transaction: other processes could not commit an empty one. ``sent``: called with
-        the vote to come when the client has all records and the receipt is written, before the brokers have confirmed
-        the records.
-
-        Raises DeliveryError, RouteError, ConfigurationError for batches that cannot be written, and whatever
-        ``batches`` raises; the transaction is aborted as far as possible and its id retired.
-        """
-        filled = BatchColumns(routed=self.topic is None).filled(batches)
-        first = next(filled, None)
-        if first is None:
-            return Vote(slot=slot, attempt=attempt, records=0, bytes=0)
-        pool = self._pool(task)
-        committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
-        kill_point(KillPoint.TASK_BEFORE_BEGIN)
-        prepared = pool.take(committed)
-        try:
-            vote = self._write(prepared, task, slot, attempt, first, filled, sent)
-        except BaseException:
-            _abort(prepared, pool)
-            raise
-        pool.voted(prepared.id, task.checkpoint)
-        pool.retire(prepared)
-        return vote
+    def open(self, context: SlotContext) -> AnnouncingSlot:
+        """Return a slot that begins its transaction with the first record."""
+        return _Slot(self, context)
 
     def mark(self, task: CheckpointTask) -> str:
         """Return the worker part of this process's transactional ids."""
-        return self._pool(task).worker
+        return self.pool(task).worker
 
-    def _pool(self, task: CheckpointTask) -> ProducerPool:
+    def pool(self, task: CheckpointTask) -> ProducerPool:
+        """Return this process's producers."""
         return pool_for(
             PoolKey(
                 job=task.job,
@@ -107,73 +79,113 @@ class KafkaSlotWriter:
             )
         )
 
-    def _write(
-        self,
-        prepared: PreparedProducer,
-        task: CheckpointTask,
-        slot: int,
-        attempt: int,
-        first: pa.RecordBatch,
-        rest: Iterator[pa.RecordBatch],
-        sent: Callable[[Vote], None] | None,
-    ) -> Vote:
-        producer = prepared.producer
+
+class _Slot(RecordsSlot):
+    """A slot in one transaction. Without records there is none: other processes could not commit an empty one."""
+
+    def __init__(self, writer: KafkaSlotWriter, context: SlotContext) -> None:
+        super().__init__(context, routed=writer.topic is None)
+        self._writer = writer
+        self._used: tuple[ProducerPool, PreparedProducer] | None = None
+        self._receipt: _Receipt | None = None
+        self._announced: Vote | None = None
+
+    def _begin(self, first: pa.RecordBatch) -> Delivery:
+        writer, task = self._writer, self._context.task
+        pool = writer.pool(task)
+        committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
+        kill_point(KillPoint.TASK_BEFORE_BEGIN)
+        prepared = pool.take(committed)
+        self._used = pool, prepared
         delivery = Delivery(
-            producer,
+            prepared.producer,
             prepared.failures,
-            topic=self.topic,
-            topics=self.topics,
-            limit_ms=self.transaction_timeout_ms,
+            topic=writer.topic,
+            topics=writer.topics,
+            limit_ms=writer.transaction_timeout_ms,
             failed=partial(_failed, prepared),
         )
         with delivery.client_says():
-            producer.begin_transaction()
+            prepared.producer.begin_transaction()
         kill_point(KillPoint.TASK_AFTER_BEGIN)
         delivery.produce(first)
         kill_point(KillPoint.TASK_MID_WRITE)
-        token = secrets.token_hex(8)
-        with _Receipt(producer, prepared.id, task.checkpoint, token) as receipt:
-            for batch in rest:
-                delivery.produce(batch)
-        with delivery.client_says(), _right_named(task.job):
-            receipt.require_written()
-        kill_point(KillPoint.TASK_AFTER_RECEIPT)
-        body = {
-            "id": str(prepared.id),
-            "token": token,
-            "topics": dict(delivery.records),
-            "timeout_ms": self.transaction_timeout_ms,
-        }
-        if sent is not None:
-            body["partitions"] = {topic: sorted(used) for topic, used in producer.partitions.items()}
-        vote = Vote(slot=slot, attempt=attempt, records=delivery.records.total(), bytes=delivery.bytes, body=body)
-        if sent is not None:
-            sent(vote)
+        self._receipt = _Receipt(prepared.producer, prepared.id, task.checkpoint)
+        return delivery
+
+    def announce(self) -> Vote | None:
+        """Return the vote when the client has all records and the receipt is written, before the brokers have confirmed
+        the records. The vote names the partitions that they are in. Raises DeliveryError and RouteError."""
+        delivery = self._all_produced()
+        if delivery is not None:
+            self._announced = self._vote_of(delivery, partitions=True)
+        return self._announced
+
+    def finish(self) -> Vote:
+        """Wait until the brokers have confirmed every record. Raises DeliveryError and RouteError."""
+        delivery = self._all_produced()
+        if delivery is None:
+            return self._vote({})
+        vote = self._announced or self._vote_of(delivery)
         delivery.flush()
         kill_point(KillPoint.TASK_AFTER_FLUSH)
+        assert self._used is not None, "the slot has begun"
+        pool, prepared = self._used
+        pool.voted(prepared.id, self._context.task.checkpoint)
+        pool.retire(prepared)
         return vote
+
+    def abandon(self) -> None:
+        """Abort the transaction as far as possible, and retire its id: the driver fences what stays open. Errors are
+        suppressed, so that the original cause is reported."""
+        if self._used is None:
+            return
+        if self._receipt is not None:
+            self._receipt.join()
+        pool, prepared = self._used
+        pool.failed()
+        with contextlib.suppress(KafkaException):
+            prepared.producer.abort_transaction(_ABORT_LIMIT_S)
+
+    def _vote_of(self, delivery: Delivery, *, partitions: bool = False) -> Vote:
+        """Return the vote once the receipt is written."""
+        assert self._receipt is not None, "the slot has begun"
+        assert self._used is not None, "the slot has begun"
+        _, prepared = self._used
+        with delivery.client_says(), _right_named(self._context.task.job):
+            self._receipt.require_written()
+        kill_point(KillPoint.TASK_AFTER_RECEIPT)
+        body: dict[str, Any] = {
+            "id": str(prepared.id),
+            "token": self._receipt.token,
+            "topics": dict(delivery.records),
+            "timeout_ms": self._writer.transaction_timeout_ms,
+        }
+        if partitions:
+            used = prepared.producer.partitions
+            body["partitions"] = {topic: sorted(numbers) for topic, numbers in used.items()}
+        return self._vote(body)
 
 
 class _Receipt:
-    """Adds the receipt to the open transaction, in a thread of its own. Leaving it waits for the thread: a transaction
-    can be aborted only while no other call runs in it."""
+    """Adds a receipt to the open transaction, in a thread of its own."""
 
-    def __init__(self, producer: ArrowProducer, identifier: TransactionalId, checkpoint: int, token: str) -> None:
+    def __init__(self, producer: ArrowProducer, identifier: TransactionalId, checkpoint: int) -> None:
         self._producer, self._id = producer, identifier
-        self._receipt = TopicPartition(_RECEIPT_TOPIC, 0, checkpoint, metadata=token)
+        self.token = secrets.token_hex(8)
+        self._receipt = TopicPartition(_RECEIPT_TOPIC, 0, checkpoint, metadata=self.token)
         self._written = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="onceward-receipt", daemon=True)
-
-    def __enter__(self) -> Self:
         self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def join(self) -> None:
+        """Wait for the thread: a transaction can be aborted only while no other call runs in it."""
         self._thread.join()
 
     def require_written(self) -> None:
-        """Raises what the thread raised, KafkaException for one."""
+        """Wait for the thread. Raises what it raised, KafkaException for one."""
+        self.join()
         if self._error is not None:
             raise self._error
         assert self._written, "the thread has ended"
@@ -204,13 +216,6 @@ def _right_named(job: str) -> Iterator[None]:
             f"The executors' user may not write a receipt: {error.args[0].name()}. The slot does not vote, nothing of "
             f"it becomes visible and its records are written again. Grant {missing}."
         ) from error
-
-
-def _abort(prepared: PreparedProducer, pool: ProducerPool) -> None:
-    """Best effort: the driver fences what stays open. Errors are suppressed, so that the original cause is reported."""
-    pool.failed()
-    with contextlib.suppress(KafkaException):
-        prepared.producer.abort_transaction(_ABORT_LIMIT_S)
 
 
 def _failed(prepared: PreparedProducer, why: str) -> DeliveryError:

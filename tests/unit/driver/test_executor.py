@@ -13,6 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 from onceward.common.errors import ConfigurationError
+from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote
 from onceward.driver.journal import EVENTS_VARIABLE, Journal
 from onceward.executor import functions as executor
@@ -27,6 +28,7 @@ TASK = CheckpointTask(
     sink="out",
     submitted=1.0,
 )
+CONTEXT = SlotContext(task=TASK, slot=1, attempt=30)
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +49,26 @@ def read(split: Any, columns: frozenset[str]) -> Batches:
 
 
 class Written:
-    """A writer that keeps the values it receives."""
+    """A writer of one slot, and the slot: it keeps the values that it gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: SlotContext = CONTEXT) -> None:
+        self._context = context
         self.values: list[str] = []
+        self.abandoned = False
 
-    def __call__(self, task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
-        assert (task, slot, attempt) == (TASK, 1, 30)
-        self.values += [value for batch in batches for value in batch.column("value").to_pylist()]
+    def open(self, context: SlotContext) -> OpenSlot:
+        assert context == self._context
+        return self
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.values += batch.column("value").to_pylist()
+
+    def finish(self) -> Vote:
+        slot, attempt = self._context.slot, self._context.attempt
         return Vote(slot=slot, attempt=attempt, records=len(self.values), bytes=9, body={"id": "x"})
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
 
 def numbers(*splits: int) -> Batches:
@@ -112,14 +125,9 @@ def test_a_replay_evaluates_the_whole_batch_and_writes_only_the_partitions_of_it
     context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0, taskAttemptId=lambda: 30)
     monkeypatch.setattr(TaskContext, "get", lambda: context)
     rows = iter([hashed(("a", 1, 3), ("b", 2, 5)), hashed(("c", 2, 5)), hashed(("d", 3, 12))])
-    written: list[str] = []
-
-    def write(_task: CheckpointTask, slot: int, attempt: int, batches: Batches) -> Vote:
-        written.extend(value for batch in batches for value in batch.column("value").to_pylist())
-        return Vote(slot=slot, attempt=attempt, records=len(written), bytes=1)
-
-    (ballot,) = digesting(write)(rows)
-    assert written == ["a", "d"]
+    writer = Written(SlotContext(task=task, slot=0, attempt=30))
+    (ballot,) = digesting(writer)(rows)
+    assert writer.values == ["a", "d"]
     assert list(rows) == []
     assert Vote.from_json(ballot.column("vote")[0].as_py()).digests == task.splits[0]["digests"]
 
@@ -174,8 +182,10 @@ def first_only(batches: Batches) -> Batches:
     ids=["ends early", "takes nothing", "returns nothing"],
 )
 def test_a_function_that_would_skip_records_writes_none(transform: Any, names: str) -> None:
+    writer = Written()
     with pytest.raises(ConfigurationError, match=names):
-        list(fusing(read, Written(), transform, ["value"])([0]))
+        list(fusing(read, writer, transform, ["value"])([0]))
+    assert writer.abandoned
 
 
 def test_a_function_may_take_nothing_where_nothing_is() -> None:
@@ -184,11 +194,12 @@ def test_a_function_may_take_nothing_where_nothing_is() -> None:
 
 
 def test_an_unwritable_batch_is_marked_for_the_driver() -> None:
-    def refuses(*_: Any) -> Vote:
-        raise ConfigurationError("there is no column value")
+    class Refusing(Written):
+        def write(self, batch: pa.RecordBatch) -> None:
+            raise ConfigurationError("there is no column value")
 
     with pytest.raises(ConfigurationError) as refused:
-        list(writing(refuses)(iter(())))
+        list(writing(Refusing())(read(TASK.splits[0], frozenset({"value"}))))
     found = unusable_in(f"PythonException: {refused.value}\n\tat org.apache")
     assert str(found) == "there is no column value"
 

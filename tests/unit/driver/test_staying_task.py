@@ -3,10 +3,11 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.executor.link import Link
 from onceward.executor.staying import StayingTask
@@ -57,30 +58,41 @@ class Output:
     """A sink's writer."""
 
     def __init__(self) -> None:
-        self.says_sent = False
+        self.announces = False
         self.written: list[str] = []
         self.wrote = threading.Semaphore(0)
 
     def mark(self, _task: CheckpointTask) -> str:
         return "worker"
 
-    def __call__(
-        self,
-        _task: CheckpointTask,
-        slot: int,
-        attempt: int,
-        batches: Iterator[str],
-        sent: Callable[[Vote], None] | None = None,
-    ) -> Vote:
-        before = len(self.written)
-        for batch in batches:
-            self.written.append(batch)
-            self.wrote.release()
-        vote = Vote(slot=slot, attempt=attempt, records=len(self.written) - before, bytes=0)
-        if self.says_sent:
-            assert sent is not None
-            sent(vote)
-        return vote
+    def open(self, context: SlotContext) -> OpenSlot:
+        return AnnouncingOutputSlot(self, context) if self.announces else OutputSlot(self, context)
+
+
+class OutputSlot:
+    def __init__(self, output: Output, context: SlotContext) -> None:
+        self._output, self._context, self._records = output, context, 0
+
+    def write(self, batch: Any) -> None:
+        self._output.written.append(batch)
+        self._output.wrote.release()
+        self._records += 1
+
+    def finish(self) -> Vote:
+        return Vote(
+            slot=self._context.slot,
+            attempt=self._context.attempt,
+            records=self._records,
+            bytes=0,
+            body={"checkpoint": self._context.task.checkpoint},
+        )
+
+    def abandon(self) -> None: ...
+
+
+class AnnouncingOutputSlot(OutputSlot):
+    def announce(self) -> Vote:
+        return self.finish()
 
 
 def cut(driver: Link, checkpoint: int) -> None:
@@ -113,7 +125,7 @@ def begun(driver: Link, link: Link, given: Input, output: Output) -> threading.T
 
 def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_confirmed_it() -> None:
     given, output = Input(), Output()
-    output.says_sent = True
+    output.announces = True
     with linked() as (driver, link):
         running = begun(driver, link, given, output)
         given.add("a", "b")
@@ -124,7 +136,9 @@ def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_conf
         assert coming["sent"]
         assert "sent" not in voted
         assert coming["reached"] == voted["reached"] == {"ranges": [2], "lags": []}
-        assert replace(Vote.from_json(voted["vote"]), steps={}) == Vote.from_json(coming["vote"])
+        announced = Vote.from_json(coming["vote"])
+        assert replace(Vote.from_json(voted["vote"]), steps={}) == announced
+        assert announced.body == {"checkpoint": 1}
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}
         running.join()

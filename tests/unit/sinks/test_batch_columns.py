@@ -1,19 +1,26 @@
 """The sink accepts the same columns and types in Arrow batches as in DataFrames."""
 
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from onceward import KafkaCluster
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import SlotWriter
+from onceward.connectors.interfaces import SlotContext, SlotWriter
 from onceward.connectors.tasks import CheckpointTask
+from onceward.executor.slots import write_slot
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.batches import BatchColumns
+from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
 
+CONTEXT = SlotContext(
+    task=CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sink="out"), slot=0, attempt=0
+)
 NOWHERE = KafkaCluster("127.0.0.1:9")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -52,14 +59,30 @@ def test_a_column_of_nulls_without_a_type_is_taken_and_a_later_batch_may_have_va
     assert columns.of(batch(key=["k"], value=["v"])).to_pydict() == {"key": ["k"], "value": ["v"]}
 
 
+def produced(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """What a slot hands to its client."""
+    made: list[pa.RecordBatch] = []
+
+    class Slot(RecordsSlot):
+        def _begin(self, first: pa.RecordBatch) -> Delivery:
+            made.append(first)
+            return cast(Delivery, SimpleNamespace(produce=made.append))
+
+    slot = Slot(CONTEXT, routed=False)
+    for each in batches:
+        slot.write(each)
+    slot._all_produced()
+    return made
+
+
 def test_small_batches_are_written_together_in_their_order_and_large_ones_as_they_are() -> None:
     numbers = [str(n) for n in range(10_000)]
     parts = [numbers[n : n + 50] for n in range(0, 5_000, 50)] + [[], numbers[5_000:9_000], numbers[9_000:]]
-    filled = list(BatchColumns(routed=False).filled(batch(value=pa.array(part, pa.string())) for part in parts))
-    assert [each.num_rows for each in filled] == [50, 2_000, 2_000, 950 + 4_000, 1_000]
-    assert [value for each in filled for value in each.column("value").to_pylist()] == numbers
+    made = produced(*(batch(value=pa.array(part, pa.string())) for part in parts))
+    assert [each.num_rows for each in made] == [50, 2_000, 2_000, 950 + 4_000, 1_000]
+    assert [value for each in made for value in each.column("value").to_pylist()] == numbers
     large = batch(value=numbers)
-    _, same = BatchColumns(routed=False).filled([large, large])
+    _, same = produced(large, large)
     assert same.column("value").buffers()[2].address == large.column("value").buffers()[2].address
 
 
@@ -71,14 +94,14 @@ def test_small_batches_with_other_columns_or_types_are_not_joined() -> None:
         batch(value=[b"c"]),
         batch(value=[b"d"], key=["k"]),
     ]
-    filled = [each.to_pydict() for each in BatchColumns(routed=False).filled(given)]
-    assert filled == [{"value": ["first"]}, {"value": ["a"]}, {"value": [b"b", b"c"]}, {"value": [b"d"], "key": ["k"]}]
+    made = [each.to_pydict() for each in produced(*given)]
+    assert made == [{"value": ["first"]}, {"value": ["a"]}, {"value": [b"b", b"c"]}, {"value": [b"d"], "key": ["k"]}]
 
 
 def test_no_more_waits_to_be_joined_than_one_mib_whatever_small_batches_were_cut_from() -> None:
     whole = pa.array([bytes(400_000)] * 2, pa.binary())
-    waiting = BatchColumns(routed=False).filled(batch(value=whole.slice(n % 2, 1)) for n in range(11))
-    assert [each.num_rows for each in waiting] == [1, *[2] * 5]
+    made = produced(*(batch(value=whole.slice(n % 2, 1)) for n in range(11)))
+    assert [each.num_rows for each in made] == [1, *[2] * 5]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +155,8 @@ def test_an_object_that_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
     ids=["exactly once", "at least once"],
 )
 def test_both_writers_refuse_a_batch_that_cannot_be_written_before_they_connect(writer: SlotWriter) -> None:
-    task = CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sink="out")
     with pytest.raises(ConfigurationError, match="value: is int64"):
-        writer(task, 0, 0, iter([batch(value=[1])]))
+        write_slot(writer, CONTEXT, iter([batch(value=[1])]))
 
 
 @pytest.mark.parametrize(

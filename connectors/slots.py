@@ -1,0 +1,60 @@
+"""How a task writes its slot: a sink's writer opens the slot, the task hands it batches, and finishes or abandons it.
+
+Imported on executors: standard library only.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from onceward.connectors.tasks import CheckpointTask, Vote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotContext:
+    """What a writer knows of one attempt to write a slot."""
+
+    task: CheckpointTask
+    """Its ``checkpoint`` is known to a staying task only once the batches have ended: at ``announce`` or ``finish``."""
+    slot: int
+    attempt: int
+    """Unique in the Spark application."""
+
+
+class OpenSlot(Protocol):
+    """A slot that is being written, by one thread. The task calls :meth:`write` for each batch, then :meth:`finish`."""
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        """Write ``batch``, now or with those that follow. Memory stays bounded."""
+
+    def finish(self) -> Vote:
+        """Deliver everything and vote. Raises when anything was not delivered."""
+
+    def abandon(self) -> None:
+        """Undo what was written, as far as possible: the source, the transform or a call of this slot has raised. Must
+        not raise, because the cause is reported. The driver sweeps what stays."""
+
+
+@runtime_checkable
+class AnnouncingSlot(OpenSlot, Protocol):
+    """A slot that knows its vote before everything is delivered: :meth:`Sink.pre_commit` then runs meanwhile."""
+
+    def announce(self) -> Vote | None:
+        """Return the vote that :meth:`finish` will return; None if there is nothing to wait for. A staying task calls
+        this once, after the last batch."""
+
+
+class SlotWriter(Protocol):
+    """Opens slots. It is pickled and runs on executors."""
+
+    def open(self, context: SlotContext) -> OpenSlot:
+        """Open a slot. Raises when it cannot be written."""
+
+
+class StayingWriter(SlotWriter, Protocol):
+    """A writer that a staying task can use for one checkpoint after the other."""
+
+    def mark(self, task: CheckpointTask) -> str:
+        """Return what distinguishes this process's transactions from all others; empty without transactions."""
