@@ -8,6 +8,7 @@ import json
 import runpy
 import signal
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -43,6 +44,7 @@ ADDRESS = "localhost:9092"
 LIMIT_S = 600.0
 """Limit for any step: the machine may be busy."""
 KILLS = 3
+TRIES = 5
 
 fill = runpy.run_path(str(EXAMPLES / "fill.py"))
 """The names that the program defines."""
@@ -82,7 +84,8 @@ class Programs:
             fill["produce"](self.topics.servers, f"streams-{name}", halves(name)[half])
 
     def run(self, name: str) -> None:
-        """Run until the program has read everything."""
+        """Run until the program has read everything. Spark fails a query whose Python worker needs 10 s to start
+        (PythonWorkerFactory): on a busy machine the program runs again, as after any failure."""
         changes = {
             ADDRESS: self.topics.servers,
             "checkpoints/": f"{self._directory}/checkpoints/",  # the JVM has a working directory of its own
@@ -91,7 +94,15 @@ class Programs:
             'start="earliest")': 'start="earliest", end="latest")',
         }
         self._patch.setattr(sys, "argv", [name])
-        runpy.run_path(str(copied(name, self._directory, **changes)), run_name="__main__")
+        program = str(copied(name, self._directory, **changes))
+        for tries_left in reversed(range(TRIES)):
+            try:
+                runpy.run_path(program, run_name="__main__")
+                return
+            except Exception as error:
+                said = "".join(traceback.format_exception(error))
+                if tries_left == 0 or "Python worker failed to connect back" not in said:
+                    raise
 
 
 RUN_TWICE = ("orders_per_hour.py", "sessions.py", "stock.py", "reorders.py")
