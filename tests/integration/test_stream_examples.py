@@ -44,7 +44,7 @@ ADDRESS = "localhost:9092"
 LIMIT_S = 600.0
 """Limit for any step: the machine may be busy."""
 KILLS = 3
-TRIES = 5
+TRIES = 30
 
 fill = runpy.run_path(str(EXAMPLES / "fill.py"))
 """The names that the program defines."""
