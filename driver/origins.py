@@ -17,8 +17,7 @@ def origins_of(
     uses: Counter[str] = Counter()
     if any(len(splits) == 1 for splits in inputs):  # else a shuffle: counting would take slots x ranges
         uses.update(_name(split) for splits in inputs for split in splits)
-    lists = {id(splits): splits for splits in inputs}
-    texts = {key: describe(splits) for key, splits in lists.items()}
+    texts = {key: describe(splits) for key, splits in {id(splits): splits for splits in inputs}.items()}
     return tuple(
         Origin(
             inputs=splits,

@@ -76,22 +76,15 @@ class _Slot(RecordsSlot):
     """A slot without a transaction. The driver has nothing to prove before :meth:`finish`, so it announces no vote."""
 
     def __init__(self, writer: AtLeastOnceWriter, context: SlotContext) -> None:
-        super().__init__(context, routed=writer.topic is None)
+        super().__init__(context, topic=writer.topic, topics=writer.topics, limit_ms=writer.limit_ms)
         self._writer = writer
-        self._idle: IdleProducer | None = None
+        self._begun: tuple[IdleProducer, Delivery] | None = None
 
     def _begin(self, first: pa.RecordBatch) -> Delivery:
-        writer = self._writer
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
-        self._idle = idle = writer.take()
-        delivery = Delivery(
-            idle.producer,
-            idle.failures,
-            topic=writer.topic,
-            topics=writer.topics,
-            limit_ms=writer.limit_ms,
-            failed=partial(_failed, self._context.slot),
-        )
+        idle = self._writer.take()
+        delivery = self._new_delivery(idle.producer, idle.failures, failed=partial(_failed, self._context.slot))
+        self._begun = idle, delivery
         delivery.produce(first)
         kill_point(KillPoint.TASK_MID_WRITE)
         return delivery
@@ -99,19 +92,21 @@ class _Slot(RecordsSlot):
     def finish(self) -> Vote:
         """Wait until the brokers have confirmed every record. The vote has no body, because there is nothing to commit.
         Raises DeliveryError and RouteError."""
-        delivery = self._all_produced()
-        if delivery is not None:
-            delivery.flush()
-            kill_point(KillPoint.TASK_AFTER_FLUSH)
-            assert self._idle is not None, "the slot has begun"
-            _idle.mine()[self._writer] = self._idle
-        return self._vote({})
+        if self._begun is None:
+            return self._vote()
+        idle, delivery = self._begun
+        self._hand_over()
+        delivery.flush()
+        kill_point(KillPoint.TASK_AFTER_FLUSH)
+        _idle.mine()[self._writer] = idle
+        return self._vote(delivery)
 
     def abandon(self) -> None:
         """Drop the records that were not yet sent: they would only become duplicates."""
-        if self._idle is not None:
+        if self._begun is not None:
+            idle, _ = self._begun
             with contextlib.suppress(KafkaException):
-                self._idle.producer.purge()
+                idle.producer.purge()
 
 
 def _failed(slot: int | None, why: str) -> DeliveryError:

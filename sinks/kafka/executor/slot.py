@@ -4,7 +4,8 @@ Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +21,12 @@ __all__ = ["RecordsSlot"]
 class RecordsSlot(ABC):
     """An :class:`OpenSlot` that begins with its first record: without records it asks nothing of the brokers."""
 
-    def __init__(self, context: SlotContext, *, routed: bool) -> None:
-        """``routed``: route by the ``topic`` column."""
+    def __init__(self, context: SlotContext, *, topic: str | None, topics: Sequence[str], limit_ms: int) -> None:
+        """See :class:`Delivery`."""
         self._context = context
-        self._columns = BatchColumns(routed=routed)
-        self._delivery: Delivery | None = None
+        self._columns = BatchColumns(routed=topic is None)
         self._joined: JoinedBatches | None = None
+        self._new_delivery = partial(Delivery, topic=topic, topics=topics, limit_ms=limit_ms)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand the records to the client, those of small batches together. Raises DeliveryError, RouteError, and
@@ -35,8 +36,7 @@ class RecordsSlot(ABC):
             return
         if self._joined is None:
             # at once: it begins a transaction, and an error in it should surface
-            self._delivery = self._begin(taken)
-            self._joined = JoinedBatches(self._delivery.produce)
+            self._joined = JoinedBatches(self._begin(taken).produce)
         else:
             self._joined.add(taken)
 
@@ -44,14 +44,12 @@ class RecordsSlot(ABC):
     def _begin(self, first: pa.RecordBatch) -> Delivery:
         """Begin the slot and produce ``first``."""
 
-    def _all_produced(self) -> Delivery | None:
-        """Hand over what still waits to be joined; return the delivery, None without records."""
+    def _hand_over(self) -> None:
+        """Produce what still waits to be joined."""
         if self._joined is not None:
             self._joined.hand_over()
-        return self._delivery
 
-    def _vote(self, body: Mapping[str, Any]) -> Vote:
-        """Return the vote for what the client has accepted."""
-        delivery, context = self._delivery, self._context
+    def _vote(self, delivery: Delivery | None = None, **body: Any) -> Vote:
+        """Return the vote for what the client has accepted; without a delivery, for no records."""
         records, size = (0, 0) if delivery is None else (delivery.records.total(), delivery.bytes)
-        return Vote(slot=context.slot, attempt=context.attempt, records=records, bytes=size, body=body)
+        return Vote(slot=self._context.slot, attempt=self._context.attempt, records=records, bytes=size, body=body)

@@ -84,87 +84,85 @@ class _Slot(RecordsSlot):
     """A slot in one transaction. Without records there is none: other processes could not commit an empty one."""
 
     def __init__(self, writer: KafkaSlotWriter, context: SlotContext) -> None:
-        super().__init__(context, routed=writer.topic is None)
+        super().__init__(context, topic=writer.topic, topics=writer.topics, limit_ms=writer.transaction_timeout_ms)
         self._writer = writer
-        self._used: tuple[ProducerPool, PreparedProducer] | None = None
-        self._receipt: _Receipt | None = None
+        self._begun: _Transaction | None = None
         self._announced: Vote | None = None
 
     def _begin(self, first: pa.RecordBatch) -> Delivery:
-        writer, task = self._writer, self._context.task
-        pool = writer.pool(task)
+        task = self._context.task
+        pool = self._writer.pool(task)
         committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
         prepared = pool.take(committed)
-        self._used = pool, prepared
-        delivery = Delivery(
-            prepared.producer,
-            prepared.failures,
-            topic=writer.topic,
-            topics=writer.topics,
-            limit_ms=writer.transaction_timeout_ms,
-            failed=partial(_failed, prepared),
-        )
+        delivery = self._new_delivery(prepared.producer, prepared.failures, failed=partial(_failed, prepared))
+        receipt = _Receipt(prepared.producer, prepared.id, task.checkpoint)
+        self._begun = _Transaction(pool=pool, prepared=prepared, delivery=delivery, receipt=receipt)
         with delivery.client_says():
             prepared.producer.begin_transaction()
         kill_point(KillPoint.TASK_AFTER_BEGIN)
         delivery.produce(first)
         kill_point(KillPoint.TASK_MID_WRITE)
-        self._receipt = _Receipt(prepared.producer, prepared.id, task.checkpoint)
+        receipt.start()
         return delivery
 
     def announce(self) -> Vote | None:
         """Return the vote when the client has all records and the receipt is written, before the brokers have confirmed
         the records. The vote names the partitions that they are in. Raises DeliveryError and RouteError."""
-        delivery = self._all_produced()
-        if delivery is not None:
-            self._announced = self._vote_of(delivery, partitions=True)
+        if self._begun is not None:
+            self._hand_over()
+            self._announced = self._vote_of(self._begun, partitions=True)
         return self._announced
 
     def finish(self) -> Vote:
         """Wait until the brokers have confirmed every record. Raises DeliveryError and RouteError."""
-        delivery = self._all_produced()
-        if delivery is None:
-            return self._vote({})
-        vote = self._announced or self._vote_of(delivery)
-        delivery.flush()
+        begun = self._begun
+        if begun is None:
+            return self._vote()
+        self._hand_over()
+        vote = self._announced or self._vote_of(begun)
+        begun.delivery.flush()
         kill_point(KillPoint.TASK_AFTER_FLUSH)
-        assert self._used is not None, "the slot has begun"
-        pool, prepared = self._used
-        pool.voted(prepared.id, self._context.task.checkpoint)
-        pool.retire(prepared)
+        begun.pool.voted(begun.prepared.id, self._context.task.checkpoint)
+        begun.pool.retire(begun.prepared)
         return vote
 
     def abandon(self) -> None:
         """Abort the transaction as far as possible, and retire its id: the driver fences what stays open. Errors are
         suppressed, so that the original cause is reported."""
-        if self._used is None:
+        begun = self._begun
+        if begun is None:
             return
-        if self._receipt is not None:
-            self._receipt.join()
-        pool, prepared = self._used
-        pool.failed()
+        begun.receipt.join()
+        begun.pool.failed()
         with contextlib.suppress(KafkaException):
-            prepared.producer.abort_transaction(_ABORT_LIMIT_S)
+            begun.prepared.producer.abort_transaction(_ABORT_LIMIT_S)
 
-    def _vote_of(self, delivery: Delivery, *, partitions: bool = False) -> Vote:
+    def _vote_of(self, begun: "_Transaction", *, partitions: bool = False) -> Vote:
         """Return the vote once the receipt is written."""
-        assert self._receipt is not None, "the slot has begun"
-        assert self._used is not None, "the slot has begun"
-        _, prepared = self._used
-        with delivery.client_says(), _right_named(self._context.task.job):
-            self._receipt.require_written()
+        with begun.delivery.client_says(), _right_named(self._context.task.job):
+            begun.receipt.require_written()
         kill_point(KillPoint.TASK_AFTER_RECEIPT)
         body: dict[str, Any] = {
-            "id": str(prepared.id),
-            "token": self._receipt.token,
-            "topics": dict(delivery.records),
+            "id": str(begun.prepared.id),
+            "token": begun.receipt.token,
+            "topics": dict(begun.delivery.records),
             "timeout_ms": self._writer.transaction_timeout_ms,
         }
         if partitions:
-            used = prepared.producer.partitions
+            used = begun.prepared.producer.partitions
             body["partitions"] = {topic: sorted(numbers) for topic, numbers in used.items()}
-        return self._vote(body)
+        return self._vote(begun.delivery, **body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Transaction:
+    """What a slot uses from its first record on."""
+
+    pool: ProducerPool
+    prepared: PreparedProducer
+    delivery: Delivery
+    receipt: "_Receipt"
 
 
 class _Receipt:
@@ -177,11 +175,14 @@ class _Receipt:
         self._written = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="onceward-receipt", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread: a transaction can be aborted only while no other call runs in it."""
-        self._thread.join()
+        """Wait for the thread, if it has started: a transaction can be aborted only while no other call runs in it."""
+        if self._thread.is_alive():
+            self._thread.join()
 
     def require_written(self) -> None:
         """Wait for the thread. Raises what it raised, KafkaException for one."""

@@ -68,10 +68,10 @@ def produced(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
             made.append(first)
             return cast(Delivery, SimpleNamespace(produce=made.append))
 
-    slot = Slot(CONTEXT, routed=False)
+    slot = Slot(CONTEXT, topic="out", topics=("out",), limit_ms=60_000)
     for each in batches:
         slot.write(each)
-    slot._all_produced()
+    slot._hand_over()
     return made
 
 
