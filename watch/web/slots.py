@@ -1,10 +1,11 @@
 """The slots of one checkpoint, as its page lists them. Pure.
 
 The coordinator does not know the documents of sinks and sources. These keys are shown wherever a body has them, in the
-form that Kafka's have: ``transactional_id``, ``records``, ``bytes``, ``topics`` and ``inputs``, which are ranges
-``{"topic", "partition", "start", "end"}`` or ``{"ranges": [...]}``. Everything else is in the JSON.
+form that Kafka's have: ``transactional_id``, ``records``, ``bytes``, ``topics`` and ``input_text``, or for lack of it
+``inputs``. Everything else is in the JSON.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ __all__ = ["MAX_SLOTS", "PartitionPosition", "Slot", "SlotList", "positions_of",
 
 MAX_SLOTS = 200
 """In one answer, of each participant."""
-_MAX_RANGES = 4
+_MAX_INPUT = 500
+"""Characters."""
 _MAX_POSITIONS = 200
 
 
@@ -27,9 +29,8 @@ class Slot:
     topics: Sequence[str]
     records: int | None
     bytes: int | None
-    inputs: Sequence[str]
-    """The first ranges."""
-    more_inputs: int
+    input: str
+    """What the source said of it; from documents of earlier releases, its first splits."""
     outcome: Outcome | None
     """None if nothing is recorded and the checkpoint is not settled."""
     evidence: str
@@ -82,34 +83,17 @@ def positions_of(body: Mapping[str, Any]) -> list[PartitionPosition]:
 
 def _slot(committable: Committable, settlement: Settlement | None, *, settled: bool) -> Slot:
     body = committable.document.body
-    inputs = body.get("inputs")
-    ranges = _ranges(inputs) if isinstance(inputs, list) else []
+    read = body.get("input_text") or (json.dumps(body["inputs"]) if "inputs" in body else "")
     return Slot(
         number=committable.slot,
         transaction=str(body.get("transactional_id", "")),
         topics=sorted(map(str, _mapping(body.get("topics")))),
         records=_number(body.get("records")),
         bytes=_number(body.get("bytes")),
-        inputs=[_range(one) for one in ranges[:_MAX_RANGES]],
-        more_inputs=max(0, len(ranges) - _MAX_RANGES),
+        input=str(read)[:_MAX_INPUT],
         outcome=settlement.outcome if settlement is not None else Outcome.COMMITTED if settled else None,
         evidence=settlement.evidence if settlement is not None else "",
     )
-
-
-def _ranges(inputs: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    for one in inputs:
-        ranges = _mapping(one).get("ranges")
-        found += ranges if isinstance(ranges, list) else [one]
-    return found
-
-
-def _range(one: Any) -> str:
-    known = _mapping(one)
-    if {"topic", "partition", "start", "end"} <= known.keys():
-        return f"{known['topic']}-{known['partition']} offsets [{known['start']}, {known['end']})"
-    return ", ".join(f"{key} {value}" for key, value in known.items())[:100]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -37,18 +37,19 @@ def described(
 
 
 def test_kafka_s_documents_say_what_a_slot_holds() -> None:
-    ranges = [{"topic": "in", "partition": n, "start": 10, "end": 20} for n in range(6)]
     body = {
         "transactional_id": "a.b.1",
         "records": 7,
         "bytes": 900,
         "topics": {"out": {}},
-        "inputs": [{"ranges": ranges}],
+        "inputs": [{"topic": "in", "partition": 0, "start": 10, "end": 20}],
     }
-    (found,) = slots_of(described(CheckpointState.COMPLETED, [body]))
-    (slot,) = found.slots
+    said = {**body, "input_text": "in-0 offsets [10, 20)"}
+    (found,) = slots_of(described(CheckpointState.COMPLETED, [said, body]))
+    slot, earlier = found.slots
     assert (slot.transaction, slot.records, slot.bytes, slot.topics) == ("a.b.1", 7, 900, ["out"])
-    assert (slot.inputs[0], len(slot.inputs), slot.more_inputs) == ("in-0 offsets [10, 20)", 4, 2)
+    assert slot.input == "in-0 offsets [10, 20)"
+    assert earlier.input == '[{"topic": "in", "partition": 0, "start": 10, "end": 20}]', "of an earlier release"
 
 
 def test_an_outcome_is_shown_only_where_it_is_known() -> None:
@@ -62,12 +63,14 @@ def test_many_slots_and_documents_of_any_form_are_bounded() -> None:
     strange: list[dict[str, Any]] = [
         {"inputs": 5, "topics": [1], "records": True, "bytes": "x"},
         {"inputs": [5, None, {"ranges": 3}, {"a": "b" * 999}]},
+        {"input_text": ["x" * 999]},
     ]
     (found,) = slots_of(described(CheckpointState.COMPLETED, strange + [{}] * (MAX_SLOTS + 50), (240, Outcome.LOST)))
-    assert (len(found.slots), found.more) == (MAX_SLOTS, 52)
+    assert (len(found.slots), found.more) == (MAX_SLOTS, 53)
     assert found.slots[0].number == 240, "what a person must know is shown in any case"
     assert found.slots[1].records is None
-    assert max(len(text) for slot in found.slots for text in slot.inputs) <= 100
+    assert {slot.input for slot in found.slots if not slot.input.startswith("[")} == {"", "5"}
+    assert max(len(slot.input) for slot in found.slots) == 500
 
 
 def test_positions_are_by_partition_and_others_are_left_to_the_json() -> None:

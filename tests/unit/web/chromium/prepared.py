@@ -447,6 +447,7 @@ def _snapshots() -> Mapping[ParticipantName, Snapshot]:
             "records": 1204 + 12 * slot,
             "bytes": 126_420 + 1260 * slot,
             "inputs": [one],
+            "input_text": f"clicks-{slot} offsets [{one['start']}, {one['end']})",
         }
         for slot, one in enumerate(ranges)
     ]
