@@ -29,10 +29,7 @@ GRANT: Final = Codec(answers.Grant, pb.Grant, lost=By(to_wire=_lost_to_wire, fro
 _INSTRUCTIONS: Final[dict[type[answers.Instruction], tuple[str, Codec[Any, Any]]]] = {
     answers.Trigger: ("trigger", Codec(answers.Trigger, pb.Trigger)),
     answers.Complete: ("complete", Codec(answers.Complete, pb.Complete)),
-    answers.Replay: (
-        "replay",
-        Codec(answers.Replay, pb.Replay, slots=By(to_wire=sorted, from_wire=slots_from_wire)),
-    ),
+    answers.Replay: ("replay", Codec(answers.Replay, pb.Replay)),
     answers.Abort: ("abort", Codec(answers.Abort, pb.Abort)),
     answers.Stop: ("stop", Codec(answers.Stop, pb.Stop)),
     answers.Cancel: ("cancel", Codec(answers.Cancel, pb.Cancel)),

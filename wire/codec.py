@@ -17,7 +17,7 @@ from onceward.protocol.values import MAX_ID, CheckpointId, Generation, JobName, 
 from onceward.wire import enums, malformed
 from onceward.wire.text import text_to_wire
 
-__all__ = ["By", "Codec", "carry", "microseconds"]
+__all__ = ["By", "Codec", "carry", "decoder", "microseconds"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -49,6 +49,8 @@ class By:
     to_wire: _Convert = None
     from_wire: _Convert = None
     """May raise MalformedError."""
+    required: bool = False
+    """Refuse a message without it."""
 
 
 class Codec(Generic[T, M]):
@@ -65,39 +67,71 @@ class Codec(Generic[T, M]):
     def __init__(
         self, value: type[T], message: type[M], *, checks: bool = True, without: Sequence[str] = (), **others: By
     ) -> None:
-        known: dict[str, Any] = dict(message.DESCRIPTOR.fields_by_name)
-        names: dict[str, Any] = {"_value": value, "_message": message}
-        there, back = [], []
-        hints = get_type_hints(value)
-        for field in (one.name for one in fields(value) if one.name not in without):  # type: ignore[arg-type]
-            optional = NoneType in get_args(hints[field])
-            hint = next(one for one in get_args(hints[field]) if one is not NoneType) if optional else hints[field]
-            by = others.pop(field, By())
-            name = by.name or _name(field, hint)
-            if name not in known:
-                raise TypeError(f"{value.__name__}.{field}: {message.__name__} has no field {name}")
-            to_wire, from_wire = by.to_wire, by.from_wire
-            if to_wire is None or from_wire is None:
-                usual = _converters(hint, name, checks)
-                to_wire, from_wire = to_wire or usual[0], from_wire or usual[1]
-            names |= {f"to_{name}": to_wire, f"from_{name}": from_wire}
-            encoded = f"v.{field}" if to_wire is None else f"to_{name}(v.{field})"
-            decoded = f"m.{name}" if from_wire is None else f"from_{name}(m.{name})"
-            if by.from_wire is None and isinstance(from_wire, partial) and from_wire.keywords:  # called as by hand
-                names[f"from_{name}"], decoded = from_wire.func, f"from_{name}(m.{name}, {name!r})"
-            present = known.pop(name).has_presence
-            if optional and present:
-                encoded = f"{encoded} if v.{field} is not None else None"
-                decoded = f"{decoded} if m.HasField({name!r}) else None"
-            elif optional and hint is not datetime:
-                raise TypeError(f"{value.__name__}.{field}: {message.__name__}.{name} cannot be absent")
-            there.append(f"{name}={encoded}")
-            back.append(f"{field}={decoded}")
-        if known or others:
-            raise TypeError(f"{value.__name__} and {message.__name__} differ: {sorted({*known, *others})}")
+        there, back, names = _expressions(value, message, others, checks=checks, without=without)
         self.to_wire = eval(f"lambda v: _message({', '.join(there)})", names)
         self.from_wire = eval(f"lambda m: _value({', '.join(back)})", names)
         carry(value, self.to_wire, self.from_wire)
+
+
+def decoder(event: type[T], message: type[M], *, unread: Sequence[str] = (), **others: By) -> Callable[[M, float], T]:
+    """Return a function that makes an event of a request and of the time, its ``now``. Raises MalformedError.
+
+    :param unread: fields of the message that are not in the event, besides ``job``.
+    """
+    _, back, names = _expressions(event, message, others, without=("now",), unread=("job", *unread))
+    return eval(f"lambda m, now: _value({', '.join(['now=now', *back])})", names)  # type: ignore[no-any-return]
+
+
+def _expressions(
+    value: type,
+    message: type[Message],
+    others: dict[str, By],
+    *,
+    checks: bool = True,
+    without: Sequence[str] = (),
+    unread: Sequence[str] = (),
+) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the arguments of the message made from ``v``, those of the value made from ``m``, and the names in both.
+    Raises TypeError when a field is on one side only."""
+    known: dict[str, Any] = dict(message.DESCRIPTOR.fields_by_name)
+    names: dict[str, Any] = {"_value": value, "_message": message, "_require": _require}
+    there, back = [], []
+    hints = get_type_hints(value)
+    for field in (one.name for one in fields(value) if one.name not in without):
+        optional = NoneType in get_args(hints[field])
+        hint = next(one for one in get_args(hints[field]) if one is not NoneType) if optional else hints[field]
+        by = others.pop(field, By())
+        name = by.name or _name(field, hint)
+        if name not in known:
+            raise TypeError(f"{value.__name__}.{field}: {message.__name__} has no field {name}")
+        to_wire, from_wire = by.to_wire, by.from_wire
+        if to_wire is None or from_wire is None:
+            usual = _converters(hint, name, checks)
+            to_wire, from_wire = to_wire or usual[0], from_wire or usual[1]
+        names |= {f"to_{name}": to_wire, f"from_{name}": from_wire}
+        encoded = f"v.{field}" if to_wire is None else f"to_{name}(v.{field})"
+        decoded = f"m.{name}" if from_wire is None else f"from_{name}(m.{name})"
+        if by.from_wire is None and isinstance(from_wire, partial) and from_wire.keywords:  # called as by hand
+            names[f"from_{name}"], decoded = from_wire.func, f"from_{name}(m.{name}, {name!r})"
+        present = known.pop(name).has_presence
+        if by.required:
+            decoded = f"_require(m, {name!r}) and {decoded}"
+        elif optional and present:
+            encoded = f"{encoded} if v.{field} is not None else None"
+            decoded = f"{decoded} if m.HasField({name!r}) else None"
+        elif optional and hint is not datetime and by.from_wire is None:
+            raise TypeError(f"{value.__name__}.{field}: {message.__name__}.{name} cannot be absent")
+        there.append(f"{name}={encoded}")
+        back.append(f"{field}={decoded}")
+    if others or known.keys() != set(unread):
+        raise TypeError(f"{value.__name__} and {message.__name__} differ: {sorted({*known, *others} ^ {*unread})}")
+    return there, back, names
+
+
+def _require(message: Message, name: str) -> bool:
+    if not message.HasField(name):
+        raise malformed.MalformedError(f"{name}: missing")
+    return True
 
 
 def _name(field: str, hint: Any) -> str:
@@ -109,6 +143,8 @@ def _name(field: str, hint: Any) -> str:
 
 def _converters(hint: Any, name: str, checks: bool) -> tuple[_Convert, _Convert]:
     arguments = get_args(hint)
+    if hint in _carried:
+        return _carried[hint]
     if get_origin(hint) is Mapping:
         (_, key), (there, back) = (_converters(argument, name, checks) for argument in arguments)
         return partial(_mapped, str, there), partial(_mapped, key, back)
@@ -117,12 +153,10 @@ def _converters(hint: Any, name: str, checks: bool) -> tuple[_Convert, _Convert]
         return there and partial(map, there), tuple if back is None else partial(_tuple, back)
     if hint is float and name.endswith("_us"):
         return _from_seconds, partial(_seconds, _converters(timedelta, name, checks)[1])
-    if hint in _CHECKS:
-        there, unchecked, check = _CHECKS[hint]
-        if hint is CheckpointId and name == "checkpoint":  # everywhere else 0 stands for none
-            check = malformed.as_checkpoint
-        return there, partial(check, field=name) if checks else unchecked
-    return _carried[hint]
+    there, unchecked, check = _CHECKS[hint]
+    if hint is CheckpointId and name == "checkpoint":  # everywhere else 0 stands for none
+        check = malformed.as_checkpoint
+    return there, partial(check, field=name) if checks else unchecked
 
 
 def _mapped(key: Any, convert: Any, values: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
+import onceward.wire.values  # noqa: F401 - says how to carry the values in the rows
 from onceward.protocol.values import Outcome, ParticipantName
 from onceward.wire import rows
 from onceward.wire.codec import By, Codec, carry
 from onceward.wire.enums import OUTCOME
 from onceward.wire.malformed import as_participant
 from onceward.wire.v1 import operators_pb2 as pb
-from onceward.wire.values import phases_from_wire, phases_to_wire
 
 __all__ = [
     "CHECKPOINT_DESCRIPTION",
@@ -70,12 +70,7 @@ JOB_DESCRIPTION: Final = Codec(
     checks=False,
     unresolved=By(to_wire=_unresolved_to_wire, from_wire=_unresolved_from_wire),
 )
-CHECKPOINT_SUMMARY: Final = Codec(
-    rows.CheckpointSummary,
-    pb.CheckpointSummary,
-    checks=False,
-    phases=By(to_wire=phases_to_wire, from_wire=phases_from_wire),
-)
+CHECKPOINT_SUMMARY: Final = Codec(rows.CheckpointSummary, pb.CheckpointSummary, checks=False)
 _RECORDED: Final = Codec(rows.RecordedSettlement, pb.RecordedSettlement, checks=False)
 CHECKPOINT_DESCRIPTION: Final = Codec(rows.CheckpointDescription, pb.DescribeCheckpointResponse, checks=False)
 LOSS_REPORT: Final = Codec(rows.LossReport, pb.LossReport, checks=False)

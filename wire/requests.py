@@ -1,35 +1,33 @@
 """Decode requests of drivers and operators to the protocol's events. Raises MalformedError."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from onceward.protocol import events
-from onceward.protocol.values import RequestId
+from onceward.protocol.values import Committable, Participant
+from onceward.wire.codec import By, decoder
 from onceward.wire.documents import require_few_values
-from onceward.wire.enums import CHECKPOINT_KIND, CLOSE_REASON, RULING
 from onceward.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
 from onceward.wire.malformed import (
     MalformedError,
     as_base,
     as_checkpoint,
-    as_count,
     as_generation,
     as_microseconds,
     as_owner,
     as_participant,
     as_reason,
-    as_text,
     as_token,
 )
 from onceward.wire.secret import fingerprint
 from onceward.wire.v1 import operators_pb2 as operators
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import (
-    CLAIM,
     PARTICIPANT,
-    SETTLEMENT,
     committables_from_wire,
     phases_from_wire,
-    settings_from_wire,
     slots_from_wire,
     snapshot_from_wire,
 )
@@ -55,35 +53,81 @@ __all__ = [
     "watch",
 ]
 
+E = TypeVar("E")
+M = TypeVar("M", bound=Message)
+
 _LISTED = 20
 
 
-def open_job(request: pb.OpenJobRequest, now: float) -> events.OpenJob:
-    if not 2 <= len(request.participants) <= MAX_PARTICIPANTS:
-        raise MalformedError(f"participants: {len(request.participants)}, must be 2 to {MAX_PARTICIPANTS}")
-    if not request.HasField("settings"):
-        raise MalformedError("settings: missing")
-    return events.OpenJob(
-        now=now,
-        driver=_driver(request.driver),
-        participants=tuple(PARTICIPANT.from_wire(participant) for participant in request.participants),
-        settings=settings_from_wire(request.settings),
-        claim=CLAIM.from_wire(request.claim) if request.HasField("claim") else None,
-        instead_of=as_owner(request.instead_of, "instead_of"),
-    )
+def _driver(secret: str) -> str:
+    """Return what identifies the driver with this secret. The secret itself goes no further."""
+    return fingerprint(as_token(secret, "driver"))
 
 
-def watch(request: pb.WatchRequest, now: float) -> events.Watch:
-    return events.Watch(now=now, generation=as_generation(request.generation), driver=_driver(request.driver))
+def _participants(messages: Collection[pb.Participant]) -> tuple[Participant, ...]:
+    if not 2 <= len(messages) <= MAX_PARTICIPANTS:
+        raise MalformedError(f"participants: {len(messages)}, must be 2 to {MAX_PARTICIPANTS}")
+    return tuple(map(PARTICIPANT.from_wire, messages))
 
 
-def renew(request: pb.RenewRequest, now: float) -> events.Renew:
-    return events.Renew(
-        now=now,
-        generation=as_generation(request.generation),
-        aborted=as_base(request.aborted, "aborted"),
-        driver=_driver(request.driver),
-    )
+def _amended(messages: Collection[pb.Committable]) -> tuple[Committable, ...]:
+    require_few_values(one.document.body for one in messages)
+    return committables_from_wire(messages, keep_text=True)
+
+
+def _back_within(microseconds: int) -> float:
+    seconds = as_microseconds(microseconds, "back_within_us").total_seconds()
+    if seconds > MAX_BACK_WITHIN_S:
+        raise MalformedError(f"back_within_us: {microseconds} is more than {MAX_BACK_WITHIN_S} s")
+    return seconds
+
+
+def _label(name: str) -> str:
+    if len(name) > MAX_LABEL or not name.isprintable():
+        raise MalformedError(f"name: must be at most {MAX_LABEL} printable characters")
+    return name
+
+
+def _slots_or_all(slots: Collection[int]) -> frozenset[int]:
+    return slots_from_wire(slots) if slots else frozenset()
+
+
+def _call(event: type[E], message: type[M], *, unread: Sequence[str] = (), **others: By) -> Callable[[M, float], E]:
+    return decoder(event, message, unread=unread, driver=By(from_wire=_driver), **others)
+
+
+_REASON: Final = By(from_wire=as_reason)
+_REQUIRED: Final = By(required=True)
+
+open_job: Final = _call(
+    events.OpenJob,
+    pb.OpenJobRequest,
+    participants=By(from_wire=_participants),
+    settings=_REQUIRED,
+    instead_of=By(from_wire=lambda number: as_owner(number, "instead_of")),
+)
+watch: Final = _call(events.Watch, pb.WatchRequest)
+renew: Final = _call(events.Renew, pb.RenewRequest, unread=("troubles", "oldest", "progress", "machine"))
+decline: Final = _call(events.Decline, pb.DeclineRequest)
+settle: Final = _call(events.Settle, pb.SettleRequest)
+amend: Final = _call(events.Amend, pb.AmendRequest, committables=By(from_wire=_amended))
+close_job: Final = _call(events.CloseJob, pb.CloseJobRequest, back_within_s=By(from_wire=_back_within))
+
+request_checkpoint: Final = decoder(
+    events.RequestCheckpoint, operators.TriggerCheckpointRequest, name=By(from_wire=_label)
+)
+stop_job: Final = decoder(events.StopJob, operators.StopJobRequest)
+cancel_job: Final = decoder(events.CancelJob, operators.CancelJobRequest)
+permit_takeover: Final = decoder(events.PermitTakeover, operators.PermitTakeoverRequest, reason=_REASON)
+permit_adoption: Final = decoder(
+    events.PermitAdoption, operators.PermitAdoptionRequest, claim=_REQUIRED, reason=_REASON
+)
+delete_savepoint: Final = decoder(events.ReleaseSavepoint, operators.DeleteSavepointRequest)
+resolve_slots: Final = decoder(events.Resolve, operators.ResolveSlotsRequest, reason=_REASON)
+acknowledge_loss: Final = decoder(
+    events.AcknowledgeLoss, operators.AcknowledgeLossRequest, slots=By(from_wire=_slots_or_all), reason=_REASON
+)
+forget_job: Final = decoder(events.ForgetJob, operators.ForgetJobRequest, reason=_REASON)
 
 
 def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Acknowledge]:
@@ -117,131 +161,6 @@ def _bodies(snapshot: pb.Snapshot) -> Iterator[str]:
     yield snapshot.positions.body
     yield snapshot.shared_body
     yield from (one.document.body for one in snapshot.committables)
-
-
-def decline(request: pb.DeclineRequest, now: float) -> events.Decline:
-    return events.Decline(
-        now=now,
-        generation=as_generation(request.generation),
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        reason=as_text(request.reason, "reason"),
-        driver=_driver(request.driver),
-        phases=phases_from_wire(request.phases),
-    )
-
-
-def settle(request: pb.SettleRequest, now: float) -> events.Settle:
-    return events.Settle(
-        now=now,
-        generation=as_generation(request.generation),
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        settlements=tuple(SETTLEMENT.from_wire(settlement) for settlement in request.settlements),
-        amendment=as_count(request.amendment, "amendment"),
-        driver=_driver(request.driver),
-    )
-
-
-def amend(request: pb.AmendRequest, now: float) -> events.Amend:
-    require_few_values(one.document.body for one in request.committables)
-    return events.Amend(
-        now=now,
-        generation=as_generation(request.generation),
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        amendment=as_count(request.amendment, "amendment"),
-        slots=slots_from_wire(request.slots),
-        committables=committables_from_wire(request.committables, keep_text=True),
-        driver=_driver(request.driver),
-    )
-
-
-def close_job(request: pb.CloseJobRequest, now: float) -> events.CloseJob:
-    return events.CloseJob(
-        now=now,
-        generation=as_generation(request.generation),
-        reason=CLOSE_REASON.from_wire(request.reason),
-        detail=as_text(request.detail, "detail"),
-        back_within_s=_back_within(request.back_within_us),
-        completed=as_base(request.completed, "completed"),
-        driver=_driver(request.driver),
-    )
-
-
-def _driver(secret: str) -> str:
-    """Return what identifies the driver with this secret. The secret itself goes no further."""
-    return fingerprint(as_token(secret, "driver"))
-
-
-def _back_within(microseconds: int) -> float:
-    seconds = as_microseconds(microseconds, "back_within_us").total_seconds()
-    if seconds > MAX_BACK_WITHIN_S:
-        raise MalformedError(f"back_within_us: {microseconds} is more than {MAX_BACK_WITHIN_S} s")
-    return seconds
-
-
-def request_checkpoint(request: operators.TriggerCheckpointRequest, now: float) -> events.RequestCheckpoint:
-    if len(request.name) > MAX_LABEL or not request.name.isprintable():
-        raise MalformedError(f"name: must be at most {MAX_LABEL} printable characters")
-    return events.RequestCheckpoint(
-        now=now,
-        request=RequestId(as_token(request.request, "request")),
-        kind=CHECKPOINT_KIND.from_wire(request.kind),
-        name=request.name,
-        stop=request.stop,
-    )
-
-
-def stop_job(_request: operators.StopJobRequest, now: float) -> events.StopJob:
-    return events.StopJob(now=now)
-
-
-def cancel_job(_request: operators.CancelJobRequest, now: float) -> events.CancelJob:
-    return events.CancelJob(now=now)
-
-
-def permit_takeover(request: operators.PermitTakeoverRequest, now: float) -> events.PermitTakeover:
-    return events.PermitTakeover(
-        now=now, generation=as_generation(request.generation), reason=as_reason(request.reason)
-    )
-
-
-def permit_adoption(request: operators.PermitAdoptionRequest, now: float) -> events.PermitAdoption:
-    if not request.HasField("claim"):
-        raise MalformedError("claim: missing")
-    return events.PermitAdoption(now=now, claim=CLAIM.from_wire(request.claim), reason=as_reason(request.reason))
-
-
-def delete_savepoint(request: operators.DeleteSavepointRequest, now: float) -> events.ReleaseSavepoint:
-    return events.ReleaseSavepoint(now=now, checkpoint=as_checkpoint(request.checkpoint))
-
-
-def resolve_slots(request: operators.ResolveSlotsRequest, now: float) -> events.Resolve:
-    return events.Resolve(
-        now=now,
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        slots=slots_from_wire(request.slots),
-        ruling=RULING.from_wire(request.ruling),
-        reason=as_reason(request.reason),
-        evidence=tuple(SETTLEMENT.from_wire(settlement) for settlement in request.evidence),
-        forced=request.forced,
-    )
-
-
-def acknowledge_loss(request: operators.AcknowledgeLossRequest, now: float) -> events.AcknowledgeLoss:
-    return events.AcknowledgeLoss(
-        now=now,
-        checkpoint=as_checkpoint(request.checkpoint),
-        participant=as_participant(request.participant),
-        slots=slots_from_wire(request.slots) if request.slots else frozenset(),
-        reason=as_reason(request.reason),
-    )
-
-
-def forget_job(request: operators.ForgetJobRequest, now: float) -> events.ForgetJob:
-    return events.ForgetJob(now=now, reason=as_reason(request.reason))
 
 
 def limit(number: int, otherwise: int = _LISTED) -> int:

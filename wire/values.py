@@ -202,6 +202,9 @@ REQUEST: Final = Codec(
     id=By(name="request"),
     checkpoint=By(from_wire=partial(as_base, field="checkpoint")),
 )
+carry(Phases, phases_to_wire, phases_from_wire)
+carry(frozenset[int], sorted, slots_from_wire)
+carry(tuple[Committable, ...], partial(map, committable_to_wire), committables_from_wire)
 carry(CheckpointSettings, settings_to_wire, settings_from_wire)
 carry(Document, document_to_wire, document_from_wire)
 carry(Snapshot, snapshot_to_wire, snapshot_from_wire)

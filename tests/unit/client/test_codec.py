@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward.protocol.committing import Age
+from onceward.protocol.events import ForgetJob, Renew, StopJob
 from onceward.protocol.phases import Phase
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import (
@@ -27,10 +28,11 @@ from onceward.protocol.values import (
     Snapshot,
 )
 from onceward.wire import listings, rows
-from onceward.wire.codec import By, Codec
+from onceward.wire.codec import By, Codec, decoder
 from onceward.wire.limits import MAX_TEXT
 from onceward.wire.malformed import MalformedError
 from onceward.wire.v1 import operators_pb2 as pb
+from onceward.wire.v1.participants_pb2 import RenewRequest
 
 IDS = st.integers(1, 2**53 - 1)
 DURATIONS = st.integers(0, 10**12).map(lambda us: timedelta(microseconds=us))
@@ -133,6 +135,15 @@ def test_a_field_that_one_side_lacks_is_an_error_at_import() -> None:
 def test_a_value_that_may_be_none_needs_a_field_that_may_be_absent() -> None:
     with pytest.raises(TypeError, match=r"_Vague.what: Wait.what cannot be absent"):
         Codec(_Vague, pb.Wait)
+
+
+def test_a_request_has_every_field_of_its_event_and_no_other() -> None:
+    with pytest.raises(TypeError, match=r"Renew and RenewRequest differ: \['machine'\]"):
+        decoder(Renew, RenewRequest, unread=("troubles", "oldest", "progress"), driver=By(from_wire=str))
+    with pytest.raises(TypeError, match=r"StopJob and StopJobRequest differ: \['reason'\]"):
+        decoder(StopJob, pb.StopJobRequest, unread=("reason",))
+    with pytest.raises(TypeError, match=r"ForgetJob.reason: StopJobRequest has no field reason"):
+        decoder(ForgetJob, pb.StopJobRequest)
 
 
 def test_numbers_and_texts_are_refused_only_where_they_are_checked() -> None:

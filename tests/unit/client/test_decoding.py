@@ -245,7 +245,7 @@ def changed(message: Message, **fields: Any) -> Message:
     return copy
 
 
-@pytest.mark.parametrize("decode", REQUESTS, ids=lambda decode: decode.__name__)
+@pytest.mark.parametrize("decode", REQUESTS, ids=[type(message).__name__ for message, _ in REQUESTS.values()])
 def test_a_request_is_the_event_that_it_means(decode: Decode) -> None:
     message, event = REQUESTS[decode]
     assert decode(type(message).FromString(message.SerializeToString()), NOW) == event
@@ -342,7 +342,10 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("decode", "fields", "words"),
     WRONG,
-    ids=[f"{decode.__name__}-{'-'.join(fields)}-{number}" for number, (decode, fields, _) in enumerate(WRONG)],
+    ids=[
+        f"{type(REQUESTS[decode][0]).__name__}-{'-'.join(fields)}-{number}"
+        for number, (decode, fields, _) in enumerate(WRONG)
+    ],
 )
 def test_a_request_that_means_nothing_is_refused_with_the_name_of_its_field(
     decode: Decode, fields: dict[str, Any], words: str
