@@ -1,5 +1,7 @@
 """Run a checkpoint on the driver: from its trigger to its acknowledgement, or to its decline and abort."""
 
+from types import MappingProxyType
+
 from onceward.client.session import Session
 from onceward.common.errors import CheckpointFailedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
@@ -12,7 +14,8 @@ from onceward.driver.members import Members
 from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler
 from onceward.driver.transaction_age import Ages
-from onceward.protocol.answers import Abort, Decision, Trigger, Verdict
+from onceward.protocol.answers import Abort, Answer, Decision, Trigger, Verdict
+from onceward.protocol.phases import Phases
 from onceward.protocol.values import NO_CHECKPOINT, CheckpointId, Document
 
 __all__ = ["CheckpointRunner"]
@@ -126,7 +129,7 @@ class CheckpointRunner:
             "copy, which lacks that. No completed checkpoint is missing there, and no record is lost; the next "
             "generation continues from it."
         )
-        answer = self._session.decline(checkpoint, self._outputs.first, shorten(reason))
+        answer = self._decline(checkpoint, shorten(reason))
         if answer.verdict is Verdict.ACCEPTED:
             raise GenerationFailedError(reason)
 
@@ -161,8 +164,7 @@ class CheckpointRunner:
                 phases=answers.phases,
             )
         except CheckpointFailedError as error:  # too large: nothing was sent
-            name = self._outputs.first
-            self._session.decline(checkpoint, name, shorten(str(error)), phases=answers.phases)
+            self._decline(checkpoint, shorten(str(error)), answers.phases)
             self._abandon(checkpoint, shorten(str(error)))
             return False
         for reply in replies:
@@ -189,11 +191,15 @@ class CheckpointRunner:
         """Decline a checkpoint for which the coordinator has no room, and abort it once that is decided. False if it
         is not."""
         reason, phases = shorten(detail), self._answers[checkpoint].phases
-        answer = self._session.decline(checkpoint, self._outputs.first, reason, phases=phases)
+        answer = self._decline(checkpoint, reason, phases)
         if answer.decision is not Decision.ABORTED:
             return False
         self._abandon(checkpoint, reason)
         return True
+
+    def _decline(self, checkpoint: CheckpointId, reason: str, phases: Phases = MappingProxyType({})) -> Answer:
+        """Decline for all participants: one is enough, and every job has a source."""
+        return self._session.decline(checkpoint, self._m.source.participant.name, reason, phases=phases)
 
     def _left(self, good_until: float | None) -> float | None:
         """Return the seconds until a deadline; None when there is none."""
@@ -211,8 +217,7 @@ class CheckpointRunner:
             self._mailbox.raise_error()
             self.cause = f"{reason} (checkpoint {checkpoint})"
             self.failed_records = plan.records if plan is not None else 0
-            name = self._outputs.first
-            self._session.decline(checkpoint, name, shorten(reason), phases=self._turn.phases)
+            self._decline(checkpoint, shorten(reason), self._turn.phases)
         self._abandon(checkpoint, shorten(reason))
         if known is not None and not isinstance(known, CheckpointFailedError):
             raise known from error

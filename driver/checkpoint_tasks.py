@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from onceward.connectors.interfaces import Plan
-from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import Mailbox
+from onceward.driver.outputs import Votes
 from onceward.protocol.phases import Phase
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import CheckpointId, Document, Generation, JsonObject
@@ -35,7 +35,7 @@ class Written:
 
     plan: Plan
     """What they have read."""
-    votes: tuple[Vote, ...]
+    votes: Votes
     """Those of the tasks, or those that are coming."""
     inputs: Sequence[Sequence[JsonObject]]
     """The splits that made each slot."""
@@ -85,11 +85,11 @@ class CheckpointTasks(Protocol):
         """Read from ``positions`` on, and write. Waits briefly for new data; a stop, an abort or a person who waits for
         the checkpoint ends the wait. Raises what the tasks raise."""
 
-    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[tuple[Vote, ...], float]:
+    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[Votes, float]:
         """Return the votes of ``written``, and when all had voted, on the runtime's monotonic clock. Called after the
         pre-commit. Raises CheckpointFailedError if they are not those that were coming, and what broke the tasks."""
 
-    def pre_committed(self, written: Written, votes: Sequence[Vote]) -> None:
+    def pre_committed(self, written: Written, votes: Votes) -> None:
         """Report to the source how well its input was read."""
 
     def failed(self, checkpoint: CheckpointId, positions: Document) -> Plan | None:

@@ -1,16 +1,16 @@
 """Write a checkpoint: have its tasks read, transform and write, and pre-commit what they wrote."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.interfaces import Plan
-from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
 from onceward.driver.members import Members
 from onceward.driver.origins import origins_of
-from onceward.driver.outputs import Made, Outputs
+from onceward.driver.outputs import Made, Outputs, Votes
 from onceward.driver.settler import Settler
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.transaction_age import Ages, good_for
@@ -135,7 +135,7 @@ class CheckpointWriter:
         positions = m.runtime.beside(lambda: m.source.snapshot(plan))
         made = self._outputs.pre_commit(
             checkpoint,
-            {self._outputs.first: written.votes},
+            written.votes,
             origins_of(written.inputs, m.source.describe),
             keep=self._settler.unsettled(),
             staying=self._tasks.marks,
@@ -156,20 +156,23 @@ class CheckpointWriter:
         checkpoint: CheckpointId,
         base: CheckpointId,
         written: Written,
-        votes: Sequence[Vote],
+        votes: Votes,
         voted: float,
         proved: _Proved,
     ) -> Answers:
         """``voted``: when all had voted."""
         m, plan = self._m, written.plan
+        every = tuple(chain(*votes.values()))
         transactions = sum(len(each.committables) for each in proved.made.values())
-        steps = of_checkpoint((vote.steps for vote in votes), voted - written.began)
+        steps = of_checkpoint((vote.steps for vote in every), voted - written.began)
         self._turn.measured(steps)
         seconds, proving = max(proved.at, voted) - written.began, max(0.0, proved.at - voted)
         self._turn.measured({Phase.PROVE: proving})
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
-        records, size = sum(vote.records for vote in votes), sum(vote.bytes for vote in votes)
-        read = plan.records if plan.lag is not None else records  # Spark reads a query's input and does not count it
+        records = {name: sum(vote.records for vote in each) for name, each in votes.items()}
+        sizes = {name: sum(vote.bytes for vote in each) for name, each in votes.items()}
+        # Spark reads a query's input and does not count it
+        read = plan.records if plan.lag is not None else max(records.values())
         m.progress.read(read, plan.lag, plan.partitions(), planned_s_ago=seconds)
         m.journal.log(
             "pre-committed",
@@ -177,8 +180,8 @@ class CheckpointWriter:
             base=base,
             transactions=transactions,
             read=plan.records,
-            written=records,
-            bytes=size,
+            written=sum(records.values()),
+            bytes=sum(sizes.values()),
             lag=plan.lag,
             seconds=round(seconds, 3),
             steps={"plan": round(written.planning, 6), **steps, "prove": round(proving, 6)},
@@ -187,7 +190,7 @@ class CheckpointWriter:
         if m.traces is not None:
             m.traces.wrote(
                 checkpoint,
-                votes,
+                every,
                 plan_s=written.planning,
                 run_s=voted - written.began,
                 prove_s=proving,
@@ -203,7 +206,7 @@ class CheckpointWriter:
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             sinks={
-                name: Snapshot(committables=each.committables, records=records, bytes=size)
+                name: Snapshot(committables=each.committables, records=records[name], bytes=sizes[name])
                 for name, each in proved.made.items()
             },
             made=proved.made,

@@ -58,7 +58,7 @@ class Diagnosis:
         def run(part: Sequence[JsonObject]) -> Exception | None:
             try:
                 some = replace(plan, splits=tuple(part), can_coalesce=False)
-                m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=some)
+                m.tasks.run(generation=self._generation, checkpoint=checkpoint, plan=some, sinks=self._outputs.names)
             except Exception as error:  # noqa: BLE001 - what a transform raises
                 self._mailbox.raise_error()
                 failed = not self._mailbox.aborted(checkpoint) and m.tasks.alive() and self._by_record(error)

@@ -25,12 +25,14 @@ from onceward.protocol.values import (
     Settlement,
 )
 
-__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Made", "Output", "Outputs"]
+__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Made", "Output", "Outputs", "Votes"]
 
 LISTING_INTERVAL_S = 1.0
 """Between two looks for leftovers while tasks stay: these have no attempts that lose, and what others left open only
 holds readers back. Two requests less for each checkpoint."""
 
+Votes: TypeAlias = Mapping[ParticipantName, Sequence[Vote]]
+"""The votes of each sink's slots."""
 Held: TypeAlias = Mapping[ParticipantName, Sequence[Committable]]
 """Committables by participant."""
 Made: TypeAlias = Mapping[ParticipantName, PreCommitted]
@@ -70,11 +72,6 @@ class Outputs:
     @property
     def names(self) -> tuple[ParticipantName, ...]:
         return tuple(self._outputs)
-
-    @property
-    def first(self) -> ParticipantName:
-        """Who declines for all."""
-        return next(iter(self._outputs))
 
     def sink(self, name: ParticipantName) -> Sink:
         return self._outputs[name].sink
@@ -136,7 +133,7 @@ class Outputs:
     def pre_commit(
         self,
         checkpoint: CheckpointId,
-        votes: Mapping[ParticipantName, Sequence[Vote]],
+        votes: Votes,
         origins: Sequence[Origin],
         *,
         keep: Held,

@@ -1,13 +1,14 @@
 """Tasks per checkpoint: plan what to read, and run a Spark job over it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from itertools import chain
 
 from onceward.common.errors import CheckpointFailedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.interfaces import Plan
-from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
 from onceward.driver.members import Members
+from onceward.driver.outputs import Votes
 from onceward.executor.timings import held_share
 from onceward.protocol.phases import Phase
 from onceward.protocol.values import CheckpointId, Document
@@ -45,13 +46,15 @@ class TasksPerCheckpoint(CheckpointTasks):
         turn.begin(checkpoint)
         began = m.runtime.monotonic()
         self._began = plan, planning, began
-        votes = m.tasks.run(generation=turn.generation, checkpoint=checkpoint, plan=plan)
+        votes = m.tasks.run(
+            generation=turn.generation, checkpoint=checkpoint, plan=plan, sinks=[output.name for output in m.outputs]
+        )
         self._voted = m.runtime.monotonic()
         kill_point(KillPoint.DRIVER_AFTER_VOTES)
         return Written(
             plan=plan,
             votes=votes,
-            inputs=m.tasks.inputs(plan, len(votes)),
+            inputs=m.tasks.inputs(plan, max(map(len, votes.values()))),
             planning=planning,
             began=began,
             open_since=began,
@@ -74,13 +77,14 @@ class TasksPerCheckpoint(CheckpointTasks):
             if turn.disturbed(checkpoint):
                 return plan, ended - began
 
-    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[tuple[Vote, ...], float]:
+    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[Votes, float]:
         return written.votes, self._voted
 
-    def pre_committed(self, written: Written, votes: Sequence[Vote]) -> None:
+    def pre_committed(self, written: Written, votes: Votes) -> None:
         m = self._m
         took = m.runtime.monotonic() - written.began
-        m.source.observe_run(written.plan, took, held=took * held_share((vote.held, vote.steps) for vote in votes))
+        held = held_share((vote.held, vote.steps) for vote in chain.from_iterable(votes.values()))
+        m.source.observe_run(written.plan, took, held=took * held)
 
     def failed(self, checkpoint: CheckpointId, positions: Document) -> Plan | None:
         m = self._m

@@ -89,20 +89,23 @@ class Replayer:
         plan = Plan(splits=splits, positions=work.positions, records=len(splits), lag=0, finished=False)
         self._mailbox.running(checkpoint)
         try:
-            votes = m.tasks.run(generation=self._session.generation, checkpoint=checkpoint, plan=plan)
+            votes = m.tasks.run(
+                generation=self._session.generation, checkpoint=checkpoint, plan=plan, sinks=[wanted.participant]
+            )
         except Exception as error:
             self._mailbox.raise_error()
             raise self._known(checkpoint, error) from error
         finally:
             self._mailbox.running(None)
-        inputs = m.tasks.inputs(plan, len(votes))
+        written_by = votes[wanted.participant]
+        inputs = m.tasks.inputs(plan, len(written_by))
         if [list(made) for made in inputs] != [[split] for split in splits]:
             raise ReplayRefusedError(
-                f"the transform moves rows between partitions now: {len(votes)} slots came of {len(splits)} ranges"
+                f"the transform moves rows between partitions now: {len(written_by)} slots came of {len(splits)} ranges"
             )
         made = self._outputs.pre_commit(
             checkpoint,
-            {wanted.participant: votes},
+            votes,
             origins_of(inputs, m.source.describe),
             keep=self._settler.unsettled(),
         )[wanted.participant]
@@ -113,12 +116,12 @@ class Replayer:
             checkpoint=checkpoint,
             slots=len(lost),
             transactions=len(written),
-            written=sum(vote.records for vote in votes),
+            written=sum(vote.records for vote in written_by),
             amendment=wanted.amendment + 1,
             seconds=round(seconds, 3),
         )
         if m.traces is not None:
-            m.traces.replayed(checkpoint, votes, seconds=seconds, transactions=len(written))
+            m.traces.replayed(checkpoint, written_by, seconds=seconds, transactions=len(written))
         return written, made
 
     def _known(self, checkpoint: int, error: Exception) -> OncewardError:

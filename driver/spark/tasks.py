@@ -3,13 +3,13 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onceward.connectors.interfaces import Plan, Sink, Source
-from onceward.connectors.tasks import Vote
 from onceward.driver import preflight
 from onceward.driver.journal import Journal
+from onceward.driver.outputs import Votes
 from onceward.driver.runtime import THREADS
 from onceward.driver.spark.job import CheckpointJob, Path
 from onceward.driver.spark.session import (
@@ -23,7 +23,7 @@ from onceward.driver.spark.session import (
     ship,
 )
 from onceward.executor.functions import BatchesTransform
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +38,11 @@ class Tasks(Protocol):
     def alive(self) -> bool:
         """False when tasks can never run again in this process."""
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        """Read, transform and write the plan's splits; returns complete votes, ordered by slot."""
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
+        """Read and transform the plan's splits, and write them to ``sinks``. Return each one's votes, complete and
+        ordered by slot. A task writes the same slot of every sink."""
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         """Return the splits that made each slot."""
@@ -123,8 +126,11 @@ class SparkTasks:
     def alive(self) -> bool:
         return self._spark is None or is_alive(self._spark.context)
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        return self.checkpoint_job.run(generation=generation, checkpoint=checkpoint, plan=plan)
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
+        (name,) = sinks
+        return {name: self.checkpoint_job.run(generation=generation, checkpoint=checkpoint, plan=plan)}
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         return self.checkpoint_job.inputs(plan, slots)

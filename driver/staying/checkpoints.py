@@ -1,17 +1,18 @@
 """Checkpoints of staying tasks: cut what they have read and written since the last one."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 from onceward.common.errors import CheckpointFailedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.interfaces import Plan
-from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
 from onceward.driver.members import Members
+from onceward.driver.outputs import Votes
 from onceward.driver.staying.tasks import StayingTasks
 from onceward.protocol.phases import Phase
-from onceward.protocol.values import CheckpointId, Document
+from onceward.protocol.values import CheckpointId, Document, JsonObject, ParticipantName
 
 __all__ = ["CheckpointsOfStayingTasks"]
 
@@ -63,7 +64,8 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
             began=began,
             open_since=since,
         )
-        if plan.records == 0 and not any(vote.body for vote in coming):  # a transform may make rows of nothing
+        wrote = any(vote.body for vote in chain(*coming.values()))  # a transform may make rows of nothing
+        if plan.records == 0 and not wrote:
             self._confirmed(checkpoint, written)
             return Nothing(positions=plan.positions, finished=plan.finished)
         self._unread_since = None
@@ -102,16 +104,16 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
         if mailbox.aborted(checkpoint):
             raise CheckpointFailedError(f"Checkpoint {checkpoint} was aborted before all staying tasks had voted.")
 
-    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[tuple[Vote, ...], float]:
+    def votes(self, checkpoint: CheckpointId, written: Written) -> tuple[Votes, float]:
         confirmed = self._confirmed(checkpoint, written)
         kill_point(KillPoint.DRIVER_AFTER_VOTES)
         return confirmed
 
-    def _confirmed(self, checkpoint: CheckpointId, written: Written) -> tuple[tuple[Vote, ...], float]:
+    def _confirmed(self, checkpoint: CheckpointId, written: Written) -> tuple[Votes, float]:
         """Wait until the brokers have confirmed what the tasks have sent."""
         self._await_tasks(checkpoint, lambda: self._staying.answered(checkpoint))
         votes, voted = self._staying.votes(checkpoint)
-        if [vote.body for vote in votes] != [vote.body for vote in written.votes]:
+        if _bodies(votes) != _bodies(written.votes):
             raise CheckpointFailedError(
                 f"Staying tasks voted for other transactions of checkpoint {checkpoint} than those that they had "
                 "announced. Nothing of it becomes visible; its records are written again. This is a bug of the "
@@ -119,8 +121,9 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
             )
         return votes, voted
 
-    def pre_committed(self, written: Written, votes: Sequence[Vote]) -> None:
-        self._observe_held(sum(vote.held for vote in votes) / len(votes))
+    def pre_committed(self, written: Written, votes: Votes) -> None:
+        held = [vote.held for vote in chain(*votes.values())]
+        self._observe_held(sum(held) / len(held))
 
     def _observe_held(self, held: float) -> None:
         """Report now and then for how long the tasks were held back. ``held``: seconds, their average."""
@@ -145,3 +148,7 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
 
     def leave(self) -> None:
         self._staying.leave()
+
+
+def _bodies(votes: Votes) -> Mapping[ParticipantName, Sequence[JsonObject]]:
+    return {name: [vote.body for vote in each] for name, each in votes.items()}

@@ -5,8 +5,9 @@ from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter, writer_options
-from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
+from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
+from onceward.driver.outputs import Votes
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.staying.credentials import new_credentials
 from onceward.driver.staying.group import Report, TaskGroup
@@ -148,7 +149,7 @@ class StayingTasks:
         """Return whether all tasks have voted, or one never will."""
         return self._group is None or self._group.broken or self._group.reports(checkpoint) is not None
 
-    def coming(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], Plan, float]:
+    def coming(self, checkpoint: CheckpointId) -> tuple[Votes, Plan, float]:
         """Once all have sent their records: return the votes to come, what they have read as a plan, and since when
         their transactions are open, at most, on the runtime's monotonic clock. Raises what broke the group."""
         assert self._assigned is not None
@@ -159,19 +160,18 @@ class StayingTasks:
         # a task counts from when it has heard of the cut, so not from before it was ordered
         return votes, plan, self._cut_at - max(report.open for report in reports)
 
-    def votes(self, checkpoint: CheckpointId) -> tuple[tuple[Vote, ...], float]:
+    def votes(self, checkpoint: CheckpointId) -> tuple[Votes, float]:
         """Return the votes, and when the last one came, in monotonic seconds. Raises what broke the group."""
         votes, reports = self._votes_in(lambda group: group.reports(checkpoint))
         return votes, max(report.at for report in reports)
 
-    def _votes_in(
-        self, reports_of: Callable[[TaskGroup], Sequence[Report] | None]
-    ) -> tuple[tuple[Vote, ...], Sequence[Report]]:
+    def _votes_in(self, reports_of: Callable[[TaskGroup], Sequence[Report] | None]) -> tuple[Votes, Sequence[Report]]:
         assert self._group is not None
         reports = reports_of(self._group)
         if reports is None:
             raise self._group.failure()
-        return check_votes((report.vote for report in reports), self._slots), reports
+        votes = check_votes((report.vote for report in reports), self._slots)
+        return {self._sink.participant.name: votes}, reports
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""

@@ -1,7 +1,7 @@
 """The tasks of a batch: a checkpoint asks for them, Spark's stream thread runs them on the batch's DataFrame."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, Sink, writer_options
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
+from onceward.driver.outputs import Votes
 from onceward.driver.spark.session import Spark, is_alive, ship
 from onceward.driver.streaming.batches import batch_of
 from onceward.driver.streaming.expressions import ArrowFunction, RecordHashes
@@ -22,7 +23,7 @@ from onceward.executor.functions import (
     onceward_digest,
     unusable_in,
 )
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,9 @@ class BatchTasks:
     def quiet(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         """Wait until the query's thread has run the batch. See :meth:`Handover.run`."""
         batch = batch_of(plan.positions)
         assert batch is not None, "a plan with splits is one of a batch"
@@ -101,7 +104,8 @@ class BatchTasks:
             raise
         if replay:
             _require_same(batch.number, plan.splits, self._votes)
-        return self._votes
+        (name,) = sinks
+        return {name: self._votes}
 
     def _look_at_time(self, batch: int, ran: float) -> None:
         """Say that a batch took too long, and after some runs forbid more: no run makes it shorter."""

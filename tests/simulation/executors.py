@@ -1,7 +1,7 @@
 """Executors: worker processes that run the real slot writer, one task at a time; some die, some outlive their
 driver."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,11 +12,12 @@ from greenlet import GreenletExit
 
 from onceward import KafkaSink
 from onceward.connectors.interfaces import Plan, SlotContext, SplitFollower, StayingWriter, writer_options
-from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
+from onceward.connectors.tasks import CheckpointTask, check_votes, ranges_of
+from onceward.driver.outputs import Votes
 from onceward.executor.link import Link, TaskCredentials
 from onceward.executor.slots import write_slot
 from onceward.executor.staying import StayingTask
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
@@ -165,7 +166,9 @@ class WorkerTasks:
         if self._running is not None:
             self._fail(self._running, "cancelled")
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         task = CheckpointTask(
             job=self._job_name,
             generation=generation,
@@ -188,7 +191,7 @@ class WorkerTasks:
             results = self._results(job, len(plan.splits))
         finally:
             self._running = None
-        return check_votes(results, len(plan.splits))
+        return {self._sink.participant.name: check_votes(results, len(plan.splits))}
 
     # -- staying tasks
 

@@ -16,7 +16,7 @@ from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
-from onceward.driver.outputs import Output
+from onceward.driver.outputs import Output, Votes
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.progress import Progress
 from onceward.driver.restarts import NO_RESTART, Restart, Restarts
@@ -378,13 +378,15 @@ class Job:
 
     def cancel(self) -> None: ...
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         self.ran.append(checkpoint)
         self.read[checkpoint] = (plan.splits[0]["start"], plan.splits[0]["end"])
         self.running(checkpoint)
         if checkpoint >= self.until:
             self.generation.stop()
-        return (Vote(slot=0, attempt=0, records=plan.records, bytes=plan.records),)
+        return {name: [Vote(slot=0, attempt=0, records=plan.records, bytes=plan.records)] for name in sinks}
 
     def inputs(self, plan: Plan, _slots: int) -> Sequence[Sequence[JsonObject]]:
         return [plan.splits]

@@ -5,18 +5,19 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
 from onceward.connectors.interfaces import Plan, Sink, SlotContext, Source, writer_options
-from onceward.connectors.tasks import CheckpointTask, Vote, check_votes
+from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.journal import Journal
+from onceward.driver.outputs import Votes
 from onceward.driver.spark.tasks import Tasks
 from onceward.executor.slots import write_slot
 from onceward.executor.timings import Stopwatch, Timed
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 
 class TasksInProcess:
@@ -35,7 +36,9 @@ class TasksInProcess:
     def quiet(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         columns = self._source.copied_columns
         task = CheckpointTask(
             job=self._job,
@@ -56,7 +59,7 @@ class TasksInProcess:
             vote = write_slot(writer, SlotContext(task=task, slot=slot, attempt=self._attempts), made)
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             votes.append(replace(vote, steps=steps, held=held).to_json())
-        return check_votes(votes, len(plan.splits))
+        return {self._sink.participant.name: check_votes(votes, len(plan.splits))}
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         return [[split] for split in plan.splits]

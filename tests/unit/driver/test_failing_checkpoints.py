@@ -160,7 +160,7 @@ def test_a_driver_reports_the_phases_of_a_checkpoint_and_those_until_a_failure()
 
     def run(**given: Any) -> Any:
         steps = {"schedule": 1.0, "read": 0.5, "transform": 0.25, "produce": 1.0, "flush": 0.75}
-        return tuple(replace(vote, steps=steps) for vote in voted(**given))
+        return {name: [replace(vote, steps=steps) for vote in votes] for name, votes in voted(**given).items()}
 
     def pre_commit(*given: Any, **more: Any) -> Any:
         clock.now += 0.125

@@ -345,8 +345,8 @@ class Unwritten(Job):
         return PreCommitted(committables=())
 
     def run(self, **more: Any) -> Any:
-        (vote,) = super().run(**more)
-        return (replace(vote, records=0, bytes=0),)
+        ((name, (vote,)),) = super().run(**more).items()
+        return {name: [replace(vote, records=0, bytes=0)]}
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self.claimed.append(claim.completed)

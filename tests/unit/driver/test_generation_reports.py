@@ -59,8 +59,8 @@ class Timed(Failing):
 
     def run(self, **more: Any) -> Any:
         self.clock.now += RUN
-        (vote,) = super().run(**more)
-        return (replace(vote, records=9, bytes=90, steps={"schedule": 0.5, "write": 1.0}),)
+        ((name, (vote,)),) = super().run(**more).items()
+        return {name: [replace(vote, records=9, bytes=90, steps={"schedule": 0.5, "write": 1.0})]}
 
     def pre_commit(self, *arguments: Any, **more: Any) -> Any:
         self.clock.now += PROVE

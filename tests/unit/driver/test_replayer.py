@@ -9,6 +9,7 @@ from onceward.common.errors import FencedError, HaltedError, OncewardError
 from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
+from onceward.driver.outputs import Votes
 from onceward.driver.replaying import Replayer
 from onceward.protocol.answers import Abort, Answer, Fail, Replay, Verdict
 from onceward.protocol.facts import AbortReason
@@ -95,10 +96,13 @@ class Lossy(Driver):
     def start(self) -> None:
         self.actions.append("start Spark")
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         self.actions.append(f"write {[one['start'] for one in plan.splits]}")
         self.running()
-        return tuple(Vote(slot=slot, attempt=0, records=10, bytes=10) for slot in range(len(plan.splits)))
+        votes = [Vote(slot=slot, attempt=0, records=10, bytes=10) for slot in range(len(plan.splits))]
+        return dict.fromkeys(sinks, votes)
 
     def inputs(self, plan: Plan, count: int) -> Sequence[Sequence[JsonObject]]:
         assert count == len(plan.splits)

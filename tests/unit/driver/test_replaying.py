@@ -1,6 +1,6 @@
 """A driver with the real core when a transaction of a completed checkpoint is lost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from onceward.common.errors import CoordinatorLostError, HaltedError
 from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
-from onceward.connectors.tasks import Vote
+from onceward.driver.outputs import Votes
 from onceward.protocol.answers import Answer
 from onceward.protocol.events import Amend, CloseReason, Event
 from onceward.protocol.values import (
@@ -18,6 +18,7 @@ from onceward.protocol.values import (
     Generation,
     OnLost,
     Outcome,
+    ParticipantName,
     Settlement,
 )
 from tests.support.documents import committable
@@ -37,10 +38,12 @@ class LossyJob(Job):
         self.writes: Callable[[int], bool] = lambda _: True
         """Whether the replay of a checkpoint has something to write."""
 
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
         (split,) = plan.splits
         self.jobs.append((checkpoint, split["start"], split["end"]))
-        return super().run(generation=generation, checkpoint=checkpoint, plan=plan)
+        return super().run(generation=generation, checkpoint=checkpoint, plan=plan, sinks=sinks)
 
     def pre_commit(self, checkpoint: CheckpointId, *more: Any, leftovers: bool) -> PreCommitted:
         _, (origin,) = more
