@@ -5,7 +5,7 @@ from onceward.connections.codes import ErrorCode
 from onceward.sinks.kafka.control.claim_offsets import offset_of
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
-from onceward.sinks.kafka.control.finishing import Finishing
+from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, Finishing
 from onceward.sinks.kafka.control.hanging import Hanging
 from onceward.sinks.kafka.control.transactions import (
     OVER,
@@ -38,7 +38,10 @@ class HiddenClaim:
         self._control = control
         self._job = job
         self._name = claim_name(job)
+        self._clock = clock
         self._finishing = Finishing(control, clock)
+        self._forgotten_since: float | None = None
+        """Since when each look has shown a claim that stays hidden, and whose outcome the brokers have forgotten."""
 
     def end(self, committed: tuple[int, int] | None = None) -> Code:
         """Return NONE once the id may be fenced. Raises HaltedError if the outcome is not known any more.
@@ -61,11 +64,23 @@ class HiddenClaim:
             return ErrorCode.NONE  # aborted by the fence, and looked at then
         code = offset_of(self._control, self._name, stable=True).code
         if code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            self._forgotten_since = None
             self._finishing.shown(self._name)
             return ErrorCode.NONE
+        if Transactions(self._control).describe([self._name])[self._name] != view:
+            # Another process writes the claim.
+            self._forgotten_since = None
+            self._finishing.wait()
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if self._finishing.written >= _ATTEMPTS:
             raise self._lost("it is of an earlier producer id, or the brokers skip its marker again and again")
-        commit = self._decided(view)
+        if (commit := _decided(view)) is None:
+            # A process that writes claims between all our looks ends with these; a hidden claim stays.
+            now = self._clock.monotonic()
+            self._forgotten_since = now if self._forgotten_since is None else self._forgotten_since
+            if now - self._forgotten_since >= LOOK_INTERVAL_S:
+                raise self._lost("the brokers do not know any more whether it was committed")
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
         one = Hanging(
             id=self._name,
             producer_id=view.producer_id,
@@ -77,13 +92,6 @@ class HiddenClaim:
             raise self._lost(why)
         return ErrorCode.UNSTABLE_OFFSET_COMMIT
 
-    def _decided(self, view: TransactionView) -> bool:
-        if view.state in OVER - {State.EMPTY}:
-            return view.state is State.COMPLETE_COMMIT
-        if view.timeout_ms in (_COMMITS_MS, _ABORTS_MS):
-            return view.timeout_ms == _COMMITS_MS
-        raise self._lost("the brokers do not know any more whether it was committed")
-
     def _lost(self, why: str) -> HaltedError:
         return HaltedError(
             f"The claim on job {self._job} cannot be read: the brokers ended its last transaction without a marker, "
@@ -91,3 +99,10 @@ class HiddenClaim:
             "job, discard that claim: kafka-transactions.sh find-hanging names the partition of __consumer_offsets, "
             "kafka-transactions.sh abort ends the transaction there. Then start the job again."
         )
+
+
+def _decided(view: TransactionView) -> bool | None:
+    """Return whether the brokers had decided to commit; None if they have forgotten it."""
+    if view.state in OVER - {State.EMPTY}:
+        return view.state is State.COMPLETE_COMMIT
+    return view.timeout_ms == _COMMITS_MS if view.timeout_ms in (_COMMITS_MS, _ABORTS_MS) else None

@@ -26,6 +26,7 @@ from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.hidden_claims import HiddenClaim
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.kafka_model import LAST_EPOCH, Call, Settings, State
 from tests.support.kafka_model.bench import Bench, Ids
@@ -490,6 +491,27 @@ def test_a_claim_that_is_hidden_and_whose_outcome_is_forgotten_is_left_to_a_pers
     bench.init("job.claim")
     with pytest.raises(HaltedError, match=r"without a marker.*kafka-transactions\.sh find-hanging"):
         holder(bench).take(replace(OURS, generation=Generation(2)), (OURS,))
+
+
+def test_a_claim_that_another_process_is_writing_is_not_taken_for_a_hidden_one(bench: Bench) -> None:
+    """A driver starts while the coordinator, which looks after the job, takes its claim."""
+    held(bench)
+    coordinators = bench.init("job.claim")
+    writes = iter([True])
+    ask = bench.transport._one
+
+    def one(call: Call) -> Any:
+        if isinstance(call.request, OffsetFetchRequest) and next(writes, False):
+            assert bench.receipt(coordinators, "theirs") == 0
+        return ask(call)
+
+    changed: Any = bench.transport
+    changed._one = one
+    hidden = HiddenClaim(bench.control, "job", clock(bench))
+    assert hidden.end() != 0, "it is being written"
+    assert bench.end(coordinators) == 0
+    bench.wait(1)
+    assert hidden.end() == 0
 
 
 def test_a_live_holder_ends_its_hidden_claim_by_the_next_one(bench: Bench) -> None:
