@@ -76,7 +76,7 @@ class StagedFile:
     def __init__(self, directory: str, context: SlotContext) -> None:
         task = context.task
         # unique for every attempt, so that no two processes ever write the same file
-        self._name = f"{task.job}.{task.generation}.{task.checkpoint}.{context.slot}.{context.attempt}"
+        self._name = f"{task.job}.{task.sink}.{task.generation}.{task.checkpoint}.{context.slot}.{context.attempt}"
         self._context = context
         self._records = 0
         self._file = open(os.path.join(directory, self._name), "xb")  # noqa: SIM115 - closed by finish and abandon
@@ -109,6 +109,9 @@ class DirectoryCommitter(Committer):
         self._job: JobName
         """The job that it has claimed."""
 
+    def id(self) -> str:
+        return str(self._visible.absolute())
+
     def commit(
         self,
         author: Author,
@@ -138,8 +141,8 @@ class DirectoryCommitter(Committer):
     def leftovers(self, job: JobName, *, keep: Collection[Committable] = ()) -> Sequence[str]:
         kept = set(map(_file, keep))
         # a name of a job has no dot; a newer generation's files are not ours to delete
-        staged = (path.name for path in self._staged.glob(f"{job}.[0-9]*"))
-        return sorted(name for name in staged if name not in kept and int(name.split(".")[1]) <= self.generation)
+        staged = (path.name for path in self._staged.glob(f"{job}.*.*.*.*.*"))
+        return sorted(name for name in staged if name not in kept and int(name.split(".")[2]) <= self.generation)
 
     def sweep(
         self,
@@ -208,8 +211,8 @@ class DirectoryCommitter(Committer):
 class DirectorySink(Sink):
     """Writes the column ``value`` of each record as a line. All executors must share the directory's filesystem."""
 
-    def __init__(self, directory: str) -> None:
-        self.participant = Participant(name=ParticipantName("sink"), role=Role.SINK, kind="directory")
+    def __init__(self, directory: str, *, name: str = "sink") -> None:
+        self.participant = Participant(name=ParticipantName(name), role=Role.SINK, kind="directory")
         self._directory = Path(directory).absolute()
         self._staged = self._directory / ".staged"
         self._committer = DirectoryCommitter(self._directory)
@@ -267,7 +270,7 @@ def _file(committable: Committable) -> str:
 def _own_files(author: Author, committables: Sequence[Committable]) -> list[str]:
     """Return the files of committables. A forged one must not rename or delete the file of another."""
     names = [_file(committable) for committable in committables]
-    own = tuple(f"{author.job}.{generation}." for generation in author.generations)
+    own = tuple(f"{author.job}.{author.participant}.{generation}." for generation in author.generations)
     for name in names:
         if "/" in name or not name.startswith(own):
             raise HaltedError(f"{name!r} is no file of {author}. Nothing was renamed or deleted for it.")
