@@ -1,6 +1,12 @@
-"""Fixtures of pytest for the tests of jobs: ``pytest_plugins = ["onceward.testing"]``. Part of ``onceward[dev]``."""
+"""For tests of jobs, and of sources and sinks of one's own. Part of ``onceward[dev]``.
+
+The fixtures of ``pytest_plugins = ["onceward.testing"]`` are for jobs. ``check_sink`` checks what every sink promises.
+"""
 
 try:
+    from onceward.dev.promises.checking import BrokenPromiseError, Promise
+    from onceward.dev.promises.sink_case import SinkCase
+    from onceward.dev.promises.sinks import SINK_PROMISES, check_sink
     from onceward.dev.testing import LocalTopics, Record, local_kafka, local_topics, spark_session
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -9,4 +15,15 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-__all__ = ["LocalTopics", "Record", "local_kafka", "local_topics", "spark_session"]
+__all__ = [
+    "SINK_PROMISES",
+    "BrokenPromiseError",
+    "LocalTopics",
+    "Promise",
+    "Record",
+    "SinkCase",
+    "check_sink",
+    "local_kafka",
+    "local_topics",
+    "spark_session",
+]
