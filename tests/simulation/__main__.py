@@ -17,6 +17,7 @@ One line per event: virtual seconds since the beginning, who, what.
   store               a fact that became durable
   kafka               a marker that ends a transaction in one output partition, or something that befell the brokers
   reader              a record that a read_committed reader of the output sees now: <input partition>-<offset>
+  kafka other, reader other   the same of a second cluster
   network, world      links that are cut and mended; the end of the faults
 """
 _SHOWN = 20
@@ -49,6 +50,7 @@ SUMMARY = (
     ("orphans", "jobs taken by the coordinator"),
     ("replays", "replays of lost slots begun"),
     ("visible", "records visible"),
+    ("second_sinks", "jobs with two sinks"),
 )
 
 

@@ -1,7 +1,7 @@
 """The modelled brokers in their world: the wires to them, the sink that uses them, and a reader."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -9,27 +9,23 @@ from typing import Any
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
-from onceward.coordinator.service.committers import Committers
-from onceward.protocol.kinds import NamedSystem
+from onceward import KafkaCluster
 from onceward.protocol.values import MAX_ID
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.driver.reuse import ROOM
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.simulation.checker import Checker, Invariant
-from tests.simulation.coordinator import wall_clock
-from tests.simulation.driver import virtual_clock
 from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.sink import DESCRIBED, OUTPUT, SimulatedSink
+from tests.simulation.sink import SimulatedSink, output_of
 from tests.simulation.wire import Wire, answered, said
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.control import SimControl
 from tests.support.kafka_model.producer import SimProducer
-from tests.support.kafka_model.settings import Produce, Settings
+from tests.support.kafka_model.settings import Partition, Produce, Settings
 from tests.support.kafka_model.transactions import LAST_EPOCH, PREPARED, Entry, State
 from tests.support.kafka_model.transport import Call
 
@@ -40,20 +36,23 @@ Transaction = tuple[str, int, int]
 
 
 class Brokers:
-    """The cluster, and every process's access to it."""
+    """A cluster, and every process's access to it."""
 
     def __init__(
-        self, clock: Scheduler, faults: FaultProfile, checker: Checker, note: Callable[[str, str], None]
+        self, clock: Scheduler, faults: FaultProfile, checkers: Sequence[Checker], note: Callable[[str, str], None]
     ) -> None:
+        """``checkers``: of the sinks that are on this cluster."""
         self.clock = clock
-        self.checker = checker
-        self.note = note
+        self.checkers = {checker.sink: checker for checker in checkers}
+        self.described = KafkaCluster(f"{self.name}:9092", name=self.name)
+        self._note = note
         self.link = Link(clock.random, faults.kafka)
         self.wires = Process("kafka", "world")
         random = clock.random
         self.cluster = Cluster(
             Settings(
                 brokers=tuple(range(1, faults.brokers + 1)),
+                cluster_id="simulated-cluster" if self.name == "main" else f"simulated-{self.name}",
                 transaction_version=faults.transaction_version,
                 timeout_scan_s=faults.timeout_scan,
                 offsets_retention_minutes=faults.receipts_kept_minutes,
@@ -62,7 +61,11 @@ class Brokers:
                 skips_marker=self._skips,
             )
         )
-        self.cluster.create_topic(OUTPUT, faults.outputs)
+        self._logs: dict[Partition, Checker] = {}
+        """The partitions of the output, and who checks what is visible there."""
+        for checker in checkers:
+            self.cluster.create_topic(output_of(checker.sink), faults.outputs)
+            self._logs |= {(output_of(checker.sink), number): checker for number in range(faults.outputs)}
         self.cluster.create_topic(RECEIPT_TOPIC)
         self.cluster.on_marker(self._marked)
         self.cluster.on_append(self._appended)
@@ -72,8 +75,7 @@ class Brokers:
         self._on_lost = faults.on_lost
         self._always_current = not faults.moves and not faults.broker_failures
         """Whether the brokers' lists are complete: no deposed leader still answers, and no new leader is missing."""
-        self._outputs = faults.outputs
-        self._read = [0] * faults.outputs
+        self._read = dict.fromkeys(self._logs, 0)
         self._ended: dict[Transaction, bool] = {}
         """Transactions whose end the brokers confirmed -> whether committed."""
         self._mended: dict[Transaction, set[Transaction]] = {}
@@ -99,27 +101,48 @@ class Brokers:
         """Markers that the brokers skipped."""
         self._alarm = float("inf")
         self.requests = 0
-        checker.really_committed = self.committed  # type: ignore[method-assign]
-        checker.really_ended = self.ended  # type: ignore[method-assign]
-        checker.why_lost = self.why_lost  # type: ignore[method-assign]
-        checker.not_shown = self.not_shown  # type: ignore[method-assign]
+        for checker in checkers:
+            checker.really_committed = self.committed  # type: ignore[method-assign]
+            checker.really_ended = self.ended  # type: ignore[method-assign]
+            checker.why_lost = self.why_lost  # type: ignore[method-assign]
+            checker.not_shown = self.not_shown  # type: ignore[method-assign]
+
+    def note(self, who: str, what: str) -> None:
+        """Write one line of the transcript."""
+        self._note(who if self.name == "main" else f"{who} {self.name}", what)
+
+    @property
+    def name(self) -> str:
+        """The cluster's, in files of systems."""
+        return next(iter(self.checkers.values())).system
+
+    @property
+    def checker(self) -> Checker:
+        """The checker of what concerns the whole job, or the claim here."""
+        return next(iter(self.checkers.values()))
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Transactional ids that are completed and not settled."""
+        return frozenset().union(*(checker.unsettled for checker in self.checkers.values()))
+
+    def _checker_of(self, identifier: str) -> Checker:
+        """The checker of the sink that has a transactional id."""
+        parsed = TransactionalId.parse(identifier)
+        return self.checker if parsed is None else self.checkers[parsed.sink]
 
     # -- what processes get
 
-    def sink(self, process: Process) -> SimulatedSink:
-        control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
+    def sinks(self, process: Process) -> list[SimulatedSink]:
+        control, checks = self.control(process), dict[int, PreCommitCheck]()
         skew = timedelta(seconds=self._skew * self.clock.random.uniform(-1, 1))
-        return SimulatedSink(self, control, timeout=self._timeout, skew=skew, on_lost=self._on_lost)
+        return [
+            SimulatedSink(self, control, name, checks, timeout=self._timeout, skew=skew, on_lost=self._on_lost)
+            for name in self.checkers
+        ]
 
-    def committers(self, process: Process) -> Committers:
-        """The committers of a coordinator with a file of clusters."""
-        control = SimControl(self.cluster, Wire(self, process), described=DESCRIBED)
-        clock = virtual_clock(lambda: wall_clock(self.clock))
-
-        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> KafkaCommitter:
-            return KafkaCommitter(controls=[control], clock=clock, generation=generation)
-
-        return Committers({"kafka": make}, {"main": NamedSystem(kind="kafka", configuration=DESCRIBED)})
+    def control(self, process: Process) -> SimControl:
+        return SimControl(self.cluster, Wire(self, process), described=self.described)
 
     def producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
         """A producer of the running process."""
@@ -157,8 +180,8 @@ class Brokers:
 
     def _open_parts(self, entry: Entry) -> Iterator[Transaction]:
         """The transactions of the id with a part in the output that waits for its marker."""
-        for number in range(self._outputs):
-            span = self.cluster.log((OUTPUT, number)).open_span(entry.producer_id)
+        for partition in self._logs:
+            span = self.cluster.log(partition).open_span(entry.producer_id)
             if span is not None:
                 yield entry.id, entry.producer_id, span.epoch
 
@@ -199,9 +222,9 @@ class Brokers:
     def open_transactions(self) -> dict[str, str]:
         """What holds readers back: by transactional id or partition."""
         held = {
-            f"{OUTPUT}-{number}": f"LSO {log.last_stable_offset}, HW {log.high_watermark}"
-            for number in range(self._outputs)
-            if (log := self.cluster.log((OUTPUT, number))).last_stable_offset != log.high_watermark
+            f"{topic}-{number}": f"LSO {log.last_stable_offset}, HW {log.high_watermark}"
+            for topic, number in self._logs
+            if (log := self.cluster.log((topic, number))).last_stable_offset != log.high_watermark
         }
         if held:
             return held
@@ -233,7 +256,7 @@ class Brokers:
             if identifier.worker in staying:
                 continue
             if entry.state is State.ONGOING and entry.started < begun and entry.id not in kept:
-                self.checker.left_open(entry.id, "a pre-commit")
+                self._checker_of(entry.id).left_open(entry.id, "a pre-commit")
 
     def promised_open(self, gone: Sequence[str]) -> None:
         """None of ``gone`` was pre-committed."""
@@ -247,7 +270,7 @@ class Brokers:
         if self._always_current:
             for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < granted:
-                    self.checker.left_open(entry.id, "a recovery")
+                    self._checker_of(entry.id).left_open(entry.id, "a recovery")
 
     def abandoned(self, since: float) -> None:
         """All owners of transactions opened until ``since`` are long gone: none of these may hold back a reader."""
@@ -265,7 +288,7 @@ class Brokers:
         if self._always_current:
             for entry in self._of_slots():
                 if entry.state is State.ONGOING and entry.started < lost:
-                    self.checker.overtaken(entry.id)
+                    self._checker_of(entry.id).overtaken(entry.id)
 
     def _appended(self, request: Produce, _offset: int, now: float) -> None:
         if request.transactional_id is not None:
@@ -278,7 +301,7 @@ class Brokers:
         topic, number = partition
         if TransactionalId.parse(identifier) is None:
             self._claim_hidden = self.claim_forgotten = False
-        if topic != OUTPUT:
+        if partition not in self._logs:
             return
         self.note("kafka", f"{'commit' if commit else 'abort'} marker of {identifier} in {topic}-{number}")
         span = self.cluster.log(partition).entries[-1].span
@@ -286,12 +309,12 @@ class Brokers:
             self._aborted.add((identifier, span.producer_id, span.epoch))
         if span is not None and not commit and (ended := (identifier, span.producer_id, span.epoch)) in self._ended:
             self._ended[ended] = False  # confirmed as committed, without the marker, and then aborted
-        entries, self._read[number] = self.cluster.log(partition).read(self._read[number])
+        entries, self._read[partition] = self.cluster.log(partition).read(self._read[partition])
         for entry in entries:
             assert entry.record is not None
             assert entry.record.value is not None
             self.note("reader", f"{topic}-{number} shows {entry.record.value.decode()}")
-            self.checker.record(number, entry.record.value)
+            self._logs[partition].record(number, entry.record.value)
 
     # -- requests and time
 
@@ -302,9 +325,9 @@ class Brokers:
             for decided in sorted(self._decided_by(key)):
                 if not request.committed and decided in self._aborted:
                     continue  # the brokers aborted a part of it; the rest must not hold readers back
-                self.checker.ends(decided, commit=bool(request.committed))
+                self._checker_of(decided[0]).ends(decided, commit=bool(request.committed))
         elif isinstance(request, InitProducerIdRequest):
-            self.checker.fences(str(request.transactional_id))
+            self._checker_of(str(request.transactional_id)).fences(str(request.transactional_id))
 
     def arrived(self, who: Process, call: Call, sent: float) -> Any:
         """Let the brokers handle a request that was sent at ``sent``."""
@@ -330,7 +353,7 @@ class Brokers:
         if isinstance(request, EndTxnRequest) and not isinstance(answer, NoAnswer) and answer.error_code == 0:
             key = (request.transactional_id, request.producer_id, request.producer_epoch)
             self._ended.update(dict.fromkeys((key, *decided), bool(request.committed)))
-            if request.committed and key in self.checker.torn:
+            if request.committed and key in self._checker_of(key[0]).torn:
                 self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
             if (claim := self._claiming.pop(key, None)) is not None:
                 self.claims += 1
@@ -443,7 +466,7 @@ class Brokers:
             (entry, partition)
             for entry in sorted(entries, key=lambda entry: entry.id)
             for partition in sorted(entry.partitions)
-            if partition[0] == OUTPUT and self._looked.get(partition, -1.0) < entry.started
+            if partition in self._logs and self._looked.get(partition, -1.0) < entry.started
         ]
         if not parts:
             return
@@ -453,7 +476,7 @@ class Brokers:
             return
         self.note("kafka", f"a tool aborts {entry.id} in {partition[0]}-{partition[1]} alone")
         self._overrun[entry.id, entry.producer_id, entry.epoch] = "the brokers' tool"
-        self.checker.torn.add((entry.id, entry.producer_id, entry.epoch))
+        self._checker_of(entry.id).torn.add((entry.id, entry.producer_id, entry.epoch))
         log.mark(entry.producer_id, entry.epoch, commit=False, now=self.clock.now)
         self._marked(entry.id, partition, entry.producer_id, False, self.clock.now)
 

@@ -1,4 +1,7 @@
-"""The checker of the simulation: checks the promise on everything that becomes durable or visible, at that moment."""
+"""The checker of the simulation: checks the promise on everything that becomes durable or visible, at that moment.
+
+Each sink of the job has a checker. What concerns the whole job, they share.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +19,7 @@ from tests.simulation.source import InputTopic, all_ranges, positions_of
 from tests.support import oracle
 from tests.support.oracle import History
 
-__all__ = ["Checker", "Invariant", "Violation"]
+__all__ = ["Checker", "Invariant", "Shared", "Violation"]
 
 _ENDS = (CloseReason.FINISHED, CloseReason.STOPPED, CloseReason.CANCELLED)
 
@@ -76,19 +79,32 @@ class CheckerCopy:
     committed: Mapping[tuple[str, int, int], int]
 
 
-class Checker:
-    """Follows one job, and keeps the first violation."""
+class Shared:
+    """What the checkers of a job's sinks know together."""
 
-    def __init__(self, topic: InputTopic, participants: int) -> None:
-        self._topic = topic
-        self._participants = participants
+    def __init__(self, sinks: Sequence[str]) -> None:
+        self.sinks = tuple(sinks)
         self.violation: Violation | None = None
+        """The first one."""
+        self.claimed: dict[str, int] = {}
+        """By system: the checkpoint in the claim there."""
+
+
+class Checker:
+    """Follows one sink of a job."""
+
+    def __init__(
+        self, topic: InputTopic, sink: str = "sink", system: str = "main", shared: Shared | None = None
+    ) -> None:
+        self._topic = topic
+        self.sink = sink
+        self.system = system
+        self._shared = shared or Shared([sink])
+        self._shared.claimed.setdefault(system, 0)
         self._facts = History()
         self._history: list[_Completed] = []
         self._unsettled: dict[str, KafkaCommittable] = {}
         """By transactional id: the committables that are completed and not settled."""
-        self.claimed = 0
-        """The checkpoint in the claim at the brokers. A store that knows less is refused."""
         self._committed: dict[tuple[str, int, int], int] = {}
         """Every transaction that may be committed -> its checkpoint."""
         self.torn: set[tuple[str, int, int]] = set()
@@ -108,8 +124,21 @@ class Checker:
         self.status = JobStatus.CREATED
 
     def fail(self, invariant: Invariant, text: str) -> None:
-        if self.violation is None:
-            self.violation = Violation(invariant=invariant, text=text)
+        if self._shared.violation is None:
+            self._shared.violation = Violation(invariant=invariant, text=text)
+
+    @property
+    def violation(self) -> Violation | None:
+        return self._shared.violation
+
+    @property
+    def claimed(self) -> int:
+        """The checkpoint in the claim on the sink's system. A store that knows less is refused."""
+        return self._shared.claimed[self.system]
+
+    @claimed.setter
+    def claimed(self, checkpoint: int) -> None:
+        self._shared.claimed[self.system] = checkpoint
 
     # -- a copy of the store
 
@@ -134,8 +163,9 @@ class Checker:
 
     @property
     def _outdated(self) -> bool:
-        """True when a driver has claimed a checkpoint that the copy in place of the store does not know."""
-        return self._lost is not None and self.claimed > self._known
+        """True when a driver has claimed a checkpoint, on any system, that the copy in place of the store does not
+        know."""
+        return self._lost is not None and max(self._shared.claimed.values()) > self._known
 
     # -- what becomes durable
 
@@ -160,13 +190,15 @@ class Checker:
                 self.unchanged += 1
             case facts.CheckpointSettled():
                 self._settle(fact.checkpoint, by_coordinator=before.orphaned)
-            case facts.JobHalted() | facts.LossRecorded():
+            case facts.JobHalted() | facts.LossRecorded() if fact.participant == self.sink:
                 for one in fact.settlements:
                     if one.outcome is not Outcome.COMMITTED:
                         self._halt(one)
-            case facts.CheckpointAmended():
+            case facts.JobHalted() if fact.settlements:
+                self._halted_by_another(fact)
+            case facts.CheckpointAmended() if fact.participant == self.sink:
                 self._amend(fact)
-            case facts.LossSkipped():
+            case facts.LossSkipped() if fact.participant == self.sink:
                 self._give_up(fact)
             case facts.StatusChanged():
                 self._move(before, fact)
@@ -192,17 +224,16 @@ class Checker:
         if self._outdated:
             self.fail(Invariant.I2, f"an older copy of the store completes {number}, {self.claimed} is claimed")
         self._lost = None
-        if len(fact.snapshots) != self._participants:
+        if len(fact.snapshots) != 1 + len(self._shared.sinks):
             self.fail(Invariant.I6, f"checkpoint {number} completed with answers of {sorted(fact.snapshots)} only")
         starts, first = self.last_ends, not self._history
         source = next(snapshot for snapshot in fact.snapshots.values() if snapshot.positions is not None)
         assert source.positions is not None
         ends = positions_of(source.positions)
-        handles = [
-            KafkaCommittable.of(committable)
-            for snapshot in fact.snapshots.values()
-            for committable in snapshot.committables
-        ]
+        written = next(snapshot for name, snapshot in fact.snapshots.items() if name == self.sink)
+        handles = [KafkaCommittable.of(committable) for committable in written.committables]
+        if written.records != sum(handle.records for handle in handles):
+            self.fail(Invariant.I6, f"checkpoint {number} completed with {written.records} records of {self.sink}")
         ranges = {
             int(split["partition"]): (int(split["start"]), int(split["end"]))
             for handle in handles
@@ -233,6 +264,13 @@ class Checker:
             if self.really_committed(handle) or not self.really_ended(handle):
                 self.fail(Invariant.I2, f"{identifier} is written again, and was not lost")
         self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
+
+    def _halted_by_another(self, fact: facts.JobHalted) -> None:
+        """What another sink reports halts the job: only then does this one's output wait for a person if it must,
+        too."""
+        for identifier, handle in self._unsettled.items():
+            if not self.really_committed(handle) and not self.really_ended(handle):
+                self.fail(Invariant.I9, f"{identifier} stays open: {fact.participant} halts the job before it ends")
 
     def _give_up(self, fact: facts.LossSkipped) -> None:
         """The sink's policy skips the loss: these records must never become visible, and are no longer expected."""

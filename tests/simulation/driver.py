@@ -1,20 +1,23 @@
 """The driver's process: the real `Pipeline` with its generations, client and sink, on a simulated network."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward.client.calls import Caller
 from onceward.client.session import CoordinatorClient
+from onceward.connectors.interfaces import JobContext, Sink
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
 from onceward.driver.opening import OpenJob
+from onceward.driver.outputs import Output
 from onceward.driver.pipeline import Pipeline
 from onceward.driver.progress import Progress
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.staying.tasks import StayingTasks
 from onceward.protocol.events import CloseReason
+from onceward.protocol.settings import as_duration
 from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.executors import WorkerTasks
 from tests.simulation.threads import VirtualRuntime, scheduler
@@ -61,9 +64,10 @@ class Surroundings:
 class SimulatedPipeline(Pipeline):
     """A `Pipeline` with its coordinator behind a simulated network and its tasks on simulated executors."""
 
-    def __init__(self, surroundings: Surroundings, **arguments: Any) -> None:
-        super().__init__(coordinator="coordinator:7878", **arguments)
+    def __init__(self, surroundings: Surroundings, *, sinks: Sequence[Sink], **arguments: Any) -> None:
+        super().__init__(coordinator="coordinator:7878", sink=sinks[0], **arguments)
         self._surroundings = surroundings
+        self._sinks = sinks
 
     def _launch(self) -> None:
         """Do nothing: there is no Spark."""
@@ -91,11 +95,17 @@ class SimulatedPipeline(Pipeline):
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         members = replace(
             members,
+            outputs=[*members.outputs, *map(self._opened_second, self._sinks[1:])],
             runtime=VirtualRuntime(),
             journal=TracingJournal(self._job, self._surroundings.trace),
             progress=SilentProgress(self._job, clock=lambda: 0.0),
         )
         return super()._generations(members, client)
+
+    def _opened_second(self, sink: Sink) -> Output:
+        """Open a further sink: the public entry point has one."""
+        sink.open(JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout)))
+        return Output(sink=sink, committer=sink.committer())
 
 
 def virtual_clock(now: Callable[[], Any]) -> Clock:

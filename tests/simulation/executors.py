@@ -1,7 +1,8 @@
 """Executors: worker processes that run the real slot writer, one task at a time; some die, some outlive their
 driver."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,8 +12,16 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import Plan, SlotContext, SplitFollower, StayingWriter, writer_options
-from onceward.connectors.tasks import CheckpointTask, check_votes, ranges_of
+from onceward.connectors.interfaces import (
+    OpenSlot,
+    Plan,
+    SlotContext,
+    SlotWriter,
+    SplitFollower,
+    StayingWriter,
+    writer_options,
+)
+from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
 from onceward.driver.outputs import Votes
 from onceward.executor.link import Link, TaskCredentials
 from onceward.executor.slots import write_slot
@@ -48,6 +57,29 @@ class TaskFaults:
     """Maximum seconds per batch."""
     idle: float = 0.0
     """The worker process ends after its task, as an idle one does."""
+
+
+def _write_all(
+    writers: Mapping[ParticipantName, SlotWriter],
+    contexts: Mapping[ParticipantName, SlotContext],
+    batches: Iterator[pa.RecordBatch],
+) -> Mapping[ParticipantName, Vote]:
+    """Write the same slot of each sink. On any error, abandon all."""
+    if len(writers) == 1:
+        ((name, writer),) = writers.items()
+        return {name: write_slot(writer, contexts[name], batches)}
+    slots: dict[ParticipantName, OpenSlot] = {}
+    try:
+        for name, writer in writers.items():
+            slots[name] = writer.open(contexts[name])
+        for batch in batches:
+            for slot in slots.values():
+                slot.write(batch)
+        return {name: slot.finish() for name, slot in slots.items()}
+    except BaseException:
+        for slot in slots.values():
+            slot.abandon()
+        raise
 
 
 class Executors:
@@ -127,7 +159,7 @@ class WorkerTasks:
         executors: Executors,
         driver: Process,
         job: JobName,
-        sink: KafkaSink,
+        sinks: Sequence[KafkaSink],
         topic: InputTopic,
         faults: Callable[[], TaskFaults],
         begun: Callable[[Process, str], None],
@@ -142,7 +174,7 @@ class WorkerTasks:
         self._clock = executors.clock
         self._driver = driver
         self._job_name = job
-        self._sink = sink
+        self._sinks = {sink.participant.name: sink for sink in sinks}
         self._topic = topic
         self._faults = faults
         self._begun = begun
@@ -169,29 +201,35 @@ class WorkerTasks:
     def run(
         self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
     ) -> Votes:
-        task = CheckpointTask(
-            job=self._job_name,
-            generation=generation,
-            checkpoint=checkpoint,
-            splits=plan.splits,
-            columns=self.columns,
-            sink=self._sink.participant.name,
-            sink_options=writer_options(self._sink),
-        )
+        texts, writers = {}, {}
+        for name in sinks:
+            texts[name] = CheckpointTask(
+                job=self._job_name,
+                generation=generation,
+                checkpoint=checkpoint,
+                splits=plan.splits,
+                columns=self.columns,
+                sink=name,
+                sink_options=writer_options(self._sinks[name]),
+            ).to_json()
         self._before(checkpoint)
-        text, writer = task.to_json(), self._sink.write()
+        for name in sinks:
+            writers[name] = self._sinks[name].write()
 
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
-            task = CheckpointTask.from_json(text)
-            context = SlotContext(task=task, slot=slot, attempt=attempt)
-            return write_slot(writer, context, self._batches(task, slot, fails, slow)).to_json()
+            tasks = {name: CheckpointTask.from_json(text) for name, text in texts.items()}
+            contexts = {name: SlotContext(task=task, slot=slot, attempt=attempt) for name, task in tasks.items()}
+            batches = self._batches(tasks[next(iter(tasks))], slot, fails, slow)
+            votes = _write_all(writers, contexts, batches)
+            return json.dumps({name: vote.to_json() for name, vote in votes.items()})
 
         job = self._running = _Job(body=body, moments=(0.01, 0.05, 0.2))
         try:
             results = self._results(job, len(plan.splits))
         finally:
             self._running = None
-        return {self._sink.participant.name: check_votes(results, len(plan.splits))}
+        votes = [json.loads(result) for result in results]
+        return {name: check_votes((each[name] for each in votes), len(plan.splits)) for name in sinks}
 
     # -- staying tasks
 

@@ -7,6 +7,7 @@ from greenlet import GreenletExit
 from onceward.common.killpoints import KillPoint
 from onceward.protocol.events import CancelJob, RequestCheckpoint, StopJob
 from onceward.protocol.values import CheckpointKind, RequestId
+from tests.simulation.brokers import Brokers
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
 from tests.simulation.links import network
@@ -69,11 +70,13 @@ class FaultInjector:
             return
         faults, random = self._world.faults, self._world.random
         if point is KillPoint.DRIVER_AFTER_DECISION and faults.robberies and random.random() < faults.robberies:
-            for name in sorted(self._world.checker.unsettled):
-                if random.random() < 0.5:
-                    self._world.brokers.hijack({name})
+            for system in self._world.systems:
+                for name in sorted(system.unsettled):
+                    if random.random() < 0.5:
+                        system.hijack({name})
         if point is KillPoint.DRIVER_AFTER_DECISION and faults.torn and random.random() < faults.torn:
-            self._world.brokers.tear(self._world.checker.unsettled)
+            system = self._a_system()
+            system.tear(system.unsettled)
         if self._world.faults.kill_points and self._world.random.random() < self._world.faults.kill_points:
             self._world.counts["kills"] += 1
             self._world.note(process.name, f"killed at {point.value}")
@@ -88,6 +91,10 @@ class FaultInjector:
     def _a_driver(self) -> Process | None:
         running = [driver for driver in self._world.drivers if driver.alive]
         return self._world.random.choice(running) if running and self.raging else None
+
+    def _a_system(self) -> Brokers:
+        systems = self._world.systems
+        return self._world.random.choice(systems) if len(systems) > 1 else systems[0]
 
     def _kill_driver(self) -> None:
         if (driver := self._a_driver()) is not None:
@@ -163,23 +170,23 @@ class FaultInjector:
     def _cut_kafka(self) -> None:
         if self.raging:
             self._world.counts["cuts"] += 1
-            self._world.brokers.cut(self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)))
+            self._a_system().cut(self._world.random.random() * self._world.random.choice((0.5, 3.0, 8.0)))
 
     def _move(self) -> None:
         if self.raging:
-            self._world.brokers.move()
+            self._a_system().move()
 
     def _fail_broker(self) -> None:
         if self.raging:
-            self._world.brokers.fail(self._world.random.random() * self._world.random.choice((0.5, 4.0)))
+            self._a_system().fail(self._world.random.random() * self._world.random.choice((0.5, 4.0)))
 
     def _hijack(self) -> None:
         if self.raging:
-            self._world.brokers.hijack()
+            self._a_system().hijack()
 
     def _clean_up(self) -> None:
         if self.raging:
-            self._world.brokers.clean_up()
+            self._a_system().clean_up()
 
     def _take_over(self) -> None:
         """Let a person start a second driver that may replace the first, sometimes because that does not respond."""
@@ -232,7 +239,8 @@ class FaultInjector:
         self._world.topic.there = list(self._world.topic.totals)
         self._world.rpc.heal()
         network().cut = False
-        self._world.brokers.heal()
+        for system in self._world.systems:
+            system.heal()
         self._world.store.heal()
         for process in self._world.processes:
             if process.alive and process.paused and process.kind != "worker":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from onceward.protocol.values import OnLost
 from tests.simulation.executors import TaskFaults
@@ -96,6 +96,8 @@ class FaultProfile:
     """The share of transactional ids that begin close to their producer's last epoch."""
     staying: bool = False
     """Whether the job's tasks stay."""
+    second_sink: Literal["", "beside", "apart"] = ""
+    """Whether the job has a second sink, on the system of the first or on one of its own. Not with staying tasks."""
     task_cuts: int = 0
     """How often the link between drivers and staying tasks is cut."""
     skew: float = 0.0
@@ -184,7 +186,11 @@ def draw(random: Random) -> FaultProfile:
     # The claim rules out an older copy of the store, until the claim expires or a tool deletes it.
     claimed = not drawn.clean_ups and drawn.receipts_kept_minutes > 1
     promotions = int(claimed and drawn.standby and totals[0] % 3 == 0)
-    return replace(drawn, promotions=promotions, skipped_markers=0.3 if totals[1] % 4 == 1 else 0.0)
+    second: Literal["", "beside", "apart"] = ""
+    if sum(totals) % 4 == 3:
+        second = "beside" if totals[0] % 2 else "apart"
+    skipped = 0.3 if totals[1] % 4 == 1 else 0.0
+    return replace(drawn, promotions=promotions, skipped_markers=skipped, second_sink=second)
 
 
 def alone(**faults: Any) -> dict[str, Any]:
@@ -212,6 +218,7 @@ def alone(**faults: Any) -> dict[str, Any]:
         "standby": False,
         "late_store": 0.0,
         "skipped_markers": 0.0,
+        "second_sink": "",
     }
     counts = "coordinator_kills driver_kills driver_pauses coordinator_pauses takeovers cuts kafka_cuts task_cuts moves"
     fields |= dict.fromkeys(

@@ -55,16 +55,19 @@ def run_seed(
         faults = replace(faults, **fixed)
     with patched(), (mutant or nullcontext)():
         world = SimulatedWorld(random, faults, trace)
-        world.brokers.log_requests = requests and trace is not None
+        for system in world.systems:
+            system.log_requests = requests and trace is not None
         world.run()
     checker, counts = world.checker, world.counts
+    links = [world.rpc, *(system.link for system in world.systems)]
     counts.update(
         events=world.clock.steps,
-        requests=world.brokers.requests,
-        lost=world.rpc.lost + world.brokers.link.lost,
-        duplicated=world.rpc.duplicated + world.brokers.link.duplicated,
-        slow=world.rpc.slowed + world.brokers.link.slowed,
-        skipped_markers=world.brokers.skipped,
+        requests=sum(system.requests for system in world.systems),
+        lost=sum(link.lost for link in links),
+        duplicated=sum(link.duplicated for link in links),
+        slow=sum(link.slowed for link in links),
+        skipped_markers=sum(system.skipped for system in world.systems),
+        second_sinks=len(world.checkers) - 1,
         store_failures=world.store.failures,
         late_store=world.store.lates,
         ended_sessions=world.store.ended,
@@ -77,7 +80,7 @@ def run_seed(
         completed=checker.completed,
         settled=checker.settled,
         aborted=checker.aborted,
-        visible=checker.visible,
+        visible=sum(each.visible for each in world.checkers),
     )
     return Result(seed=seed, staying=faults.staying, violation=checker.violation, ending=world.ending, counts=counts)
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward import KafkaCluster, KafkaSink
+from onceward import KafkaSink
 from onceward.connectors.interfaces import Finding, JobContext, Origin, PreCommitted
 from onceward.connectors.tasks import Vote
 from onceward.protocol.values import CheckpointId, Committable, Generation, JobName, OnLost
@@ -18,25 +18,37 @@ from tests.support.kafka_model.control import SimControl
 if TYPE_CHECKING:
     from tests.simulation.brokers import Brokers, PreCommitCheck
 
-__all__ = ["DESCRIBED", "OUTPUT", "SimulatedSink"]
+__all__ = ["SimulatedSink", "output_of"]
 
-OUTPUT = "out"
-DESCRIBED = KafkaCluster("simulated:9092", name="main")
+
+def output_of(sink: str) -> str:
+    """The topic that a sink writes to."""
+    return "out" if sink == "sink" else f"out-{sink}"
 
 
 class SimulatedSink(KafkaSink):
     """The real sink on modelled brokers."""
 
     def __init__(
-        self, brokers: "Brokers", control: SimControl, *, timeout: timedelta, skew: timedelta, on_lost: OnLost
+        self,
+        brokers: "Brokers",
+        control: SimControl,
+        name: str,
+        checks: "dict[int, PreCommitCheck]",
+        *,
+        timeout: timedelta,
+        skew: timedelta,
+        on_lost: OnLost,
     ) -> None:
-        super().__init__(DESCRIBED, topic=OUTPUT, transaction_timeout=timeout, on_lost=on_lost.value)
+        """``checks``: of pre-commits whose leftovers are not ended yet, by all sinks on these brokers."""
+        super().__init__(
+            brokers.described, topic=output_of(name), transaction_timeout=timeout, on_lost=on_lost.value, name=name
+        )
         self.generation = 0
         self._brokers = brokers
         self._given_control = control
         self._timeout = timeout
-        self._checks: dict[int, PreCommitCheck] = {}
-        """Of pre-commits whose leftovers are not ended yet."""
+        self._checks = checks
         self._clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
 
     def open(self, context: JobContext) -> None:

@@ -4,25 +4,30 @@ import math
 import random as chance
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from itertools import chain
 from random import Random
 from typing import Any
 
 from onceward.common.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
+from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.driver.restarts import Restart
+from onceward.protocol.answers import Answer
 from onceward.protocol.durable import Durable
-from onceward.protocol.events import PermitTakeover
+from onceward.protocol.events import Event, PermitTakeover
 from onceward.protocol.facts import Fact, GenerationGranted, LossRecorded
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import COORDINATOR, CheckpointId, JobName
+from onceward.sinks.kafka.control.committer import KafkaCommitter
 from tests.simulation.brokers import Brokers
-from tests.simulation.checker import Checker, Invariant
-from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.checker import Checker, Invariant, Shared
+from tests.simulation.coordinator import CoordinatorHost, wall_clock
 from tests.simulation.database import Database
-from tests.simulation.driver import SimulatedPipeline, Surroundings
+from tests.simulation.driver import SimulatedPipeline, Surroundings, virtual_clock
 from tests.simulation.executors import Executors, WorkerTasks
 from tests.simulation.fault_injector import FaultInjector
 from tests.simulation.fault_profile import FaultProfile
@@ -35,6 +40,7 @@ from tests.simulation.sink import SimulatedSink
 from tests.simulation.source import InputTopic, ModelSource
 from tests.simulation.streams import break_streams
 from tests.simulation.threads import set_scheduler
+from tests.support.kafka_model.producer import SimProducer
 
 __all__ = ["SimulatedWorld"]
 
@@ -55,7 +61,14 @@ class SimulatedWorld:
         self.clock.preemption = faults.preemption
         self.counts: Counter[str] = Counter()
         self.topic = InputTopic(totals=faults.totals, outputs=faults.outputs)
-        self.checker = Checker(self.topic, participants=2)
+        names = ["sink", "second"] if faults.second_sink and not faults.staying else ["sink"]
+        apart, shared = faults.second_sink == "apart", Shared(names)
+        self.checkers = [
+            Checker(self.topic, name, "other" if apart and name == "second" else "main", shared) for name in names
+        ]
+        """One for each sink."""
+        self.checker = self.checkers[0]
+        """The checker of what concerns the whole job."""
         self.store = Database(
             self.clock,
             self._fact,
@@ -69,12 +82,15 @@ class SimulatedWorld:
             self.clock,
             self.store,
             self._coordinator_died,
-            self.checker.answered,
-            lambda process: self.brokers.committers(process),
+            self._answered,
+            self._committers,
             self.note,
             movable=faults.standby,
         )
-        self.brokers = Brokers(self.clock, faults, self.checker, self.note)
+        on: dict[str, list[Checker]] = {}
+        for checker in self.checkers:
+            on.setdefault(checker.system, []).append(checker)
+        self.systems = [Brokers(self.clock, faults, checkers, self.note) for checkers in on.values()]
         self.drivers: list[Process] = []
         self.processes: list[Process] = []
         self._driver_starts = 0
@@ -111,7 +127,7 @@ class SimulatedWorld:
         chance.setstate(_fresh(self.random))
         Hooks.kill_point = self.injector.kill_point
         Hooks.armed = lambda _point: self.injector.raging and self.faults.kill_points > 0
-        Hooks.producer = self.brokers.producer
+        Hooks.producer = self._producer
         try:
             faults = self.faults
             for _ in range(2 if faults.standby else 1):
@@ -168,7 +184,16 @@ class SimulatedWorld:
             return True
         if not self._job_over():
             return False
-        return self._refused or self.checker.status is JobStatus.HALTED or not self.brokers.open_transactions()
+        return self._refused or self.checker.status is JobStatus.HALTED or not self._open_transactions()
+
+    def _open_transactions(self) -> Mapping[str, str]:
+        """What holds readers back on any system."""
+        return dict(chain.from_iterable(system.open_transactions().items() for system in self.systems))
+
+    @property
+    def _halts(self) -> list[str]:
+        """Why the sinks' outcomes have halted the job."""
+        return list(chain.from_iterable(checker.halts for checker in self.checkers))
 
     def _standing(self) -> str:
         durable = self.store.jobs.get(JOB)
@@ -184,11 +209,35 @@ class SimulatedWorld:
         if self._refused:
             self.ending = "refused by an older copy of the store"
         elif status is JobStatus.HALTED:
-            self.ending = f"halted: {self.checker.halts[-1] if self.checker.halts else 'other'}"
+            self.ending = f"halted: {self._halts[-1] if self._halts else 'other'}"
         else:
-            self.checker.end(True, self.brokers.open_transactions())
+            for checker in self.checkers:
+                checker.end(True, self._open_transactions())
+
+    # -- what processes get of the systems
+
+    def _committers(self, process: Process) -> Committers:
+        """The committers of a coordinator with a file of systems."""
+        controls = {system.name: system.control(process) for system in self.systems}
+        clock = virtual_clock(lambda: wall_clock(self.clock))
+
+        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> KafkaCommitter:
+            reached = [controls[cluster.name] for cluster in clusters]
+            return KafkaCommitter(controls=reached, clock=clock, generation=generation)
+
+        named = {system.name: NamedSystem(kind="kafka", configuration=system.described) for system in self.systems}
+        return Committers({"kafka": make}, named)
+
+    def _producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
+        servers = config["bootstrap.servers"]
+        (brokers,) = [system for system in self.systems if system.described.bootstrap_servers == servers]
+        return brokers.producer(config, **more)
 
     # -- facts
+
+    def _answered(self, generation: int, event: Event, answer: Answer) -> None:
+        for system in self.systems:
+            system.checker.answered(generation, event, answer)
 
     def _fact(self, before: Durable, fact: Fact, after: Durable) -> None:
         if self.trace is not None:
@@ -198,7 +247,8 @@ class SimulatedWorld:
             self.counts["orphans"] += fact.driver == COORDINATOR
         elif isinstance(fact, LossRecorded):
             self._lost = self.clock.now
-        self.checker.fact(before, fact, after)
+        for checker in self.checkers:
+            checker.fact(before, fact, after)
 
     # -- processes
 
@@ -218,7 +268,8 @@ class SimulatedWorld:
 
     def copy_the_store(self) -> Callable[[], None]:
         """Copy the store as it is now. Returns what puts the copy in its place."""
-        store, checker, claims = self.store.copy(), self.checker.copy(), self.brokers.claims
+        store, claims = self.store.copy(), self._claims
+        copies = [checker.copy() for checker in self.checkers]
         self.note("store", "a copy falls behind")
 
         def promote() -> None:
@@ -226,7 +277,8 @@ class SimulatedWorld:
             self._promoted = True
             self._claims_copied = claims
             self.store.promote(store)
-            self.checker.promoted(checker)
+            for checker, copy in zip(self.checkers, copies, strict=True):
+                checker.promoted(copy)
             self.note("store", "the copy takes its place")
 
         return promote
@@ -253,13 +305,14 @@ class SimulatedWorld:
 
     def _drive(self, process: Process, executors: Executors) -> None:
         faults, clock = self.faults, self.clock
-        sink = process.local[SimulatedSink] = self.brokers.sink(process)
+        sinks = [sink for system in self.systems for sink in system.sinks(process)]
+        sink = process.local[SimulatedSink] = sinks[0]
         channel = Channel(clock, process, self.host, self.rpc, self.wires)
         tasks = WorkerTasks(
             executors=executors,
             driver=process,
             job=JOB,
-            sink=sink,
+            sinks=sinks,
             topic=self.topic,
             faults=self.injector.task_faults,
             begun=lambda worker, what: self.note(worker.name, what),
@@ -278,7 +331,7 @@ class SimulatedWorld:
             ),
             job=JOB,
             source=source,
-            sink=sink,
+            sinks=sinks,
             settings=self.settings,
             restart=Restart(initial="200ms", maximum="2s"),
             tasks="staying" if faults.staying else "per_checkpoint",
@@ -290,7 +343,7 @@ class SimulatedWorld:
             self.note(process.name, f"halted: {error}")
             # Another program has fenced a hidden claim: the next start halts, too.
             forgotten = "know any more whether it was committed" in str(error)
-            self._continued = self._promoted and not self.checker.halts and not forgotten
+            self._continued = self._promoted and not self._halts and not forgotten
         except FencedError as error:
             self.note(process.name, f"fenced: {error}")
             durable = self.store.jobs.get(JOB)
@@ -309,7 +362,12 @@ class SimulatedWorld:
     def _outdated(self) -> bool:
         """True once an older copy has replaced the store, and the job was claimed after it was made. Such a store
         touches nothing of the job until a person decides."""
-        return self._promoted and self.brokers.claims != self._claims_copied
+        return self._promoted and self._claims != self._claims_copied
+
+    @property
+    def _claims(self) -> int:
+        """Claims that were written on any system."""
+        return sum(system.claims for system in self.systems)
 
     def _refuse(self, why: str) -> None:
         if not self._outdated:
@@ -325,13 +383,15 @@ class SimulatedWorld:
             self.counts["resumed"] += facts["resumed"]
             durable = self.store.jobs.get(JOB)
             if durable is not None and durable.generation == process.local[SimulatedSink].generation:
-                self.brokers.recovered(self._granted)
+                for system in self.systems:
+                    system.recovered(self._granted)
 
     def _before_tasks(self, checkpoint: CheckpointId) -> None:
         """Check that no transaction of a later checkpoint is open when the first lost record is written again."""
         if checkpoint <= self.checker.last_completed:
             self.counts["replays"] += 1
-            self.brokers.replayed(self._lost)
+            for system in self.systems:
+                system.replayed(self._lost)
 
     def _restored(self, generation: int, positions: list[int]) -> None:
         durable = self.store.jobs.get(JOB)
@@ -369,9 +429,11 @@ class SimulatedWorld:
     def _return(self) -> None:
         durable = self.store.jobs.get(JOB)
         # No timeout ends what hangs, and no process does before a person has decided about the store or the claim.
-        left = self.faults.skipped_markers and (self._outdated or self.brokers.claim_forgotten)
+        forgotten = any(system.claim_forgotten for system in self.systems)
+        left = self.faults.skipped_markers and (self._outdated or forgotten)
         if durable is not None and durable.status is not JobStatus.HALTED and not left:
-            self.brokers.abandoned(self._missing_since)
+            for system in self.systems:
+                system.abandoned(self._missing_since)
         self._missing = False
         self._supervise()
 
