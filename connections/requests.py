@@ -25,12 +25,12 @@ from kafka.errors import (
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.common.links import Links
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
 from onceward.connections.errors import ControlPlaneClosedError, ControlPlaneError
+from onceward.connections.topics import cluster_facts, metadata_request
 
 __all__ = [
     "IN_FLIGHT",
@@ -101,9 +101,7 @@ class BrokerRequests:
 
     def cluster_id(self) -> str:
         """Return the id of the cluster that answers now. Raises ControlPlaneError without an answer."""
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
-        answer: MetadataResponse = self.ask(request)
-        return str(answer.cluster_id)
+        return cluster_facts(self.ask(metadata_request(()))).id
 
     def ask(self, request: Request, *, node: int | None = None) -> Any:
         """Send one request to ``node``, or to any broker. Raises ControlPlaneError without an answer."""

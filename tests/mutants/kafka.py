@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import ANY as ANYTHING
 
 from onceward.common.errors import ClaimChangedError, FencedError
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.outputs import Outputs
 from onceward.protocol import generations
@@ -14,7 +15,7 @@ from onceward.protocol.values import Claim, Committable, JobName
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
-from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.committer import KafkaCommitter

@@ -1,7 +1,6 @@
 """What the brokers report about themselves: topics, settings, permissions."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from kafka.protocol.admin import (
@@ -10,9 +9,9 @@ from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts, cluster_facts, metadata_request
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -29,37 +28,12 @@ __all__ = [
     "topic_facts",
 ]
 
-_READ, _WRITE = 3, 4
-"""Bit numbers in a set of authorized operations."""
-_NOT_TOLD = 31
-"""The bit that is set if the brokers do not report authorized operations."""
-
 
 class Resource(IntEnum):
     """The kind of resource whose settings are read."""
 
     TOPIC = 2
     BROKER = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopicFacts:
-    """One topic as the cluster reports it."""
-
-    name: str
-    code: int
-    """0 = exists; 3 = unknown; 29 = describing it is not authorized."""
-    id: str = ""
-    """Changes when a topic is deleted and recreated; empty if the brokers do not report it."""
-    partitions: int = 0
-    replication: int = 0
-    """The smallest number of replicas of any partition."""
-    may_write: bool | None = None
-    """None if the brokers do not report it."""
-    may_read: bool | None = None
-    """None if the brokers do not report it."""
-    leaders: Mapping[int, int] = field(default_factory=dict)
-    """By partition; -1 if it has no leader."""
 
 
 def topic_facts(control: ControlPlane, names: Collection[str] | None) -> dict[str, TopicFacts]:
@@ -72,39 +46,15 @@ def describing_topics(control: ControlPlane, names: Collection[str] | None) -> W
     """See :func:`topic_facts`."""
     if names is not None and not names:
         return {}
-    topic = MetadataRequest.MetadataRequestTopic
-    answer: MetadataResponse = yield from control.asking(
-        MetadataRequest(
-            topics=None if names is None else [topic(name=name) for name in sorted(set(names))],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=True,
-            min_version=8,
-            max_version=12,
-        )
-    )
-    return {str(entry.name): _facts(entry) for entry in answer.topics if names is not None or not entry.is_internal}
+    found = cluster_facts((yield from control.asking(metadata_request(names)))).topics
+    return {name: topic for name, topic in found.items() if names is not None or not topic.internal}
 
 
 def known_brokers(control: ControlPlane) -> set[int]:
     """Return the ids of the brokers that run, and of those that hold a replica of a topic that may be described,
     running or not. Raises ControlPlaneError."""
-    answer: MetadataResponse = control.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False, min_version=4))
-    held = (node for topic in answer.topics for partition in topic.partitions for node in partition.replica_nodes)
-    return {int(broker.node_id) for broker in answer.brokers} | {int(node) for node in held}
-
-
-def _facts(entry: MetadataResponse.MetadataResponseTopic) -> TopicFacts:
-    operations = {int(bit) for bit in entry.authorized_operations or ()}
-    return TopicFacts(
-        name=str(entry.name),
-        code=int(entry.error_code),
-        id=str(entry.topic_id) if entry.topic_id else "",
-        partitions=len(entry.partitions),
-        replication=min((len(partition.replica_nodes) for partition in entry.partitions), default=0),
-        may_write=None if _NOT_TOLD in operations else _WRITE in operations,
-        may_read=None if _NOT_TOLD in operations else _READ in operations,
-        leaders={int(partition.partition_index): int(partition.leader_id) for partition in entry.partitions},
-    )
+    found = cluster_facts(control.ask(metadata_request(None)))
+    return set(found.brokers).union(*(topic.holders for topic in found.topics.values()))
 
 
 def create_topic(control: ControlPlane, name: str, *, replication: int, only_asked: bool = False) -> int:

@@ -18,6 +18,7 @@ from kafka.protocol.metadata import (
 
 from onceward.connections.codes import ErrorCode
 from onceward.connections.requests import IN_FLIGHT, BrokerRequests, NoAnswer, Request
+from onceward.connections.topics import cluster_facts, metadata_request
 
 __all__ = [
     "IN_FLIGHT",
@@ -69,8 +70,7 @@ class Located:
 
 def coordinators_request() -> MetadataRequest:
     """Return the request for :meth:`ControlPlane.coordinators`."""
-    log = MetadataRequest.MetadataRequestTopic(name=TRANSACTIONS_TOPIC)
-    return MetadataRequest(topics=[log], allow_auto_topic_creation=False, min_version=4, max_version=12)
+    return metadata_request([TRANSACTIONS_TOPIC])
 
 
 class ControlPlane(BrokerRequests):
@@ -136,18 +136,15 @@ class ControlPlane(BrokerRequests):
         """Return the brokers that together know every transaction, from the answer to :func:`coordinators_request`;
         None if one is missing: a partition of the coordinators' log has no leader, as after a broker failure. Raises
         ControlPlaneError."""
-        found: MetadataResponse = self.answered(coordinators_request(), answer)
-        nodes = {int(broker.node_id) for broker in found.brokers}
+        found = cluster_facts(self.answered(coordinators_request(), answer))
         # No partition is reported if describing the topic is not allowed, or if no transaction was ever begun.
-        leaders = {int(partition.leader_id) for topic in found.topics for partition in topic.partitions}
-        self.last_coordinators = tuple(sorted(nodes)) if leaders <= nodes else ()
+        leaders = found.topics[TRANSACTIONS_TOPIC].leaders.values()
+        self.last_coordinators = found.brokers if set(leaders) <= set(found.brokers) else ()
         return self.last_coordinators or None
 
     def nodes(self) -> tuple[int, ...]:
         """Return the ids of the brokers that the cluster lists. Raises ControlPlaneError if none answers."""
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, min_version=4)
-        answer: MetadataResponse = self.ask(request)
-        return tuple(sorted(int(broker.node_id) for broker in answer.brokers))
+        return cluster_facts(self.ask(metadata_request(()))).brokers
 
     def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
         """Look up the coordinators of ``keys``. Never cached: coordinators move when brokers fail."""

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.protocol.committing import FoundHanging, HangingTransaction
-from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S

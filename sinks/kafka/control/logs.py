@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.record import MemoryRecords
 
 from onceward.connections.codes import TEMPORARY, ErrorCode
+from onceward.connections.topics import cluster_facts, metadata_request
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Request
 
 __all__ = ["Batch", "Log", "PartitionId", "UnreadableError", "parse"]
@@ -85,21 +85,14 @@ class Log:
             offset = reached
 
     def _find_leader(self) -> int:
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=self._place[0])],
-            allow_auto_topic_creation=False,
-            min_version=4,
-            max_version=8,
-        )
-        answer: MetadataResponse = self._ask(None, request)
-        topic = answer.topics[0]
-        _require(int(topic.error_code), "its topic")
-        for partition in topic.partitions:
-            if partition.partition_index == self._place[1]:
-                if partition.leader_id < 0:
-                    raise UnreadableError("it has no leader", again=True)
-                return int(partition.leader_id)
-        raise UnreadableError("there is no such partition", again=False)
+        name, number = self._place
+        topic = cluster_facts(self._ask(None, metadata_request([name]))).topics[name]
+        _require(topic.code, "its topic")
+        if number not in topic.leaders:
+            raise UnreadableError("there is no such partition", again=False)
+        if topic.leaders[number] < 0:
+            raise UnreadableError("it has no leader", again=True)
+        return topic.leaders[number]
 
     def _offset(self, which: int) -> int:
         topic = ListOffsetsRequest.ListOffsetsTopic

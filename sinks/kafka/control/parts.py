@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics, topic_facts
+from onceward.connections.topics import TopicFacts
+from onceward.sinks.kafka.control.brokers import describing_topics, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
 from onceward.sinks.kafka.control.logs import PartitionId

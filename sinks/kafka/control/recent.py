@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.protocol.committing import PreCommitted
-from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
 from onceward.sinks.kafka.control.parts import Parts, reading_parts

@@ -6,9 +6,10 @@ from datetime import timedelta
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import Finding
 from onceward.protocol.settings import CheckpointSettings
-from onceward.sinks.kafka.control.brokers import Resource, TopicFacts, settings, topic_facts
+from onceward.sinks.kafka.control.brokers import Resource, settings, topic_facts
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.driver import preflight
 

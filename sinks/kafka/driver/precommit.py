@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from onceward.common.errors import HaltedError
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import Origin
 from onceward.connectors.tasks import Vote
 from onceward.protocol.values import Author, CheckpointId, Generation, JobName, ParticipantName
-from onceward.sinks.kafka.control.brokers import TopicFacts, describing_topics
+from onceward.sinks.kafka.control.brokers import describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import ReplayRefusedError
-from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 
 __all__ = ["refuse_changed"]

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from onceward.common.errors import CheckpointFailedError
 from onceward.common.links import Links
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.errors import ControlPlaneError
 from onceward.connections.requests import BrokerRequests, NoAnswer
+from onceward.connections.topics import cluster_facts, metadata_request
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.epochs import (
     Asked,
@@ -142,18 +142,9 @@ def _leaders(
     requests: BrokerRequests, partitions: Collection[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Return nodes and epochs of the leaders; omits partitions without one."""
-    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({p.topic for p in partitions})]
-    answer: MetadataResponse = requests.ask(
-        MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=7, max_version=12)
-    )
-    led = {
-        Partition(str(topic.name), int(one.partition_index)): one
-        for topic in answer.topics
-        for one in topic.partitions
-        if one.leader_id >= 0
-    }
-    found = {partition: led[partition] for partition in partitions if partition in led}
-    return {p: int(one.leader_id) for p, one in found.items()}, {p: int(one.leader_epoch) for p, one in found.items()}
+    topics = cluster_facts(requests.ask(metadata_request({p.topic for p in partitions}))).topics
+    led = [p for p in partitions if topics[p.topic].leaders.get(p.number, -1) >= 0]
+    return {p: topics[p.topic].leaders[p.number] for p in led}, {p: topics[p.topic].epochs[p.number] for p in led}
 
 
 def _ends(

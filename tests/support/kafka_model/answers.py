@@ -81,6 +81,7 @@ class PartitionFacts:
     partition_index: int
     leader_id: int
     replica_nodes: Sequence[int]
+    leader_epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

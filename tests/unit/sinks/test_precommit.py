@@ -14,10 +14,11 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.common.errors import FencedError, HaltedError
 from onceward.connections.codes import ErrorCode
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.tasks import Vote
 from onceward.driver.origins import origins_of
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
-from onceward.sinks.kafka.control.brokers import TopicFacts, topic_facts
+from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.control.committer import KafkaCommitter

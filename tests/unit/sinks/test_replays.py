@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import ReplayRefusedError
-from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
 from onceward.sinks.kafka.driver.replays import refuse_changed
 from tests.unit.sinks.test_committables import HANDLE
