@@ -34,7 +34,7 @@ from onceward.protocol.values import (
     Outcome,
     ParticipantName,
 )
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 
 __all__ = ["main"]
 
@@ -106,7 +106,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
 
 
 def _timed(servers: str, committables: tuple[Committable, ...]) -> dict[str, float]:
-    committer = KafkaCommitter([servers])
+    committer = KafkaSystem.open(servers)
     try:
         began = time.perf_counter()
         swept = committer.sweep(_JOB, keep=committables)

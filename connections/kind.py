@@ -13,6 +13,6 @@ KAFKA: Final = Kind(
     },
     positions={"kafka-positions": "onceward.sources.kafka.positions:skip_to"},
     configuration="onceward.connections.clusters_file:cluster_of",
-    committer="onceward.sinks.kafka.control.committer:KafkaCommitter",
+    system="onceward.sinks.kafka.control.system:KafkaSystem.open",
     doctor=("onceward.sinks.kafka.driver.doctor:examine", "onceward.sources.kafka.driver.checks:examine"),
 )

@@ -1,7 +1,7 @@
 """The seam between the driver and a system: everything that a source or a sink of your own needs.
 
 The driver calls a :class:`Source` and a :class:`Sink`; whichever process ends a checkpoint calls the sink's
-:class:`Committer`. What :meth:`Source.read` and :meth:`Sink.write` return runs on executors, which may import this
+:class:`System`. What :meth:`Source.read` and :meth:`Sink.write` return runs on executors, which may import this
 package: it needs the standard library alone, and loads a name when it is first used. ``examples/custom_sink.py`` is a
 whole sink.
 """
@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from onceward.connectors.tasks import CheckpointTask, Vote
     from onceward.protocol.committing import (
         Age,
-        Committer,
         FoundHanging,
         HangingTransaction,
         OpenTransaction,
+        Place,
         PreCommitted,
+        System,
         TransactionHandle,
     )
     from onceward.protocol.kinds import Kind
@@ -81,7 +82,6 @@ __all__ = [
     "Claim",
     "ClaimChangedError",
     "Committable",
-    "Committer",
     "ConfigurationError",
     "Document",
     "FencedError",
@@ -106,6 +106,7 @@ __all__ = [
     "Participant",
     "ParticipantName",
     "PartitionLag",
+    "Place",
     "Plan",
     "PreCommitted",
     "Refusal",
@@ -123,6 +124,7 @@ __all__ = [
     "SplitFollower",
     "SplitReader",
     "StayingWriter",
+    "System",
     "TransactionHandle",
     "Vote",
 ]

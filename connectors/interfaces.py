@@ -1,4 +1,4 @@
-"""The interfaces of source, sink and committer. Implement them for systems other than Kafka.
+"""The interfaces of source and sink. Implement them for systems other than Kafka.
 
 All methods run on the driver. The objects that :meth:`Source.read` and :meth:`Sink.write` return are pickled and run on
 executors; they may import only the standard library, pyarrow and their own client library.
@@ -15,7 +15,7 @@ from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.links import Links
 from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.protocol.committing import Age, Committer, OpenTransaction, PreCommitted, TransactionHandle
+from onceward.protocol.committing import Age, OpenTransaction, PreCommitted, System, TransactionHandle
 from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import (
     NO_CHECKPOINT,
@@ -371,7 +371,7 @@ class Sink(ABC):
     ) -> PreCommitted:
         """Turn votes (already checked for completeness, ordered by slot) into committables. Aborts nothing.
 
-        ``origins``: one per slot. ``leftovers``: :meth:`Committer.sweep` follows with the result, and what it must know
+        ``origins``: one per slot. ``leftovers``: :meth:`System.sweep` follows with the result, and what it must know
         may be asked here. Raises CheckpointFailedError when the transaction of a vote is no longer open.
         """
 
@@ -388,8 +388,8 @@ class Sink(ABC):
         """Called once all committables of ``checkpoint`` are proved committed."""
 
     @abstractmethod
-    def committer(self) -> Committer:
-        """Return the committer for this sink's committables, on this sink's connections."""
+    def system(self) -> System:
+        """Return the system that this sink writes to, on this sink's connections."""
 
     @abstractmethod
     def close(self) -> None:
@@ -415,7 +415,6 @@ __all__ = [
     "AnnouncingSlot",
     "Assignment",
     "CheckpointTask",
-    "Committer",
     "Finding",
     "Follower",
     "JobContext",
@@ -440,6 +439,7 @@ __all__ = [
     "SplitFollower",
     "SplitReader",
     "StayingWriter",
+    "System",
     "TransactionHandle",
     "Vote",
     "writer_options",

@@ -76,13 +76,13 @@ class OpenJob:
         tasks: Tasks,
         checkpoint_tasks: Callable[[Members, Turn], CheckpointTasks],
     ) -> Members:
-        """What the job's generations share; ``stack`` closes its committer."""
-        committer = self.sink.committer()
-        stack.callback(committer.close)
+        """What the job's generations share; ``stack`` closes its system."""
+        system = self.sink.system()
+        stack.callback(system.close)
         return Members(
             job=self.name,
             source=self.source,
-            outputs=(Output(sink=self.sink, committer=committer),),
+            outputs=(Output(sink=self.sink, system=system),),
             tasks=tasks,
             checkpoint_tasks=checkpoint_tasks,
             settings=self.settings,

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from onceward.common.errors import HaltedError
-from onceward.connectors.interfaces import Age, Committer, Origin, PreCommitted, Refusal, Sink
+from onceward.connectors.interfaces import Origin, Refusal, Sink
 from onceward.connectors.tasks import Vote
 from onceward.driver.runtime import THREADS, Runtime
+from onceward.protocol.committing import Age, PreCommitted, System
 from onceward.protocol.values import (
     Author,
     CheckpointId,
@@ -43,10 +44,10 @@ Claims: TypeAlias = Sequence[Claim | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """A sink, and what ends its transactions."""
+    """A sink, and the system that it is on."""
 
     sink: Sink
-    committer: Committer
+    system: System
 
     @property
     def name(self) -> ParticipantName:
@@ -81,12 +82,12 @@ class Outputs:
         if self._by_system is None:
             found: dict[str, list[Output]] = {}
             for output in self._outputs.values():
-                found.setdefault(output.committer.id() if len(self._outputs) > 1 else "", []).append(output)
+                found.setdefault(output.system.id() if len(self._outputs) > 1 else "", []).append(output)
             self._by_system = list(found.values())
         return self._by_system
 
-    def _on(self, system: Sequence[Output], held: Held) -> tuple[Committable, ...]:
-        return tuple(one for output in system for one in held.get(output.name, ()))
+    def _on(self, group: Sequence[Output], held: Held) -> tuple[Committable, ...]:
+        return tuple(one for output in group for one in held.get(output.name, ()))
 
     # -- a generation
 
@@ -96,7 +97,7 @@ class Outputs:
 
     def read_claims(self) -> Claims:
         """Return the claim that each system shows."""
-        return [system[0].committer.read_claim(self._job) for system in self._systems()]
+        return [group[0].system.read_claim(self._job) for group in self._systems()]
 
     def newest(self, claims: Claims) -> Claim | None:
         """Return the claim that a store must know. A driver may have ended between two systems: the one that has it
@@ -111,21 +112,21 @@ class Outputs:
         return max(found, key=lambda claim: (claim.generation, claim.completed, claim.amendment), default=None)
 
     def take_claim(self, claim: Claim, seen: Claims) -> None:
-        """Claim the job on every system. See :meth:`Committer.take_claim`."""
-        for system, found in zip(self._systems(), seen, strict=True):
-            system[0].committer.take_claim(self._job, claim, () if found is None else (found,))
+        """Claim the job on every system. See :meth:`System.take_claim`."""
+        for group, found in zip(self._systems(), seen, strict=True):
+            group[0].system.take_claim(self._job, claim, () if found is None else (found,))
 
     def prepare_claim(self, claim: Claim) -> None:
-        """See :meth:`Committer.prepare_claim`."""
-        for system in self._systems():
-            system[0].committer.prepare_claim(claim)
+        """See :meth:`System.prepare_claim`."""
+        for group in self._systems():
+            group[0].system.prepare_claim(claim)
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], made: Made | None = None) -> bool:
-        """Renew the claim on every system. See :meth:`Committer.renew_claim`."""
+        """Renew the claim on every system. See :meth:`System.renew_claim`."""
         made = made or {}
         return all(
-            system[0].committer.renew_claim(claim, give_up=give_up, known=made.get(system[0].name))
-            for system in self._systems()
+            group[0].system.renew_claim(claim, give_up=give_up, known=made.get(group[0].name))
+            for group in self._systems()
         )
 
     # -- transactions
@@ -141,38 +142,38 @@ class Outputs:
     ) -> Made:
         """Pre-commit what each sink has votes for. Once the last sink of a system has, end every open transaction of
         the job there that belongs neither to a vote nor to ``keep``, nor has one of the marks ``staying``: losing
-        attempts. See :meth:`Sink.pre_commit` and :meth:`Committer.sweep`."""
+        attempts. See :meth:`Sink.pre_commit` and :meth:`System.sweep`."""
         now = self._runtime.monotonic()
         due = not staying or now - self._looked >= LISTING_INTERVAL_S
         made: dict[ParticipantName, PreCommitted] = {}
-        for system in self._systems():
-            writing = [output for output in system if output.name in votes]
+        for group in self._systems():
+            writing = [output for output in group if output.name in votes]
             for output in writing:
                 # one of them lists for all: the votes of all are in
                 lists = due and output is writing[0]
                 made[output.name] = output.sink.pre_commit(checkpoint, votes[output.name], origins, leftovers=lists)
             if due and writing:
                 known = [made[output.name] for output in writing]
-                kept = (*(one for each in known for one in each.committables), *self._on(system, keep))
-                writing[0].committer.sweep(self._job, keep=kept, staying=staying, known=known)
+                kept = (*(one for each in known for one in each.committables), *self._on(group, keep))
+                writing[0].system.sweep(self._job, keep=kept, staying=staying, known=known)
         if due:
             self._looked = now
         return made
 
     def end_leftovers(self, *, keep: Held, staying: Collection[str] = ()) -> Sequence[str]:
-        """Abort what the job has open on every system, but for ``keep``. See :meth:`Committer.sweep`. Each sink's own
-        committer knows where to look for what was ended without its markers."""
+        """Abort what the job has open on every system, but for ``keep``. See :meth:`System.sweep`. Each sink's own
+        object knows where to look for what was ended without its markers."""
         return [
             one
-            for system in self._systems()
-            for output in system
-            for one in output.committer.sweep(self._job, keep=self._on(system, keep), staying=staying)
+            for group in self._systems()
+            for output in group
+            for one in output.system.sweep(self._job, keep=self._on(group, keep), staying=staying)
         ]
 
     def check(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
-        """See :meth:`Committer.check`."""
+        """See :meth:`System.check`."""
         for name, committables in held.items():
-            self._outputs[name].committer.check(author(name), committables)
+            self._outputs[name].system.check(author(name), committables)
 
     def commit(
         self,
@@ -182,32 +183,32 @@ class Outputs:
         give_up: Callable[[], bool],
         made: Made,
     ) -> Mapping[ParticipantName, Sequence[Settlement]]:
-        """Commit and prove, system by system and sink by sink, in their order. See :meth:`Committer.commit`."""
+        """Commit and prove, system by system and sink by sink, in their order. See :meth:`System.commit`."""
         return {
-            output.name: output.committer.commit(
+            output.name: output.system.commit(
                 author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
             )
-            for system in self._systems()
-            for output in system
+            for group in self._systems()
+            for output in group
             if output.name in held
         }
 
     def abort(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
-        """See :meth:`Committer.abort`."""
+        """See :meth:`System.abort`."""
         for name, committables in held.items():
-            self._outputs[name].committer.abort(author(name), committables)
+            self._outputs[name].system.abort(author(name), committables)
 
     def ending(self) -> Sequence[str]:
         """Transactions of the job whose end is decided but not yet visible everywhere."""
-        return [one for system in self._systems() for one in system[0].committer.ending(self._job)]
+        return [one for group in self._systems() for one in group[0].system.ending(self._job)]
 
     def ages(self, held: Held) -> Iterator[Age]:
         """The ages of transactions that are still open; those that do not time out have none."""
         for name, committables in held.items():
-            yield from filter(None, map(self._outputs[name].committer.age, committables))
+            yield from filter(None, map(self._outputs[name].system.age, committables))
 
     def describe(self, name: ParticipantName, committable: Committable) -> str:
-        return self._outputs[name].committer.describe(committable)
+        return self._outputs[name].system.describe(committable)
 
     def on_settled(self, checkpoint: CheckpointId, held: Held) -> None:
         """Called once what ``held`` has is proved committed, and nothing else of ``checkpoint`` is open."""

@@ -32,7 +32,6 @@ from onceward.connectors import (
     Claim,
     ClaimChangedError,
     Committable,
-    Committer,
     Document,
     FencedError,
     Finding,
@@ -45,6 +44,7 @@ from onceward.connectors import (
     Outcome,
     Participant,
     ParticipantName,
+    Place,
     PreCommitted,
     Resource,
     Role,
@@ -52,6 +52,7 @@ from onceward.connectors import (
     Sink,
     SlotContext,
     SlotWriter,
+    System,
     Vote,
 )
 
@@ -99,7 +100,7 @@ class StagedFile:
         self._file.close()  # the driver sweeps it
 
 
-class DirectoryCommitter(Committer):
+class DirectorySystem(System):
     """Ends what any process has staged. It keeps only generation and job: a restarted driver has nothing else."""
 
     def __init__(self, directory: Path) -> None:
@@ -111,6 +112,9 @@ class DirectoryCommitter(Committer):
 
     def id(self) -> str:
         return str(self._visible.absolute())
+
+    def place(self, committable: Committable) -> Place:
+        return Place(id=str(committable.document.body["directory"]))
 
     def commit(
         self,
@@ -215,7 +219,7 @@ class DirectorySink(Sink):
         self.participant = Participant(name=ParticipantName(name), role=Role.SINK, kind="directory")
         self._directory = Path(directory).absolute()
         self._staged = self._directory / ".staged"
-        self._committer = DirectoryCommitter(self._directory)
+        self._system = DirectorySystem(self._directory)
 
     def open(self, context: JobContext) -> None:
         self._job = context.job
@@ -228,7 +232,7 @@ class DirectorySink(Sink):
         return [Resource(kind="directory", cluster=socket.gethostname(), name=str(self._directory))]
 
     def begin_generation(self, generation: Generation) -> None:
-        self._committer.generation = generation
+        self._system.generation = generation
 
     def prepare(self, df: "DataFrame") -> "DataFrame":
         return df.selectExpr("cast(value as binary) as value")
@@ -243,7 +247,10 @@ class DirectorySink(Sink):
         self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
     ) -> PreCommitted:
         committables = tuple(
-            Committable(slot=vote.slot, document=Document(kind="staged-file", version=1, body=dict(vote.body)))
+            Committable(
+                slot=vote.slot,
+                document=Document(kind="staged-file", version=1, body={**vote.body, "directory": self._system.id()}),
+            )
             for vote in votes
             if vote.body
         )
@@ -256,8 +263,8 @@ class DirectorySink(Sink):
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         pass
 
-    def committer(self) -> Committer:
-        return self._committer
+    def system(self) -> System:
+        return self._system
 
     def close(self) -> None:
         pass

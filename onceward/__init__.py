@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from onceward.client.tls import CoordinatorTls
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
-    from onceward.connectors.interfaces import Committer, Sink, Source
+    from onceward.connectors.interfaces import Sink, Source, System
     from onceward.driver.pipeline import Pipeline
     from onceward.driver.restarts import NO_RESTART, Restart
     from onceward.driver.streaming.pipeline import StreamingPipeline
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_RESTART",
     "CheckpointSettings",
-    "Committer",
     "CoordinatorTls",
     "KafkaCluster",
     "KafkaSink",
@@ -38,6 +37,7 @@ __all__ = [
     "Source",
     "StreamSink",
     "StreamingPipeline",
+    "System",
     "kafka_table",
     "load_clusters",
     "register",
@@ -46,7 +46,7 @@ __all__ = [
 _HOMES = {
     "NO_RESTART": "driver.restarts",
     "CheckpointSettings": "protocol.settings",
-    "Committer": "connectors.interfaces",
+    "System": "connectors.interfaces",
     "CoordinatorTls": "client.tls",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",

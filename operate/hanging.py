@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
 
 from onceward.common.errors import OncewardError
 from onceward.common.readable import duration
-from onceward.coordinator.service.committers import installed_committers
-from onceward.operate.brokers import MakeCommitter
+from onceward.coordinator.service.systems import Systems
 from onceward.operate.prompts import say
 from onceward.operate.tables import Column, Listing, print_json, print_listings
 from onceward.protocol.committing import FoundHanging, HangingTransaction
 from onceward.protocol.kinds import NamedSystem
+from onceward.protocol.values import NO_GENERATION
 
 __all__ = ["list_hanging", "look", "place", "whose"]
 
@@ -21,15 +20,12 @@ def look(named: Mapping[str, tuple[NamedSystem, Sequence[str]]]) -> Iterator[tup
     not answer is unknown, and hides nothing else."""
     for name, (system, topics) in named.items():
         try:
-            for make in installed_committers("asked", {system.kind}).values():
-                yield name, _found(make, system.configuration, topics)
+            systems = Systems.installed({name: system}, "asked")
+            if name in systems.of_kind(system.kind):
+                with closing(systems.open(name, NO_GENERATION)) as opened:
+                    yield name, opened.hanging(topics or None)
         except OncewardError as error:
             yield name, FoundHanging(unknown=(str(error),))
-
-
-def _found(make: MakeCommitter, cluster: Any, topics: Sequence[str]) -> FoundHanging:
-    with closing(make([cluster])) as committer:
-        return committer.hanging(topics or None)
 
 
 def place(one: HangingTransaction) -> str:

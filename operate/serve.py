@@ -11,13 +11,13 @@ from pathlib import Path
 from onceward.client.calls import addresses_of
 from onceward.common.errors import ConfigurationError
 from onceward.common.printable import escape_logs, log_fields, logger
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.listen import Listen, parse_listen, scratch_for_sockets
 from onceward.coordinator.service.observer import observers
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.run import Serving, serve
 from onceward.coordinator.service.server import ServerOptions
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.opening import kind_of
 from onceward.coordinator.store.store import Store
@@ -141,8 +141,8 @@ def run_serve(
     escape_logs()
     held = rights_of(rights, place, tls)
     known = systems_of(systems, "started") if systems is not None else {}
-    committers = Committers.installed(known)
-    for name, kind in committers.unusable.items():
+    reached = Systems.installed(known, "started")
+    for name, kind in reached.unusable.items():
         _log.warning(
             "system %s: its kind %s is not installed here. This coordinator ends no transaction on it; drivers do, and "
             "all other systems are settled. Install the package of that kind beside the coordinator.",
@@ -198,7 +198,7 @@ def run_serve(
                 reflection=reflection,
                 tls=tls,
                 rights=held,
-                committers=committers,
+                systems=reached,
                 observer=observer,
                 store_kind=kind_of(store_url),
                 settings=settings_of(given),

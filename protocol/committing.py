@@ -1,7 +1,7 @@
-"""Ending and inspecting transactions that another process began. Implement :class:`Committer` for other systems.
+"""A system that sinks write to, such as a Kafka cluster or a database: what every process asks of it.
 
-Part of the protocol package because a driver and the coordinator both use a committer, and neither imports the other's
-code.
+Implement :class:`System` for others. It is part of the protocol because a driver, a coordinator and a command all open
+systems, and none imports another's code.
 """
 
 import json
@@ -15,13 +15,23 @@ from onceward.protocol.values import Author, Claim, Committable, JobName, Settle
 
 __all__ = [
     "Age",
-    "Committer",
     "FoundHanging",
     "HangingTransaction",
     "OpenTransaction",
+    "Place",
     "PreCommitted",
+    "System",
     "TransactionHandle",
 ]
+
+
+class Place(NamedTuple):
+    """The system that a transaction is on, by its committable."""
+
+    id: str
+    """What :meth:`System.id` returned to the process that wrote the committable."""
+    name: str = ""
+    """What that process called it; another may name it otherwise, or use the name for another system."""
 
 
 class TransactionHandle(NamedTuple):
@@ -122,17 +132,22 @@ class PreCommitted:
     committables: tuple[Committable, ...]
 
 
-class Committer(ABC):
-    """Ends transactions begun by other processes: in the driver, or in the coordinator for a job without a driver.
+class System(ABC):
+    """One system, on behalf of one job: ends transactions that this or another process began, and holds the job's
+    claim. Opened by the driver, by the coordinator for a job without a driver, and by commands.
 
     A committable comes from the store, and from a driver before: it may be wrong or forged. The process that ends its
     transaction may have more rights than the one that wrote it. So end nothing that is not its author's own.
     """
 
+    @abstractmethod
     def id(self) -> str:
-        """Return the id that the system gives itself. Sinks whose committers return the same are on one system: it has
-        one claim for their job."""
-        return f"{type(self).__name__} {id(self)}"
+        """Return the id that the system gives itself: addresses and names of one system differ between processes.
+        Sinks on systems of the same id share one claim for their job."""
+
+    @abstractmethod
+    def place(self, committable: Committable) -> Place:
+        """Return where its transaction is, by its document alone: it is ended nowhere else."""
 
     def check(self, author: Author, committables: Sequence[Committable]) -> None:  # noqa: B027 - optional
         """Check, without asking anyone, that each committable names something of ``author``. Raises HaltedError."""
@@ -150,7 +165,7 @@ class Committer(ABC):
         this process has pre-committed them with.
 
         Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
-        ``give_up()``. Does nothing if :meth:`check` fails.
+        ``give_up()``. One that is on another system is in doubt. Does nothing if :meth:`check` fails.
         """
 
     @abstractmethod
@@ -207,8 +222,6 @@ class Committer(ABC):
         ``staying``: marks of tasks (:meth:`StayingWriter.mark`) that write the next checkpoint already; what they have
         open is kept, too. ``known``: what all sinks of the job on this system have just pre-committed.
         """
-
-    # Claims are of one system: a committer of several has none.
 
     @abstractmethod
     def read_claim(self, job: JobName, *, certain: bool = False) -> Claim | None:

@@ -34,8 +34,9 @@ class Kind:
     """Kind of document -> its :data:`PositionMover`."""
     configuration: str = ""
     """(name, table of a systems file) -> configuration. Raises ConfigurationError that lists all problems."""
-    committer: str = ""
-    """(configurations, ``generation=``) -> :class:`Committer`."""
+    system: str = ""
+    """(configuration, ``generation=``) -> :class:`System`, which connects at its first use. ``generation``: returns the
+    generation for which it works, or None."""
     doctor: Sequence[str] = ()
     """(configuration, topics, job) -> facts (subject, what was found) and findings, for ``onceward doctor``."""
 

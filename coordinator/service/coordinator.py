@@ -9,7 +9,6 @@ from datetime import datetime
 import grpc
 
 from onceward.common.errors import StoreError
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
@@ -20,6 +19,7 @@ from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.peers import OPEN, Guard
 from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.protocol.status import JobStatus
@@ -35,7 +35,7 @@ class Coordinator:
     It is made in any thread, and reads all jobs: that takes seconds when there are thousands. Raises StoreError when
     the store cannot be read.
 
-    :param committers: used to settle jobs without a driver.
+    :param systems: used to settle jobs without a driver.
     :param temporary: only for a command that found no other process at the store.
     """
 
@@ -43,7 +43,7 @@ class Coordinator:
         self,
         store: Store,
         *,
-        committers: Committers | None,
+        systems: Systems | None,
         checkers: Checkers,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
@@ -69,8 +69,8 @@ class Coordinator:
         store.limit_silence()
         self._group_commit = GroupCommit(self.engine, drivers=lambda: self._watchers.count)
         self._orphans: Orphans | None = None
-        if committers is not None:
-            self._orphans = Orphans(self.engine, self._group_commit, committers, wall=wall)
+        if systems is not None:
+            self._orphans = Orphans(self.engine, self._group_commit, systems, wall=wall)
         reports = Reports()
         summaries = JobSummaries(self.engine, reports, self._orphans, wall=wall, temporary=temporary)
         self.services: tuple[grpc.GenericRpcHandler, ...] = (

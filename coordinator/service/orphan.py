@@ -11,8 +11,8 @@ from onceward.common.errors import FencedError, HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.links import Links
 from onceward.common.printable import log_fields, logger
-from onceward.coordinator.service.committers import Committers
-from onceward.coordinator.service.orphan_clusters import HOPELESS, OrphanClusters
+from onceward.coordinator.service.orphan_systems import HOPELESS, OrphanSystems
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.protocol import orphans
 from onceward.protocol.answers import Answer, Verdict
@@ -50,7 +50,7 @@ class Pace:
 class Surroundings:
     """What an orphan needs from the coordinator."""
 
-    committers: Committers
+    systems: Systems
     thread_lanes: ThreadLanes
     links: Links
     """Records which clusters do not answer."""
@@ -61,7 +61,7 @@ class Surroundings:
     state: Callable[[JobName], JobState]
     """The job's state on disk."""
     handle: Callable[[JobName, Event], Awaitable[Answer]]
-    longest_open: Callable[[OrphanClusters], Awaitable[timedelta]]
+    longest_open: Callable[[OrphanSystems], Awaitable[timedelta]]
     """How long a transaction can stay open before the brokers end it."""
     unattended_since: Callable[[JobName], Awaitable[datetime]]
     """When the job's last generation ended or, if the coordinator took it, began."""
@@ -87,7 +87,7 @@ class Orphan:
             if due is not None:
                 await self._wait_for_a_driver(due)
             if due is not None or self._durable.orphaned:
-                if not self._around.committers.systems:
+                if not self._around.systems.names:
                     self.doing = "" if self._durable.orphaned and self._durable.settled else NO_CLUSTERS
                     return
                 await self._with_patience(self._settle)
@@ -109,8 +109,8 @@ class Orphan:
         return self._durable.status is JobStatus.HALTED
 
     @property
-    def _clusters(self) -> OrphanClusters:
-        return OrphanClusters(self._durable, self._around.committers, self._around.thread_lanes, self._around.links)
+    def _clusters(self) -> OrphanSystems:
+        return OrphanSystems(self._durable, self._around.systems, self._around.thread_lanes, self._around.links)
 
     async def _wait_for_a_driver(self, due: float) -> None:
         seconds = max(0.0, due - self._around.clock())
@@ -222,7 +222,7 @@ class Orphan:
         """True when the last driver does not return, and it is known which transactions are decided."""
         durable = self._durable
         ended = durable.driver is None and durable.status in (JobStatus.FINISHED, JobStatus.CANCELLED)
-        return (ended or durable.orphaned) and not durable.unreadable and bool(self._around.committers.systems)
+        return (ended or durable.orphaned) and not durable.unreadable and bool(self._around.systems.names)
 
     async def _look_for_latecomers(self) -> None:
         """Sweep for as long as a transaction can last: a task that slept through the end of its job may still open

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from onceward.common.links import Links
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.engine import Engine, UnknownJobError
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import Orphan, Pace, Surroundings
-from onceward.coordinator.service.orphan_clusters import OrphanClusters
+from onceward.coordinator.service.orphan_systems import OrphanSystems
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.protocol.answers import Answer
 from onceward.protocol.committing import Age
@@ -37,7 +37,7 @@ class Orphans:
         self,
         engine: Engine,
         group_commit: GroupCommit,
-        committers: Committers,
+        systems: Systems,
         *,
         wall: Callable[[], datetime],
         pace: Pace | None = None,
@@ -46,11 +46,11 @@ class Orphans:
         self._group_commit = group_commit
         self.links = Links(clock=engine.clock, wall=wall)
         """Clusters that do not answer."""
-        self._committers = committers
+        self._systems = systems
         self._wall = wall
         self._around = Surroundings(
             links=self.links,
-            committers=committers,
+            systems=systems,
             thread_lanes=ThreadLanes(_THREADS),
             pace=pace or Pace(),
             clock=engine.clock,
@@ -111,7 +111,7 @@ class Orphans:
         """Find the oldest transaction for :meth:`oldest`. Decodes all documents of an unsettled checkpoint once: call
         it in a thread."""
         completed = durable.completed
-        if completed is None or completed.settled or not self._committers.systems:
+        if completed is None or completed.settled or not self._systems.names:
             self._oldest.pop(durable.job, None)
             return
         known = self._oldest.get(durable.job)
@@ -121,7 +121,7 @@ class Orphans:
                 (kinds[name], oldest)
                 for name, snapshot in completed.snapshots.items()
                 if snapshot.committables
-                and (oldest := self._committers.oldest(kinds[name], snapshot.committables)) is not None
+                and (oldest := self._systems.oldest(kinds[name], snapshot.committables)) is not None
             ]
             self._oldest[durable.job] = completed, found
 
@@ -131,7 +131,7 @@ class Orphans:
         completed, found = self._oldest.get(durable.job, (None, []))
         if completed is None or completed is not durable.completed:
             return None
-        ages = [self._committers.age(kind, one) for kind, one in found]
+        ages = [self._systems.age(kind, one) for kind, one in found]
         return max((age for age in ages if age is not None), key=lambda age: age.open_for, default=None)
 
     def _forget(self, job: JobName) -> None:
@@ -143,7 +143,7 @@ class Orphans:
     def _handle(self, job: JobName, event: Event) -> Awaitable[Answer]:
         return self._group_commit.handle(job, event)
 
-    async def _longest_open(self, clusters: OrphanClusters) -> timedelta:
+    async def _longest_open(self, clusters: OrphanSystems) -> timedelta:
         """The longest open time, cached: after its start a coordinator has many jobs that ended long ago."""
         async with self._asking:
             now = self._engine.clock()

@@ -14,7 +14,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ign
 
 from onceward.common.errors import ConfigurationError
 from onceward.coordinator.service.certificates import expiry_of
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.describing import coordinator_service, own_version
 from onceward.coordinator.service.documents import Checkers
@@ -26,6 +25,7 @@ from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.peers import Guard
 from onceward.coordinator.service.rejections import counted
 from onceward.coordinator.service.rights_file import RightsFile
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.database import StoreKind
 from onceward.coordinator.store.store import Store
@@ -65,7 +65,7 @@ class ServerOptions:
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
     tls: ServerTls | None = None
     rights: RightsFile | None = None
-    committers: Committers | None = None
+    systems: Systems | None = None
     """Used to settle jobs without a driver. None inside a driver, which does that itself."""
     observer: Observer | None = None
     """What measures the coordinator. It outlives each term, and serves the next one."""
@@ -217,7 +217,7 @@ class CoordinatorServer:
     def _coordinator_of(self, store: Store) -> Coordinator:
         return Coordinator(
             store,
-            committers=self._options.committers,
+            systems=self._options.systems,
             checkers=self._checkers,
             clock=self._clock,
             wall=self._wall,

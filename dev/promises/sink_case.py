@@ -13,7 +13,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from onceward.common.errors import OncewardError
-from onceward.connectors.interfaces import Committer, JobContext, Severity, Sink, writer_options
+from onceward.connectors.interfaces import JobContext, Severity, Sink, System, writer_options
 from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.dev.promises.checking import broken, eventually
@@ -43,8 +43,8 @@ class SinkCase:
 
     sink: Callable[[str], Sink]
     """Makes a sink with this name, as a program would: again and again, each on the same place of the same system."""
-    committer: Callable[[], Committer]
-    """Makes what a coordinator makes, which has no sink: a committer that knows the system alone."""
+    system: Callable[[], System]
+    """Makes what a coordinator makes, which has no sink: a system that knows the system alone."""
     visible: Callable[[], Iterable[bytes]]
     """Returns the values that readers see now, in any order."""
     batch: Callable[[Sequence[bytes]], pa.RecordBatch] = values_as_batch
@@ -76,11 +76,11 @@ class Jobs:
         self._opened.callback(driver.close)
         return driver
 
-    def committer(self) -> Committer:
+    def system(self) -> System:
         """Open what another process has that knows the system, and no sink."""
-        committer = self.case.committer()
-        self._opened.callback(committer.close)
-        return committer
+        system = self.case.system()
+        self._opened.callback(system.close)
+        return system
 
     def shows(self, *values: bytes, when: str) -> None:
         """Require that readers see exactly ``values``; what is missing may take a moment."""
@@ -106,7 +106,7 @@ class Driver:
         if errors:
             broken(f"The preflight refuses this case: {'; '.join(f'{one.subject}: {one.message}' for one in errors)}")
         sink.begin_generation(Generation(generation))
-        self.committer = sink.committer()
+        self.system = sink.system()
         self._open = True
 
     @property
@@ -159,19 +159,19 @@ class Driver:
         return self.pre_commit(*votes, checkpoint=checkpoint)
 
     def sweep(self, *keep: Committable) -> Collection[str]:
-        return self.committer.sweep(self.job, keep=keep)
+        return self.system.sweep(self.job, keep=keep)
 
     def leftovers(self, *keep: Committable) -> Collection[str]:
-        return self.committer.leftovers(self.job, keep=keep)
+        return self.system.leftovers(self.job, keep=keep)
 
-    def commits(self, committables: Sequence[Committable], *, by: Committer | None = None) -> None:
+    def commits(self, committables: Sequence[Committable], *, by: System | None = None) -> None:
         """Commit, and require that it is proved."""
-        outcomes = outcomes_of(by or self.committer, self.author, committables)
+        outcomes = outcomes_of(by or self.system, self.author, committables)
         if outcomes != [Outcome.COMMITTED] * len(committables):
             broken(f"A commit of slots {[one.slot for one in committables]} has the outcomes {outcomes}.")
 
-    def aborts(self, committables: Sequence[Committable], *, by: Committer | None = None) -> None:
-        (by or self.committer).abort(self.author, committables)
+    def aborts(self, committables: Sequence[Committable], *, by: System | None = None) -> None:
+        (by or self.system).abort(self.author, committables)
 
     # -- its claim
 
@@ -186,15 +186,15 @@ class Driver:
 
     def takes(self, claim: Claim, *, seen: Claim | None) -> None:
         """Claim the job in place of ``seen``. Raises ClaimChangedError."""
-        self.committer.take_claim(self.job, claim, () if seen is None else (seen,))
+        self.system.take_claim(self.job, claim, () if seen is None else (seen,))
 
     def renews(self, claim: Claim) -> None:
         """Replace the claim that this driver wrote last. Raises FencedError."""
-        self.committer.renew_claim(claim)
+        self.system.renew_claim(claim)
 
-    def finds(self, claim: Claim | None, *, by: Committer | None = None, job: str | None = None) -> None:
+    def finds(self, claim: Claim | None, *, by: System | None = None, job: str | None = None) -> None:
         """Require that ``claim`` is read."""
-        reader = by or self.committer
+        reader = by or self.system
         found = eventually(lambda: reader.read_claim(JobName(job or self.job)), claim, self._case.within)
         if found != claim:
             broken(f"The claim that is read is {found}, and {claim} was written last.")
@@ -229,9 +229,9 @@ class Slot:
         self._opened.abandon()
 
 
-def outcomes_of(committer: Committer, author: Author, committables: Sequence[Committable]) -> list[Outcome]:
+def outcomes_of(system: System, author: Author, committables: Sequence[Committable]) -> list[Outcome]:
     """Commit, and return the outcome of each committable. Each must have one settlement, with its evidence."""
-    settled = committer.commit(author, committables)
+    settled = system.commit(author, committables)
     if sorted(one.slot for one in settled) != sorted(one.slot for one in committables):
         broken(
             f"A commit of slots {[one.slot for one in committables]} settled slots {[one.slot for one in settled]}: a "

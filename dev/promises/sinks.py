@@ -4,7 +4,7 @@
 
     @pytest.mark.parametrize("promise", SINK_PROMISES)
     def test_my_sink(promise: Promise[SinkCase]) -> None:
-        promise(SinkCase(sink=..., committer=..., visible=...))
+        promise(SinkCase(sink=..., system=..., visible=...))
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def a_repeated_commit_changes_nothing(jobs: Jobs) -> None:
     made = driver.prepared([b"a"], [b"b"])
     driver.commits(made)
     driver.commits(made)
-    driver.commits(from_json(made), by=jobs.committer())
+    driver.commits(from_json(made), by=jobs.system())
     jobs.shows(b"a", b"b", when="the same checkpoint was committed three times")
 
 
@@ -80,7 +80,7 @@ def a_repeated_abort_changes_nothing(jobs: Jobs) -> None:
     made = driver.prepared([b"a"], [b"b"])
     driver.aborts(made)
     driver.aborts(made)
-    driver.aborts(from_json(made), by=jobs.committer())
+    driver.aborts(from_json(made), by=jobs.system())
     jobs.shows(when="the checkpoint was aborted three times")
 
 
@@ -185,7 +185,7 @@ def another_process_commits_by_the_documents_alone(jobs: Jobs) -> None:
     driver = jobs.driver()
     made = driver.prepared([b"a"], [b"b"])
     driver.close()
-    driver.commits(from_json(made), by=jobs.committer())
+    driver.commits(from_json(made), by=jobs.system())
     jobs.shows(b"a", b"b", when="another process has committed")
 
 
@@ -195,7 +195,7 @@ def another_process_aborts_by_the_documents_alone(jobs: Jobs) -> None:
     driver = jobs.driver()
     made = driver.prepared([b"a"], [b"b"])
     driver.close()
-    driver.aborts(from_json(made), by=jobs.committer())
+    driver.aborts(from_json(made), by=jobs.system())
     left = jobs.driver(generation=2).leftovers()
     if left:
         broken(f"Another process has aborted the checkpoint, and {sorted(left)} are still open.")
@@ -236,7 +236,7 @@ def the_outcome_after_a_lost_answer_is_committed(jobs: Jobs) -> None:
     made = driver.prepared([b"a"])
     driver.commits(made)
     driver.close()
-    other = jobs.committer()
+    other = jobs.system()
     outcomes = [other.outcome(one).outcome for one in from_json(made)]
     if outcomes != [Outcome.COMMITTED]:
         broken(f"A committed slot has the outcome {outcomes[0]} in another process: its job would halt, or repeat it.")
@@ -249,7 +249,7 @@ def asking_for_an_outcome_changes_nothing(jobs: Jobs) -> None:
     driver = jobs.driver()
     made = driver.prepared([b"a"])
     for _ in range(2):
-        for asked in (driver.committer, jobs.committer()):
+        for asked in (driver.system, jobs.system()):
             outcome = asked.outcome(made[0]).outcome
             if outcome is not Outcome.IN_DOUBT:
                 broken(f"A pre-committed slot has the outcome {outcome}, and it can still be committed or aborted.")
@@ -264,8 +264,8 @@ def a_late_commit_of_an_aborted_slot_commits_nothing(jobs: Jobs) -> None:
     driver = jobs.driver()
     made = driver.prepared([b"a"])
     driver.aborts(made)
-    for committer in (driver.committer, jobs.committer()):
-        outcomes = outcomes_of(committer, driver.author, made)
+    for system in (driver.system, jobs.system()):
+        outcomes = outcomes_of(system, driver.author, made)
         if Outcome.COMMITTED in outcomes:
             broken("A commit of an aborted slot has the outcome committed: its records would be lost in silence.")
     jobs.shows(when="an aborted slot was committed late")
@@ -275,7 +275,7 @@ def a_late_commit_of_an_aborted_slot_commits_nothing(jobs: Jobs) -> None:
 
 
 def forged(jobs: Jobs, author: Author, own: Committable, foreign: Committable, of: Driver) -> None:
-    other = jobs.committer()
+    other = jobs.system()
     theirs = replace(from_json([foreign])[0], slot=1)
     refuses(lambda: other.commit(author, [own, theirs]), HaltedError, "A commit by a forged document")
     refuses(lambda: other.abort(author, [own, theirs]), HaltedError, "An abort by a forged document")
@@ -328,7 +328,7 @@ def a_sweep_ends_what_it_does_not_keep(jobs: Jobs) -> None:
         broken(f"A sweep that ends two transactions must return their ids as text, and returns {ended!r}.")
     if still := driver.leftovers(*made):
         broken(f"After a sweep, {sorted(still)} are open.")
-    if Outcome.COMMITTED in outcomes_of(jobs.committer(), driver.author, left):
+    if Outcome.COMMITTED in outcomes_of(jobs.system(), driver.author, left):
         broken("What a sweep did not keep was committed afterwards.")
     driver.commits(made)
     jobs.shows(b"a", when="a sweep has ended everything else")
@@ -390,10 +390,10 @@ def a_sweep_spares_a_newer_generation(jobs: Jobs) -> None:
 @promise
 def a_claim_is_read_back_as_it_was_written(jobs: Jobs) -> None:
     """By every process. Before, and for any other job, there is none."""
-    driver, other = jobs.driver(), jobs.committer()
+    driver, other = jobs.driver(), jobs.system()
     driver.finds(None, by=other)
     driver.takes(driver.claim(), seen=None)
-    for reader in (driver.committer, other, jobs.driver(generation=2).committer):
+    for reader in (driver.system, other, jobs.driver(generation=2).system):
         driver.finds(driver.claim(), by=reader)
     driver.finds(None, by=other, job=f"{jobs.job}-2")
     renewed = replace(driver.claim(completed=7), amendment=2)
@@ -406,16 +406,16 @@ def a_claim_is_taken_only_in_place_of_the_one_that_was_seen(jobs: Jobs) -> None:
     """Else two drivers with a store each could both own the job."""
     first, second = jobs.driver(), jobs.driver(generation=2)
     first.takes(first.claim(), seen=None)
-    first.finds(first.claim(), by=second.committer)
+    first.finds(first.claim(), by=second.system)
     refuses(lambda: second.takes(second.claim(), seen=None), ClaimChangedError, "A claim where there was another one")
     first.finds(first.claim())
     second.takes(second.claim(), seen=first.claim())
-    second.finds(second.claim(), by=first.committer)
+    second.finds(second.claim(), by=first.system)
     third = jobs.driver(generation=3)
     refuses(
         lambda: third.takes(third.claim(), seen=first.claim()), ClaimChangedError, "A claim in place of a former one"
     )
-    second.finds(second.claim(), by=third.committer)
+    second.finds(second.claim(), by=third.system)
 
 
 @promise
@@ -423,9 +423,9 @@ def a_driver_whose_claim_was_replaced_commits_nothing(jobs: Jobs) -> None:
     """It renews its claim before each commit, and must learn there that it was replaced."""
     first, second = jobs.driver(), jobs.driver(generation=2)
     first.takes(first.claim(), seen=None)
-    first.finds(first.claim(), by=second.committer)
+    first.finds(first.claim(), by=second.system)
     first.renews(first.claim(completed=1))
-    first.finds(first.claim(completed=1), by=second.committer)
+    first.finds(first.claim(completed=1), by=second.system)
     made = first.prepared([b"a"], checkpoint=2)
     second.takes(second.claim(completed=1), seen=first.claim(completed=1))
     second.finds(second.claim(completed=1))
@@ -442,15 +442,15 @@ def a_driver_whose_claim_was_replaced_commits_nothing(jobs: Jobs) -> None:
 @promise
 def what_people_read_is_text(jobs: Jobs) -> None:
     """Descriptions and ids are printed by commands, also by a process without the sink. They ask no one."""
-    driver, other = jobs.driver(), jobs.committer()
+    driver, other = jobs.driver(), jobs.system()
     made = driver.prepared([b"a"])
-    for committer in (driver.committer, other):
-        described = committer.describe(from_json(made)[0])
+    for system in (driver.system, other):
+        described = system.describe(from_json(made)[0])
         if not isinstance(described, str) or not described:
             broken(f"A committable is described as {described!r}.")
-    if not isinstance(other.id(), str) or other.id() != driver.committer.id():
+    if not isinstance(other.id(), str) or other.id() != driver.system.id():
         broken(
-            f"A system has the id {driver.committer.id()!r} in the driver and {other.id()!r} in another process: two "
+            f"A system has the id {driver.system.id()!r} in the driver and {other.id()!r} in another process: two "
             "sinks on it would sweep each other's transactions."
         )
     opened = driver.leftovers()

@@ -15,7 +15,7 @@ from onceward.connectors.interfaces import OpenSlot, Plan, PreCommitted, SlotCon
 from onceward.connectors.tasks import Vote
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.support import driver
 
@@ -29,7 +29,7 @@ Change = tuple[type, str, Callable[..., Any]]
 
 _pre_commit, _write = KafkaSink.pre_commit, KafkaSink.write
 _plan, _snapshot = KafkaSource.plan, KafkaSource.snapshot
-_commit, _sweep = KafkaCommitter.commit, KafkaCommitter.sweep
+_commit, _sweep = KafkaSystem.commit, KafkaSystem.sweep
 
 _lowered: set[int] = set()
 """Ids of the sources that have reported positions one too low."""
@@ -39,12 +39,12 @@ _planned: set[int] = set()
 
 def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> PreCommitted:
     made = _pre_commit(self, *arguments, **named)
-    self.committer().commit(self._granted().author, made.committables)
+    self.system().commit(self._granted().author, made.committables)
     return made
 
 
 def _aborts_on_unknown(
-    self: KafkaCommitter,
+    self: KafkaSystem,
     author: Author,
     committables: Sequence[Committable],
     *,
@@ -65,14 +65,12 @@ def _generation_of(committable: Committable) -> int:
     return identifier.generation
 
 
-def _sweeps_all(
-    self: KafkaCommitter, job_name: JobName, *, keep: Sequence[Committable] = (), **_: Any
-) -> Sequence[str]:
+def _sweeps_all(self: KafkaSystem, job_name: JobName, *, keep: Sequence[Committable] = (), **_: Any) -> Sequence[str]:
     return _sweep(self, job_name)
 
 
 def _goes_on(
-    self: KafkaCommitter,
+    self: KafkaSystem,
     author: Author,
     committables: Sequence[Committable],
     *,
@@ -155,8 +153,8 @@ def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:
 
 BROKEN: Mapping[str, Sequence[Change]] = {
     "commits before the decision": [(KafkaSink, "pre_commit", _commits_at_once)],
-    "aborts what has no answer": [(KafkaCommitter, "commit", _aborts_on_unknown)],
-    "sweeps what is decided": [(KafkaCommitter, "sweep", _sweeps_all), (KafkaCommitter, "commit", _goes_on)],
+    "aborts what has no answer": [(KafkaSystem, "commit", _aborts_on_unknown)],
+    "sweeps what is decided": [(KafkaSystem, "sweep", _sweeps_all), (KafkaSystem, "commit", _goes_on)],
     "forgets a committable": [(KafkaSink, "pre_commit", _forgets_one)],
     "votes for what was not written": [(KafkaSink, "write", _counts_what_was_not_written)],
     "positions are one too low": [(KafkaSource, "snapshot", _one_too_few)],

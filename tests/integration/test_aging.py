@@ -12,7 +12,7 @@ from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.protocol.committing import TransactionHandle
 from onceward.protocol.values import Author, Committable, JobName, Settlement
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.driver import preflight
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once, fill
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 
-class LateCommitter(KafkaCommitter):
+class LateCommitter(KafkaSystem):
     """Commits at once, but returns from the second commit only when the next checkpoint's transactions have ended."""
 
     job: JobName
@@ -55,9 +55,9 @@ class LateCommitter(KafkaCommitter):
 class LateSink(KafkaSink):
     """Commits with a :class:`LateCommitter`."""
 
-    def committer(self) -> KafkaCommitter:
+    def system(self) -> KafkaSystem:
         control, context = self._opened()
-        committer = LateCommitter(controls=[control], generation=lambda: self._generation)
+        committer = LateCommitter(control, generation=lambda: self._generation)
         committer.job = context.job
         return committer
 

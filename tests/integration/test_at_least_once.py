@@ -141,9 +141,9 @@ def test_an_open_transaction_of_an_earlier_run_is_aborted_by_one_without_transac
         name, _producer = earlier.open_transaction(out)
         with SinkJob(topics.servers, job, generation=2, topic=out, delivery="at_least_once") as now:
             vote = now.write(5, batch(b"new"))
-            assert now.committer().leftovers(now.job) == [name]
+            assert now.system().leftovers(now.job) == [name]
             assert now.pre_commit(5, [vote]) == ()
-            assert now.committer().leftovers(now.job) == []
+            assert now.system().leftovers(now.job) == []
     assert topics.values(out) == [b"new"]
 
 

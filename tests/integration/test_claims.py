@@ -12,7 +12,7 @@ import pytest
 from onceward.common.errors import ClaimChangedError, ExitCode, FencedError
 from onceward.common.killpoints import KillPoint
 from onceward.protocol.values import CheckpointId, Claim, Generation, JobName
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from tests.integration.test_zombies import asleep
 from tests.support.processes import JobProcesses, Starter, bounded
 from tests.support.sink_job import SinkJob
@@ -66,7 +66,7 @@ def test_a_wiped_store_with_open_transactions_is_refused_and_they_are_named_and_
     killed = here.driver(kill_at=[f"{KillPoint.DRIVER_AFTER_DECISION}:1"])
     here.wait_for_kill(KillPoint.DRIVER_AFTER_DECISION, 1, killed)
     shutil.rmtree(tmp_path / "state")
-    committer = KafkaCommitter([topics.servers])
+    committer = KafkaSystem.open(topics.servers)
     try:
         open_before = committer.transactions(JobName(job))
         # perhaps also one of the next checkpoint, which does not wait for the commits

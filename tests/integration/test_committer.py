@@ -28,9 +28,10 @@ from onceward.protocol.values import (
 )
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State
 from onceward.sinks.kafka.errors import ContradictionError
 from tests.support.shared_kafka import SharedKafka
@@ -52,7 +53,7 @@ def move_on(sink: SinkJob, committable: Committable) -> None:
 
 
 def outcome_of(sink: SinkJob, committable: Committable) -> tuple[Outcome, str]:
-    settlements = sink.committer().commit(sink.author, [committable])
+    settlements = sink.system().commit(sink.author, [committable])
     assert [settlement.slot for settlement in settlements] == [committable.slot]
     return settlements[0].outcome, settlements[0].evidence
 
@@ -60,7 +61,7 @@ def outcome_of(sink: SinkJob, committable: Committable) -> tuple[Outcome, str]:
 def test_all_slots_of_a_checkpoint_are_committed_and_only_then_visible(sink: SinkJob, out: str, topics: Topics) -> None:
     committables = sink.prepared(1, [b"a", b"b"], [b"c"], [b"d"])
     assert topics.values(out) == []
-    settlements = sink.committer().commit(sink.author, committables)
+    settlements = sink.system().commit(sink.author, committables)
     assert [(each.slot, each.outcome) for each in settlements] == [(slot, Outcome.COMMITTED) for slot in range(3)]
     assert sorted(topics.values(out), key=str) == [b"a", b"b", b"c", b"d"]
 
@@ -70,10 +71,10 @@ def test_a_process_with_only_the_documents_can_commit(sink: SinkJob, kafka: Shar
     program = (
         "import json, sys\n"
         "from onceward.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
-        "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
+        "from onceward.sinks.kafka.control.system import KafkaSystem\n"
         "body = json.loads(sys.argv[2])\n"
         "document = Document(kind='kafka-transaction', version=1, body=body)\n"
-        "committer = KafkaCommitter([sys.argv[1]])\n"
+        "committer = KafkaSystem.open(sys.argv[1])\n"
         "author = Author(job=JobName(sys.argv[3]), participant=ParticipantName('sink'), generations=range(1, 2))\n"
         "print(committer.commit(author, [Committable(slot=0, document=document)])[0].outcome)\n"
         "committer.close()\n"
@@ -87,7 +88,7 @@ def test_commit_is_idempotent_even_after_a_lost_answer(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"])
     commit_behind_its_back(sink, committables[0])
     for _ in range(3):
-        settlements = sink.committer().commit(sink.author, committables)
+        settlements = sink.system().commit(sink.author, committables)
         assert {each.outcome for each in settlements} == {Outcome.COMMITTED}
 
 
@@ -132,7 +133,7 @@ def test_a_deleted_receipt_of_a_commit_whose_answer_was_lost_is_never_called_los
     if moved_on:
         move_on(sink, committable)
         assert sink.view(committable).state is State.EMPTY
-    assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+    assert sink.system().outcome(committable).outcome is Outcome.COMMITTED
     outcome, evidence = outcome_of(sink, committable)
     assert outcome is Outcome.COMMITTED
     assert "is COMMIT" in evidence
@@ -192,11 +193,11 @@ def test_an_id_that_another_process_reopened_is_fenced_before_it_is_judged(sink:
 def test_an_unanswered_commit_is_not_reported_when_the_committer_times_out(sink: SinkJob, kafka: SharedKafka) -> None:
     committables = sink.prepared(1, [b"a"])
     asked = itertools.count()
-    unreachable = KafkaCommitter([KafkaCluster("127.0.0.1:1")], clock=QUICK)
+    unreachable = KafkaSystem(ControlPlane(KafkaCluster("127.0.0.1:1")), clock=QUICK)
     assert list(unreachable.commit(sink.author, committables, give_up=lambda: next(asked) >= 0)) == []
     unreachable.close()
     assert sink.view(committables[0]).state is State.ONGOING
-    assert sink.committer().commit(sink.author, committables)[0].outcome is Outcome.COMMITTED
+    assert sink.system().commit(sink.author, committables)[0].outcome is Outcome.COMMITTED
 
 
 def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> None:
@@ -208,7 +209,7 @@ def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> N
             local.kill()
             restarting = threading.Thread(target=local.restart)
             restarting.start()
-            settlements = sink.committer(Clock()).commit(sink.author, committables)
+            settlements = sink.system(Clock()).commit(sink.author, committables)
             restarting.join()
             assert [each.outcome for each in settlements] == [Outcome.COMMITTED] * 2
             assert sorted(topics.values(out), key=str) == [b"a", b"b"]
@@ -216,44 +217,44 @@ def test_a_commit_outlasts_a_broker_that_is_killed_and_comes_back(job: str) -> N
 
 def test_outcome_changes_nothing(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
-    assert sink.committer().outcome(committable).outcome is Outcome.IN_DOUBT
+    assert sink.system().outcome(committable).outcome is Outcome.IN_DOUBT
     assert sink.view(committable).state is State.ONGOING
 
 
 def test_abort_ends_open_transactions_and_may_be_repeated(sink: SinkJob, topics: Topics, out: str) -> None:
     committables = sink.prepared(1, [b"a"], [b"b"])
     for _ in range(2):
-        sink.committer().abort(sink.author, committables)
+        sink.system().abort(sink.author, committables)
     assert {sink.view(each).state for each in committables} <= {State.COMPLETE_ABORT, State.PREPARE_ABORT}
     assert topics.values(out) == []
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
 
 
 def test_abort_of_a_fenced_transaction_is_fine(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"])
     move_on(sink, committables[0])
-    sink.committer().abort(sink.author, committables)
+    sink.system().abort(sink.author, committables)
 
 
 def test_abort_of_a_committed_transaction_is_loud(sink: SinkJob) -> None:
     committables = sink.prepared(1, [b"a"])
     commit_behind_its_back(sink, committables[0])
     with pytest.raises(ContradictionError, match="committed"):
-        sink.committer().abort(sink.author, committables)
+        sink.system().abort(sink.author, committables)
 
 
 def test_a_document_of_another_version_is_refused_before_any_request(sink: SinkJob) -> None:
     (committable,) = sink.prepared(1, [b"a"])
     unknown = Document(kind="kafka-transaction", version=99, body=committable.document.body)
     with pytest.raises(HaltedError):
-        sink.committer().commit(sink.author, [committable, Committable(slot=1, document=unknown)])
+        sink.system().commit(sink.author, [committable, Committable(slot=1, document=unknown)])
     assert sink.view(committable).state is State.ONGOING
 
 
 def test_a_sweep_aborts_leftovers_and_keeps_unsettled_transactions(sink: SinkJob, out: str, topics: Topics) -> None:
     kept = sink.prepared(1, [b"kept"])
     left, producer = sink.open_transaction(out)
-    committer = sink.committer()
+    committer = sink.system()
     assert list(committer.leftovers(sink.job, keep=kept)) == [left]
     assert list(committer.sweep(sink.job, keep=kept)) == [left]
     assert list(committer.leftovers(sink.job, keep=kept)) == []
@@ -269,9 +270,9 @@ def test_a_sweep_leaves_other_jobs_alone_even_when_their_names_begin_alike(
     theirs = [other.prepared(1, [b"theirs"]) for other in others]
     with SinkJob(kafka.bootstrap_servers, job, topic=out) as mine:
         mine.open_transaction(out)
-        assert len(mine.committer().sweep(JobName(job))) == 1
+        assert len(mine.system().sweep(JobName(job))) == 1
     for other, committables in zip(others, theirs, strict=True):
-        assert other.committer().commit(other.author, committables)[0].outcome is Outcome.COMMITTED
+        assert other.system().commit(other.author, committables)[0].outcome is Outcome.COMMITTED
         other.close()
 
 
@@ -282,10 +283,10 @@ def test_a_process_that_was_taken_over_does_not_touch_its_successor(kafka: Share
     ):
         theirs = successor.prepared(1, [b"theirs"])
         with pytest.raises(FencedError, match="taken over"):
-            paused.sink.committer().sweep(paused.job)
+            paused.sink.system().sweep(paused.job)
         with pytest.raises(FencedError):
             paused.prepared(1, [b"mine"])
-        assert successor.committer().commit(successor.author, theirs)[0].outcome is Outcome.COMMITTED
+        assert successor.system().commit(successor.author, theirs)[0].outcome is Outcome.COMMITTED
 
 
 def test_a_claim_is_read_back_as_it_was_written(sink: SinkJob) -> None:
@@ -305,11 +306,11 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     program = (
         "import json, sys\n"
         "from onceward.protocol.values import Author, Committable, Document, JobName, ParticipantName\n"
-        "from onceward.sinks.kafka.control.committer import KafkaCommitter\n"
+        "from onceward.sinks.kafka.control.system import KafkaSystem\n"
         "documents = [Document(kind='kafka-transaction', version=1, body=body) for body in json.loads(sys.argv[2])]\n"
         "author = Author(job=JobName(sys.argv[3]), participant=ParticipantName('sink'), generations=range(1, 2))\n"
         "committables = [Committable(slot=s, document=d) for s, d in enumerate(documents)]\n"
-        "KafkaCommitter([sys.argv[1]]).commit(author, committables)\n"
+        "KafkaSystem.open(sys.argv[1]).commit(author, committables)\n"
     )
     arguments = [kafka.bootstrap_servers, json.dumps([dict(each.document.body) for each in committables]), sink.job]
     environment = {**os.environ, KILL_POINT_VARIABLE: "driver.between_end_txn"}
@@ -317,4 +318,4 @@ def test_a_kill_between_two_ends_leaves_the_rest_to_the_next_commit(sink: SinkJo
     assert killed.returncode == -signal.SIGKILL
     wait_until(lambda: sink.view(committables[0]).state is State.COMPLETE_COMMIT, "the first one was committed")
     assert [sink.view(each).state for each in committables[1:]] == [State.ONGOING] * 2
-    assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}
+    assert {each.outcome for each in sink.system().commit(sink.author, committables)} == {Outcome.COMMITTED}

@@ -118,7 +118,7 @@ def test_a_new_generation_writes_when_the_brokers_limit_of_a_transactions_time_w
 
 
 def outcomes(sink: SinkJob, *committables: Committable) -> list[Outcome]:
-    return [settlement.outcome for settlement in sink.committer().commit(sink.author, committables)]
+    return [settlement.outcome for settlement in sink.system().commit(sink.author, committables)]
 
 
 def receipt(sink: SinkJob, handle: KafkaCommittable) -> ReceiptState:

@@ -87,7 +87,7 @@ def test_a_commit_that_hangs_is_found_with_the_job_that_ends_it_and_is_gone_afte
         ]
         receipts = of(listed(servers, tmp_path, "--topic", "here:__consumer_offsets"), "__consumer_offsets")
         assert all("receipt" in str(row["remedy"]) for row in receipts if row["id"] == transaction.id)
-    (settlement,) = sink.committer().commit(sink.author, [committable])
+    (settlement,) = sink.system().commit(sink.author, [committable])
     assert settlement.outcome is Outcome.COMMITTED
     (none,) = doctor(servers, out, tmp_path)
     assert (none["level"], none["found"]) == ("ok", "none in 2 partitions")

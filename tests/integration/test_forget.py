@@ -13,9 +13,9 @@ from onceward.operate.cli import app
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control import forgetting
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.receipt_cleanup import delete_groups
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.sink_job import SinkJob
 from tests.support.sparkless import SparklessPipeline
@@ -101,7 +101,7 @@ def test_a_job_is_not_forgotten_while_a_transaction_is_open_or_may_be(bench: Ben
         assert before <= bench.groups()
         assert [one["status"] for one in bench.asked("jobs")] == ["finished"]
         producer.abort_transaction(30)
-        wait_until(lambda: not late.committer().transactions(bench.job), "the transaction is ended")
+        wait_until(lambda: not late.system().transactions(bench.job), "the transaction is ended")
     assert bench.forget().exit_code == 0
     assert bench.groups() == set()
 
@@ -118,7 +118,7 @@ def test_forgetting_resumes_where_it_was_killed(bench: Bench, monkeypatch: pytes
 
     with monkeypatch.context() as patched:
         if step == "before the receipts":
-            patched.setattr(KafkaCommitter, "forget", killed)
+            patched.setattr(KafkaSystem, "forget", killed)
         else:
             patched.setattr(forgetting, "delete_groups", all_but_the_claim)
         assert isinstance(bench.forget().exception, ControlPlaneError)

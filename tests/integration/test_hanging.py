@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from onceward import KafkaCluster
-from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.systems import Systems
 from onceward.dev.jars import fetch_progress
 from onceward.dev.kafka import LocalKafka
 from onceward.protocol.kinds import NamedSystem
@@ -90,7 +90,7 @@ def test_a_commit_that_kafka_confirms_and_never_finishes_is_settled_once_readers
     )
     wait_until(lambda: sink.view(committable).state in DECIDED, "it is decided")
     bring_it_back(brokers, topics, out)
-    (settlement,) = sink.committer().commit(sink.author, [committable])
+    (settlement,) = sink.system().commit(sink.author, [committable])
     assert settlement.outcome is Outcome.COMMITTED
     assert sorted(map(str, topics.values(out))) == ["b'0'", "b'1'"]
 
@@ -141,8 +141,8 @@ def test_a_timed_out_transaction_that_kafka_never_finishes_holds_readers_back_on
     topics.fill(out, [b"later"], partition=0)
     topics.fill(out, [b"later"], partition=1)
     with SinkJob(servers, job, topic=out, generation=2) as next_one:
-        next_one.sink.committer().sweep(JobName(job))
-    committers = Committers.installed({"main": NamedSystem(kind="kafka", configuration=KafkaCluster(servers))})
-    with closing(committers.make("kafka", Generation(2), "main")) as committer:
-        committer.sweep(other)
+        next_one.sink.system().sweep(JobName(job))
+    systems = Systems.installed({"main": NamedSystem(kind="kafka", configuration=KafkaCluster(servers))}, "changed")
+    with closing(systems.open("main", Generation(2))) as system:
+        system.sweep(other)
     wait_until(lambda: topics.values(out) == [b"later", b"later"], "readers get past them")

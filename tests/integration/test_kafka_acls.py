@@ -258,7 +258,7 @@ def test_rights_that_are_missing_for_a_moment_amid_the_commits_halt_no_job(
         with SinkJob(guarded.kafka.bootstrap_servers, job, cluster=cluster, topic=here.sink) as sink:
             committables = sink.prepared(1, [b"a"])
             guarded.allow("driver", [right for right in rights if right.resource not in ("TransactionalId", "Group")])
-            (settled,) = sink.committer(Clock(wait=wait)).commit(sink.author, committables)
+            (settled,) = sink.system(Clock(wait=wait)).commit(sink.author, committables)
         assert settled.outcome is Outcome.COMMITTED
         assert len(waits) >= 5
         assert here.topics.values(here.sink) == [b"a"]

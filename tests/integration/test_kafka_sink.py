@@ -39,7 +39,7 @@ def out(topics: Topics) -> str:
 def settle(sink: SinkJob, checkpoint: int, *votes: Any) -> None:
     """Pre-commit and commit a checkpoint, and notify the sink."""
     committables = sink.pre_commit(checkpoint, votes)
-    assert {each.outcome for each in sink.committer().commit(sink.author, committables)} <= {Outcome.COMMITTED}
+    assert {each.outcome for each in sink.system().commit(sink.author, committables)} <= {Outcome.COMMITTED}
     sink.sink.on_settled(CheckpointId(checkpoint), committables)
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_visible_before_the_commit_and_exactly_everything_after(
     assert (vote.records, vote.bytes) == (25_000, sum(map(len, values)))
     committables = sink.pre_commit(1, [vote])
     assert topics.values(out) == []
-    sink.committer().commit(sink.author, committables)
+    sink.system().commit(sink.author, committables)
     assert_values(topics, out, list(values))
 
 
@@ -211,7 +211,7 @@ def test_an_impossible_partition_fails_the_slot(sink: SinkJob, partition: int) -
     )
     with pytest.raises((RouteError, DeliveryError)):
         sink.write(1, rows)
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
 
 
 def test_records_are_routed_by_the_topic_column_in_one_transaction(
@@ -227,7 +227,7 @@ def test_records_are_routed_by_the_topic_column_in_one_transaction(
             good: (3, (0,)),
             bad: (1, (0,)),
         }
-        sink.committer().commit(sink.author, [committable])
+        sink.system().commit(sink.author, [committable])
         assert topics.values(good) == [b"1", b"3", b"4"]
         assert topics.values(bad) == [b"2"]
 
@@ -240,7 +240,7 @@ def test_a_topic_that_was_not_declared_fails_the_slot_and_is_named(
     with SinkJob(kafka.bootstrap_servers, job, topics=[declared]) as sink:
         with pytest.raises(RouteError, match="elsewhere" if foreign else "null"):
             sink.write(1, routed([declared, foreign], [b"1", b"2"]))
-        assert sink.committer().leftovers(sink.job) == []
+        assert sink.system().leftovers(sink.job) == []
         assert topics.values(declared) == []
 
 
@@ -254,7 +254,7 @@ def test_a_slot_without_a_record_votes_without_a_transaction(sink: SinkJob) -> N
         vote = sink.write(1, *batches)
         assert (vote.records, vote.body) == (0, {})
     assert sink.pre_commit(1, [vote]) == ()
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
 
 
 def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
@@ -264,7 +264,7 @@ def test_a_record_that_the_topic_refuses_fails_the_slot_and_nothing_is_voted(
     with SinkJob(kafka.bootstrap_servers, job, topic=small) as sink:
         with pytest.raises(DeliveryError, match="not delivered"):
             sink.write(1, batch(b"ok"), batch(bytes(5_000)), batch(b"ok too"))
-        assert sink.committer().leftovers(sink.job) == []
+        assert sink.system().leftovers(sink.job) == []
         assert topics.values(small) == []
         settle(sink, 2, sink.write(2, batch(b"fine")))
         assert_values(topics, small, [b"fine"])
@@ -287,19 +287,19 @@ def test_small_records_fit_a_topic_that_accepts_only_small_batches(
 def test_a_record_that_the_client_refuses_fails_the_slot(sink: SinkJob) -> None:
     with pytest.raises(DeliveryError, match="refused"):
         sink.write(1, batch(bytes(3_000_000)))
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
 
 
 def test_a_fenced_producer_fails_the_slot_with_a_typed_error(sink: SinkJob) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(b"1")
-        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
-        fence_ids(sink.control, sink.committer().leftovers(sink.job), QUICK)
+        wait_until(lambda: bool(sink.system().leftovers(sink.job)), "the transaction is open")
+        fence_ids(sink.control, sink.system().leftovers(sink.job), QUICK)
         yield batch(b"2")
 
     with pytest.raises(DeliveryError):
         sink.write_all(1, batches())
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
 
 
 def test_an_error_of_the_transform_keeps_its_message_and_leaves_nothing_open(
@@ -307,12 +307,12 @@ def test_an_error_of_the_transform_keeps_its_message_and_leaves_nothing_open(
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(b"1")
-        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
+        wait_until(lambda: bool(sink.system().leftovers(sink.job)), "the transaction is open")
         raise ZeroDivisionError("in the transform")
 
     with pytest.raises(ZeroDivisionError, match="in the transform"):
         sink.write_all(1, batches())
-    assert sink.committer().leftovers(sink.job) == []
+    assert sink.system().leftovers(sink.job) == []
     assert topics.values(out) == []
 
 
@@ -325,7 +325,7 @@ def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_commi
     committables = sink.pre_commit(1, votes)
     votes += [sink.write(2, batch(b"2")), sink.write(3, batch(b"3"))]
     assert len(set(ids(*votes))) == 3
-    sink.committer().commit(sink.author, committables)
+    sink.system().commit(sink.author, committables)
     sink.sink.on_settled(CheckpointId(1), committables)
     # One producer was prepared before the settlement was known; the next one may use the id.
     later = [sink.write(4, batch(b"4")), sink.write(5, batch(b"5"))]
@@ -335,7 +335,7 @@ def test_an_id_is_used_again_only_after_its_last_transaction_is_settled_as_commi
     more = [sink.write(number, batch(b"x")) for number in range(6, 10)]
     assert not set(ids(*more)) & set(ids(*votes, *later))
     open_now = {str(identifier) for identifier in ids(*votes[1:], *later, *more)}
-    assert set(sink.committer().leftovers(sink.job)) == open_now
+    assert set(sink.system().leftovers(sink.job)) == open_now
 
 
 def test_the_number_of_ids_stays_small_over_many_checkpoints(sink: SinkJob) -> None:
@@ -350,14 +350,14 @@ def test_the_number_of_ids_stays_small_over_many_checkpoints(sink: SinkJob) -> N
 def test_a_failed_attempt_retires_its_id(sink: SinkJob) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield batch(b"1")
-        used.extend(map(str, sink.committer().leftovers(sink.job)))
+        used.extend(map(str, sink.system().leftovers(sink.job)))
         raise ZeroDivisionError
 
     used: list[str] = []
 
     def failing_when_open() -> Iterator[pa.RecordBatch]:
         yield batch(b"1")
-        wait_until(lambda: bool(sink.committer().leftovers(sink.job)), "the transaction is open")
+        wait_until(lambda: bool(sink.system().leftovers(sink.job)), "the transaction is open")
         yield from failing()
 
     with pytest.raises(ZeroDivisionError):
@@ -474,8 +474,8 @@ def test_pre_commit_aborts_the_losing_attempts_and_keeps_the_rest(sink: SinkJob,
     committables = sink.pre_commit(2, votes, unsettled)
     view = sink.transactions.describe([loser])[loser]
     assert view.state in (State.EMPTY, State.COMPLETE_ABORT)
-    sink.committer().commit(sink.author, unsettled)
-    sink.committer().commit(sink.author, committables)
+    sink.system().commit(sink.author, unsettled)
+    sink.system().commit(sink.author, committables)
     assert_values(topics, out, [b"earlier", b"winner"])
     del producer
 
@@ -495,7 +495,7 @@ def test_pre_commit_halts_when_a_topic_was_recreated_and_names_both_ids(
 ) -> None:
     with SinkJob(kafka.bootstrap_servers, job, topic=out, delivery=delivery) as sink:
         known = topic_facts(sink.control, [out])[out].id
-        sink.committer().commit(sink.author, sink.pre_commit(1, [sink.write(1, batch(b"a"))]))
+        sink.system().commit(sink.author, sink.pre_commit(1, [sink.write(1, batch(b"a"))]))
         vote = sink.write(2, batch(b"b"))
         topics.delete(out)
         with pytest.raises(PreCommitError, match="is not on cluster"):
@@ -544,7 +544,7 @@ def test_a_committable_describes_its_content(sink: SinkJob, kafka: SharedKafka, 
     assert handle.inputs == [{"topic": "in", "partition": 0}]
     assert handle.topics[out].records == 2
     assert handle.timeout == timedelta(minutes=15)
-    sink.committer().abort(sink.author, [committable])
+    sink.system().abort(sink.author, [committable])
 
 
 # -- preflight

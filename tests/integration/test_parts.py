@@ -61,11 +61,11 @@ def test_a_part_that_a_tool_aborted_is_noticed_and_the_rest_is_not_committed(
 ) -> None:
     abort_with_the_brokers_tool(topics.servers, out, 1)
     assert sink.view(prepared).state is State.ONGOING, "its coordinator does not know"
-    (settlement,) = sink.committer().commit(sink.author, [prepared])
+    (settlement,) = sink.system().commit(sink.author, [prepared])
     assert settlement.outcome is Outcome.LOST
     assert f"{out}-1" in settlement.evidence
     assert topics.values(out) == []
-    (again,) = sink.committer().commit(sink.author, [prepared])
+    (again,) = sink.system().commit(sink.author, [prepared])
     assert again.outcome is Outcome.LOST
 
 
@@ -74,11 +74,11 @@ def test_a_part_that_was_missing_at_the_commit_is_named_with_its_records(
 ) -> None:
     abort_with_the_brokers_tool(topics.servers, out, 1)
     commit_behind_its_back(sink, prepared)
-    (settlement,) = sink.committer().commit(sink.author, [prepared])
+    (settlement,) = sink.system().commit(sink.author, [prepared])
     assert settlement.outcome is Outcome.IN_DOUBT
     assert f"{out}-1" in settlement.evidence
     assert f"{EACH} records" in settlement.evidence
-    assert sink.committer().outcome(prepared).outcome is Outcome.IN_DOUBT
+    assert sink.system().outcome(prepared).outcome is Outcome.IN_DOUBT
     assert len(topics.values(out)) == (PARTITIONS - 1) * EACH
 
 
@@ -88,7 +88,7 @@ def test_a_commit_of_which_no_partition_had_its_part_any_more_is_lost(
     for number in range(PARTITIONS):
         abort_with_the_brokers_tool(topics.servers, out, number)
     commit_behind_its_back(sink, prepared)
-    (settlement,) = sink.committer().commit(sink.author, [prepared])
+    (settlement,) = sink.system().commit(sink.author, [prepared])
     assert settlement.outcome is Outcome.LOST
     assert topics.values(out) == []
 
@@ -101,7 +101,7 @@ def test_records_that_a_partition_has_lost_are_noticed_by_their_number(
     body = prepared.document.body
     more = {**body, "topics": {out: {**body["topics"][out], "records": PARTITIONS * EACH + 2}}}
     claimed = Committable(slot=0, document=type(prepared.document)(kind="kafka-transaction", version=1, body=more))
-    (settlement,) = sink.committer().commit(sink.author, [claimed])
+    (settlement,) = sink.system().commit(sink.author, [claimed])
     assert settlement.outcome is Outcome.LOST
     assert f"30 of 32 records of {out}" in settlement.evidence
     assert topics.values(out) == []
@@ -117,6 +117,6 @@ def test_a_whole_transaction_that_was_committed_before_is_committed(
     sink: SinkJob, prepared: Committable, topics: Topics, out: str
 ) -> None:
     commit_behind_its_back(sink, prepared)
-    (settlement,) = sink.committer().commit(sink.author, [prepared])
+    (settlement,) = sink.system().commit(sink.author, [prepared])
     assert settlement.outcome is Outcome.COMMITTED
     assert len(topics.values(out)) == PARTITIONS * EACH

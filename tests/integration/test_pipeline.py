@@ -512,11 +512,11 @@ def robbed(
     its own slot unless ``source`` says otherwise."""
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
     sink = KafkaSink(bench.topics.servers, topic=bench.sink, on_lost=on_lost)
-    committer = sink.committer
+    system = sink.system
     robberies = iter([True])
 
     def sabotaged() -> Any:
-        real = committer()
+        real = system()
         commit = real.commit
 
         def lose_one(author: Any, committables: Any, **options: Any) -> Any:
@@ -528,7 +528,7 @@ def robbed(
         monkeypatch.setattr(real, "commit", lose_one)
         return real
 
-    monkeypatch.setattr(sink, "committer", sabotaged)
+    monkeypatch.setattr(sink, "system", sabotaged)
     pipeline = bench.pipeline(*arguments, source=source or {"min_partitions": 3}, **options)
     monkeypatch.setattr(pipeline, "_sink", sink)
     return pipeline

@@ -17,8 +17,8 @@ from onceward.operate.cli import app
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import Author, Committable, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transactions
 from tests.support.shared_kafka import SharedKafka
 from tests.support.sparkless import SparklessPipeline
@@ -41,13 +41,13 @@ class StruckSink(KafkaSink):
         super().__init__(servers, **options)
         self.strike = strike
 
-    def committer(self) -> KafkaCommitter:
-        made = super().committer()
+    def system(self) -> KafkaSystem:
+        made = super().system()
         control, _ = self._opened()
         return _struck(made, lambda committable: self.strike(control, committable))
 
 
-def _struck(committer: KafkaCommitter, strike: Callable[[Committable], Settlement | None]) -> KafkaCommitter:
+def _struck(committer: KafkaSystem, strike: Callable[[Committable], Settlement | None]) -> KafkaSystem:
     commit = committer.commit
 
     def struck(author: Author, committables: Sequence[Committable], **options: Any) -> Sequence[Settlement]:

@@ -18,8 +18,8 @@ from onceward.connectors.interfaces import JobContext
 from onceward.dev.kafka import LocalKafka
 from onceward.protocol.values import CheckpointId, Claim, Document, Generation, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control import claim_reading, claims, fencing, forgetting
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.executor import producers
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from tests.support.processes import halt
@@ -103,10 +103,10 @@ def _of_a_sink(stack: ExitStack, topics: Topics, topic: str) -> Mapping[str, Cal
     def job() -> SinkJob:
         return stack.enter_context(SinkJob(topics.servers, JOB, topic=topic))
 
-    def committer() -> KafkaCommitter:
+    def committer() -> KafkaSystem:
         control = stack.enter_context(closing(ControlPlane(KafkaCluster(topics.servers))))
         control.cluster_id()
-        return KafkaCommitter(controls=[control], clock=QUICK)
+        return KafkaSystem(control, clock=QUICK)
 
     claim = Claim(store_id="s", generation=Generation(1), completed=CheckpointId(0))
     first = job()

@@ -25,7 +25,7 @@ from onceward.executor.functions import DIGEST_COLUMN
 from onceward.operate.cli import app
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import Author, Committable, Settlement
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address
 from tests.support.scraped import scrape
@@ -233,7 +233,7 @@ def test_a_query_continues_after_a_savepoint_with_the_checkpoint_location_of_tha
     assert counting.written() == expected(files) + repeated
 
 
-class Losing(KafkaCommitter):
+class Losing(KafkaSystem):
     """Before one commit, aborts the first transaction of it, as a person with rights on the cluster can."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -248,9 +248,9 @@ class Losing(KafkaCommitter):
 
 
 class LosingSink(KafkaSink):
-    def committer(self) -> Losing:
-        made = super().committer()
-        return Losing(controls=made._controls, clock=made._clock, generation=made._generation)
+    def system(self) -> Losing:
+        made = super().system()
+        return Losing(made._control, clock=made._clock, generation=made._generation)
 
 
 def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Counting) -> None:
@@ -269,13 +269,13 @@ class LosingLater(Losing):
             self.left -= 1
             if not self.left:
                 self.abort(author, committables[:2])
-        return KafkaCommitter.commit(self, author, committables, **options)
+        return KafkaSystem.commit(self, author, committables, **options)
 
 
 class LosingLaterSink(KafkaSink):
-    def committer(self) -> LosingLater:
-        made = super().committer()
-        losing = LosingLater(controls=made._controls, clock=made._clock, generation=made._generation)
+    def system(self) -> LosingLater:
+        made = super().system()
+        losing = LosingLater(made._control, clock=made._clock, generation=made._generation)
         losing.left = 3
         return losing
 

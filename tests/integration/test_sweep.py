@@ -27,7 +27,7 @@ def test_open_transactions_are_listed_with_owner_age_time_left_and_receipt(
     loser, producer = sink.open_transaction(out, timeout_ms=40_000)
     with SinkJob(kafka.bootstrap_servers, f"{sink.job}b", topic=out) as other:
         other.prepared(1, [b"another job's"])
-        listed = {each.handle.id: each for each in sink.committer().transactions(sink.job)}
+        listed = {each.handle.id: each for each in sink.system().transactions(sink.job)}
     assert listed.keys() == {handle.transaction.id, loser}
     ours, left_open = listed[handle.transaction.id], listed[loser]
     assert ours.handle.instance == f"{handle.transaction.producer_id}/{handle.transaction.epoch}"
@@ -57,7 +57,7 @@ def test_receipts_of_older_generations_are_deleted_once_a_newer_one_has_settled_
     for generation, name in ((1, "former-name"), (2, "sink"), (3, "sink")):
         with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=generation, name=name) as sink:
             committables = sink.prepared(generation, [b"a"], [b"b"])
-            assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}
+            assert {each.outcome for each in sink.system().commit(sink.author, committables)} == {Outcome.COMMITTED}
             claim = Claim(store_id="store", generation=Generation(generation), completed=CheckpointId(generation))
             sink.take_claim(claim, sink.read_claim())
             assert set(settled) <= groups_of(sink, topics)
@@ -75,7 +75,7 @@ def test_receipts_stay_few_when_every_checkpoint_has_new_worker_processes(
         for checkpoint in range(1, 31):
             producers._pools.mine().clear()
             committables = sink.prepared(checkpoint, [b"a"], [b"b"])
-            assert {each.outcome for each in sink.committer().commit(sink.author, committables)} == {Outcome.COMMITTED}
+            assert {each.outcome for each in sink.system().commit(sink.author, committables)} == {Outcome.COMMITTED}
             sink.sink.on_settled(CheckpointId(checkpoint), committables)
         assert len(groups_of(sink, topics)) <= 20
         last = [KafkaCommittable.of(one) for one in committables]
@@ -139,14 +139,14 @@ def test_a_receipt_that_is_being_written_and_those_of_other_jobs_are_not_deleted
     others = [SinkJob(kafka.bootstrap_servers, name, topic=out) for name in (f"{job}-b", f"{job}b")]
     kept = [KafkaCommittable.of(other.prepared(1, [b"theirs"])[0]) for other in others]
     for other, handle in zip(others, kept, strict=True):
-        assert other.committer().commit(other.author, [handle.to_committable()])[0].outcome is Outcome.COMMITTED
+        assert other.system().commit(other.author, [handle.to_committable()])[0].outcome is Outcome.COMMITTED
     with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=1) as older:
         ended, unended = older.prepared(1, [b"a"], [b"b"])
-        assert older.committer().commit(older.author, [ended])[0].outcome is Outcome.COMMITTED
+        assert older.system().commit(older.author, [ended])[0].outcome is Outcome.COMMITTED
         wait_until(lambda: older.view(ended).state is State.COMPLETE_COMMIT, "one has ended")
         deleted = delete_older_receipts(older.control, job, below=2)
         assert deleted == [KafkaCommittable.of(ended).transaction.id]
-        assert older.committer().commit(older.author, [unended])[0].outcome is Outcome.COMMITTED
+        assert older.system().commit(older.author, [unended])[0].outcome is Outcome.COMMITTED
         wait_until(lambda: present(older, KafkaCommittable.of(unended)), "the receipt that was pending is there")
     for other, handle in zip(others, kept, strict=True):
         assert present(other, handle)
@@ -165,9 +165,9 @@ def test_leftovers_of_a_sink_that_was_called_otherwise_and_of_slots_that_vanishe
         former.prepared(1, *[[b"slot"] for _ in range(5)])
     with SinkJob(kafka.bootstrap_servers, job, topic=out, generation=2) as sink:
         kept = sink.prepared(2, [b"a"])
-        assert len(sink.committer().leftovers(sink.job)) == 1, "the pre-commit has swept what vanished"
+        assert len(sink.system().leftovers(sink.job)) == 1, "the pre-commit has swept what vanished"
         zombie, producer = former.open_transaction(out)
-        assert list(sink.committer().sweep(sink.job, keep=kept)) == [zombie]
-        assert list(sink.committer().leftovers(sink.job, keep=kept)) == []
-        assert sink.committer().commit(sink.author, kept)[0].outcome is Outcome.COMMITTED
+        assert list(sink.system().sweep(sink.job, keep=kept)) == [zombie]
+        assert list(sink.system().leftovers(sink.job, keep=kept)) == []
+        assert sink.system().commit(sink.author, kept)[0].outcome is Outcome.COMMITTED
     del producer

@@ -19,7 +19,7 @@ from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.driver.spark.tasks import Tasks
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import CheckpointId, CheckpointState, Committable, JobName
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.watch.traces.ids import ids_of
 from tests.support.collector import Collector, Trace
 from tests.support.processes import CLUSTER, JobProcesses, bounded
@@ -172,16 +172,16 @@ def test_an_aborted_checkpoint_says_why_on_both_sides(
 def test_a_checkpoint_that_the_next_generation_settles_stays_one_trace(
     topics: Topics, job: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = KafkaCommitter.commit
+    commit = KafkaSystem.commit
     failed: list[Sequence[Committable]] = []
 
-    def failing(self: KafkaCommitter, author: Any, committables: Sequence[Committable], **more: Any) -> Any:
+    def failing(self: KafkaSystem, author: Any, committables: Sequence[Committable], **more: Any) -> Any:
         if committables and not failed:
             failed.append(committables)
             raise OncewardError("the driver fails before it commits")
         return commit(self, author, committables, **more)
 
-    monkeypatch.setattr(KafkaCommitter, "commit", failing)
+    monkeypatch.setattr(KafkaSystem, "commit", failing)
     made = Job(topics, job, restart=Restart(initial="100ms"), state_dir=tmp_path / "state")
     with made.running(), OperatorClient(StateDirectory(tmp_path / "state").published()) as people:
         ids = ids_of(people.store_id(), made.name, written(people, made.name))

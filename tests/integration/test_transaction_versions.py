@@ -199,8 +199,8 @@ def test_the_outcome_is_true_without_a_receipt_and_in_every_state_of_the_id(
     assert (view.state, view.producer_id) == (state, handle.transaction.producer_id)
     assert view.epoch - handle.transaction.epoch == (newest if version == 2 else older)
     delete_receipt(sink, committable)
-    assert sink.committer().outcome(committable).outcome is expected
-    (settlement,) = sink.committer().commit(sink.author, [committable])
+    assert sink.system().outcome(committable).outcome is expected
+    (settlement,) = sink.system().commit(sink.author, [committable])
     assert settlement.outcome is expected, settlement.evidence
 
 
@@ -211,7 +211,7 @@ def commit_twice(servers: str, job: str, committable: Committable) -> list[Code]
         answers = [other.transactions.end([transaction], commit=True)[transaction.id]]
         await_state(other, committable, State.COMPLETE_COMMIT)
         answers.append(other.transactions.end([transaction], commit=True)[transaction.id])
-        (settlement,) = other.committer().commit(other.author, [committable])
+        (settlement,) = other.system().commit(other.author, [committable])
         assert settlement.outcome is Outcome.COMMITTED, settlement.evidence
     return answers
 
@@ -230,7 +230,7 @@ def test_the_recorded_version_serves_a_commit_by_another_process_and_its_repeats
         assert sink.view(committable).epoch - transaction.epoch == (1 if version == 2 else 0)
         opposite = sink.transactions.end([transaction], commit=False)[transaction.id]
         assert classify(opposite) is EndAnswer.DOUBT, "a refusal proves nothing"
-        assert sink.committer().outcome(committable).outcome is Outcome.COMMITTED
+        assert sink.system().outcome(committable).outcome is Outcome.COMMITTED
     assert Topics(broker.bootstrap_servers, job).values(out) == [b"a"]
 
 
@@ -321,14 +321,14 @@ def test_outcomes_are_true_and_fences_hold_where_the_epochs_of_a_producer_end(
     for step in steps:
         step(sink, committable)
     delete_receipt(sink, committable)
-    (settlement,) = sink.committer().commit(sink.author, [committable])
+    (settlement,) = sink.system().commit(sink.author, [committable])
     assert settlement.outcome is expected, settlement.evidence
     following, _ = pre_committed(sink, name, out, 2)
     after = KafkaCommittable.of(following).transaction
     assert after.producer_id != transaction.producer_id or (version < 2 and after.epoch == LAST_EPOCH)
     with pytest.raises((KafkaException, SystemError)):
         go_on(zombie, out)
-    assert sink.committer().commit(sink.author, [following])[0].outcome is Outcome.COMMITTED
+    assert sink.system().commit(sink.author, [following])[0].outcome is Outcome.COMMITTED
     visible = [b"1", b"2"] if expected is Outcome.COMMITTED else [b"2"]
     assert Topics(sink.servers, sink.job).values(out) == visible
 
@@ -425,17 +425,17 @@ def test_outcomes_are_true_when_the_cluster_changes_its_version_while_transactio
         assert KafkaCommittable.of(unended).transaction.version == (5 if before == 2 else 4)
         set_version(sink, after)
         time_out(sink, short)
-        assert sink.committer().commit(sink.author, [short])[0].outcome is Outcome.LOST
+        assert sink.system().commit(sink.author, [short])[0].outcome is Outcome.LOST
         for name, committable in pending.items():
             for step in ENDINGS[name][0]:
                 step(long, committable)
             delete_receipt(long, committable)
-            (settlement,) = long.committer().commit(long.author, [committable])
+            (settlement,) = long.system().commit(long.author, [committable])
             assert settlement.outcome is ENDINGS[name][1], (name, settlement.evidence)
-        assert long.committer().commit(long.author, [unended])[0].outcome is Outcome.COMMITTED
+        assert long.system().commit(long.author, [unended])[0].outcome is Outcome.COMMITTED
         # A driver that keeps running keeps the version that it started with.
         more = long.prepared(2, [b"more"])
-        assert long.committer().commit(long.author, more)[0].outcome is Outcome.COMMITTED
+        assert long.system().commit(long.author, more)[0].outcome is Outcome.COMMITTED
     set_version(sink, version)
     committed = [name.encode() for name in names if ENDINGS[name][1] is Outcome.COMMITTED]
     seen = Topics(sink.servers, sink.job).values(out)

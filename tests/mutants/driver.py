@@ -12,7 +12,7 @@ from onceward.driver.checkpoint_runner import CheckpointRunner
 from onceward.driver.outputs import Held, Made, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
-from onceward.protocol.committing import Committer, PreCommitted
+from onceward.protocol.committing import PreCommitted, System
 from onceward.protocol.values import (
     NO_CHECKPOINT,
     Author,
@@ -79,7 +79,7 @@ def _keeps_positions(
 
 
 def _takes_for_committed(
-    self: Committer,
+    self: System,
     author: Author,
     committables: Sequence[Committable],
     *,
@@ -107,7 +107,7 @@ DRIVER = (
     Mutant(
         name="a job ends before readers see its last commits",
         hurts="a reader that starts at once misses the last records",
-        breaks=within(Outputs.ending, Committer.ending, always(())),
+        breaks=within(Outputs.ending, System.ending, always(())),
         hunt=MARKERS,
         caught_by=(Invariant.I13,),
     ),
@@ -180,7 +180,7 @@ DRIVER = (
     Mutant(
         name="the driver reports outcomes and commits nothing",
         hurts="the checkpoint counts as settled, and the next sweep aborts its transactions",
-        breaks=within(Outputs.commit, Committer.commit, _takes_for_committed),
+        breaks=within(Outputs.commit, System.commit, _takes_for_committed),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),

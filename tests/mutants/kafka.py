@@ -10,7 +10,7 @@ from onceward.connections.topics import TopicFacts
 from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.outputs import Outputs
 from onceward.protocol import generations
-from onceward.protocol.committing import Committer
+from onceward.protocol.committing import System
 from onceward.protocol.values import Claim, Committable, JobName
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer
@@ -18,7 +18,6 @@ from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
 from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import Hanging, finish
@@ -29,6 +28,7 @@ from onceward.sinks.kafka.control.outcomes import EndAnswer, Judgement, Look, Pr
 from onceward.sinks.kafka.control.parts import Parts, open_parts, reading_parts
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.settling import Settling
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Code, Transaction, Transactions, TransactionView
 from onceward.sinks.kafka.driver import precommit
 from onceward.sinks.kafka.executor.delivery import Delivery
@@ -277,7 +277,7 @@ IDS = (
     Mutant(
         name="a replaced driver sweeps its successor's transactions",
         hurts="it aborts what the successor has acknowledged",
-        breaks=within(KafkaCommitter.sweep, fencing.refuse_newer, always(None)),
+        breaks=within(KafkaSystem.sweep, fencing.refuse_newer, always(None)),
         hunt=SUCCESSOR,
         caught_by=(Invariant.I1,),
     ),
@@ -287,7 +287,7 @@ IDS = (
 
 
 def _keeps_only_its_own(
-    self: Committer,
+    self: System,
     job: JobName,
     *,
     keep: Collection[Committable] = (),
@@ -301,14 +301,14 @@ TRANSACTIONS = (
     Mutant(
         name="a pre-commit fences transactions that are decided and not settled",
         hurts="a completed checkpoint loses records",
-        breaks=within(Outputs.pre_commit, Committer.sweep, _keeps_only_its_own),
+        breaks=within(Outputs.pre_commit, System.sweep, _keeps_only_its_own),
         hunt=ANY,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="a pre-commit leaves the transactions of failed attempts open",
         hurts="readers wait until the brokers time them out",
-        breaks=within(KafkaCommitter.sweep, fencing.fence_ids, always(None)),
+        breaks=within(KafkaSystem.sweep, fencing.fence_ids, always(None)),
         hunt=TASKS,
         caught_by=(Invariant.I9,),
     ),

@@ -6,12 +6,12 @@ from typing import Any
 
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.orphan import Orphan
-from onceward.coordinator.service.orphan_clusters import OrphanClusters
+from onceward.coordinator.service.orphan_systems import OrphanSystems
 from onceward.coordinator.service.orphans import Orphans
 from onceward.protocol import evolve, generations, orphans, settling
 from onceward.protocol import state as states
 from onceward.protocol.answers import Ready
-from onceward.protocol.committing import Committer
+from onceward.protocol.committing import System
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import TakeOrphan
 from onceward.protocol.facts import GenerationGranted
@@ -70,7 +70,7 @@ LATE = SeedHunt(
 
 
 async def _none_ending(
-    self: OrphanClusters, name: ParticipantName, committables: Sequence[Committable]
+    self: OrphanSystems, name: ParticipantName, committables: Sequence[Committable]
 ) -> Sequence[str]:
     return ()
 
@@ -81,10 +81,10 @@ async def _does_nothing(commit_decided: Callable[[Orphan], Coroutine[Any, Any, N
 
 async def _takes_for_committed(
     commit: Callable[
-        [OrphanClusters, ParticipantName, Sequence[Committable], Callable[[], bool]],
+        [OrphanSystems, ParticipantName, Sequence[Committable], Callable[[], bool]],
         Coroutine[Any, Any, tuple[Settlement, ...]],
     ],
-    self: OrphanClusters,
+    self: OrphanSystems,
     name: ParticipantName,
     committables: Sequence[Committable],
     give_up: Callable[[], bool],
@@ -134,7 +134,7 @@ ORPHANS = (
     Mutant(
         name="the coordinator settles an orphan before readers see its commits",
         hurts="a reader that starts after its end misses the last records",
-        breaks=both(SETTLES_UNSEEN, within(Orphan._await_ends, OrphanClusters.ending, _none_ending)),
+        breaks=both(SETTLES_UNSEEN, within(Orphan._await_ends, OrphanSystems.ending, _none_ending)),
         hunt=LATE,
         caught_by=(Invariant.I13,),
     ),
@@ -179,7 +179,7 @@ ORPHANS = (
         name="the coordinator leaves undecided transactions of an orphan open",
         hurts="readers wait until the brokers time out the transactions",
         breaks=within(
-            OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(), **_: self.leftovers(job, keep=keep)
+            OrphanSystems.sweep, System.sweep, lambda self, job, *, keep=(), **_: self.leftovers(job, keep=keep)
         ),
         hunt=GONE,
         caught_by=(Invariant.ORPHANS,),
@@ -194,14 +194,14 @@ ORPHANS = (
     Mutant(
         name="the coordinator sweeps decided transactions of an orphan",
         hurts="a completed checkpoint has lost its transactions",
-        breaks=within(OrphanClusters.sweep, Committer.sweep, lambda self, job, *, keep=(), **_: self.sweep(job)),
+        breaks=within(OrphanSystems.sweep, System.sweep, lambda self, job, *, keep=(), **_: self.sweep(job)),
         hunt=KILLED,
         caught_by=(Invariant.I1,),
     ),
     Mutant(
         name="the coordinator treats each commit of an orphan that it has sent as done",
         hurts="an aborted transaction counts as settled, and its records never become visible",
-        breaks=wrapped(OrphanClusters.commit, _takes_for_committed),
+        breaks=wrapped(OrphanSystems.commit, _takes_for_committed),
         hunt=ROBBED,
         caught_by=(Invariant.I1,),
     ),

@@ -14,8 +14,8 @@ from onceward.common.errors import FencedError
 from onceward.protocol.values import CheckpointId, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
@@ -155,7 +155,7 @@ class _Fate:
             wait=self._bench.wait,
         )
         rounds = iter(range(_ROUNDS))
-        committer = KafkaCommitter(controls=[self._bench.control], clock=clock)
+        committer = KafkaSystem(self._bench.control, clock=clock)
         settled = committer.commit(
             author(), [self._handle().to_committable()], give_up=lambda: next(rounds, None) is None
         )
@@ -293,7 +293,7 @@ class Neighbours:
         lost = iter((True,))
         bench.transport.cut = lambda call: isinstance(call.request, InitProducerIdRequest) and next(lost, False)
         clock = Clock(now=lambda: _START, monotonic=bench.transport.now, wait=bench.wait)
-        committer = KafkaCommitter(controls=[bench.control], clock=clock, generation=lambda: 1)
+        committer = KafkaSystem(bench.control, clock=clock, generation=lambda: 1)
         with breaks(), contextlib.suppress(FencedError):
             committer.sweep(JobName("orders"))
         for name in theirs:

@@ -31,7 +31,7 @@ from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transaction
 from tests.mutants.breaking import Break
 from tests.mutants.mutant import Finding
@@ -299,7 +299,7 @@ class _Driver(DirectTransport):
         generation = self.state.durable.generation
         holder = ClaimHolder(self._control, JOB, self._clock)
         holder.take(claimed(self.state.durable, token), () if seen is None else (seen,))
-        committer = KafkaCommitter(controls=[self._control], clock=self._clock, generation=lambda: generation)
+        committer = KafkaSystem(self._control, clock=self._clock, generation=lambda: generation)
         completed = self.state.durable.completed
         decided: tuple[Committable, ...] = ()
         if completed is not None and not completed.settled:
@@ -336,7 +336,7 @@ class _Driver(DirectTransport):
     def _settle(
         self,
         holder: ClaimHolder,
-        committer: KafkaCommitter,
+        committer: KafkaSystem,
         generation: Generation,
         token: str,
         decided: Sequence[Committable],

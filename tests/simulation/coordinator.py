@@ -11,7 +11,6 @@ from greenlet import GreenletExit
 
 from onceward.common.backoff import Backoff
 from onceward.common.errors import StoreError
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.coordinator import Coordinator
 from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.engine import CommitBatch, Engine, UnknownJobError
@@ -21,6 +20,7 @@ from onceward.coordinator.service.orphan import Pace
 from onceward.coordinator.service.orphans import Orphans
 from onceward.coordinator.service.participants import participant_service
 from onceward.coordinator.service.reports import Reports
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.watchers import Watchers
 from onceward.coordinator.store.store import Store
 from onceward.coordinator.store.term import Term
@@ -191,9 +191,9 @@ class _Life:
         self._gate = Gate(_METHODS)
         self._gate.open(cast(Coordinator, self))
         self._methods: dict[str, Any] = {}
-        committers = host.committers(process)
+        systems = host.systems(process)
         self._orphans = self.loop.inside(
-            lambda: Orphans(self.engine, self.group_commit, committers, wall=lambda: wall_clock(clock), pace=_PACE)
+            lambda: Orphans(self.engine, self.group_commit, systems, wall=lambda: wall_clock(clock), pace=_PACE)
         )
         self.loop.inside(self.group_commit.start)
         self.loop.inside(self._orphans.start)
@@ -241,17 +241,17 @@ class CoordinatorHost:
         database: Database,
         died: Callable[[Process], None],
         answered: Callable[[int, Event, Answer], None],
-        committers: Callable[[Process], Committers],
+        systems: Callable[[Process], Systems],
         note: Callable[[str, str], None],
         *,
         movable: bool,
     ) -> None:
         """``answered`` receives every answer of the leader: the generation before it, the event, the answer.
 
-        ``committers`` makes the committers with which a process ends the transactions of orphans. ``movable``: the lead
+        ``systems``: those with which a process ends the transactions of orphans. ``movable``: the lead
         moves to another process when one fails; otherwise the process ends.
         """
-        self.committers = committers
+        self.systems = systems
         self.database = database
         self.elections = self.returns = 0
         """Leads that took the place of another process's; processes that led again after they had stepped down."""

@@ -105,7 +105,7 @@ class SimulatedPipeline(Pipeline):
     def _opened_second(self, sink: Sink) -> Output:
         """Open a further sink: the public entry point has one."""
         sink.open(JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout)))
-        return Output(sink=sink, committer=sink.committer())
+        return Output(sink=sink, system=sink.system())
 
 
 def virtual_clock(now: Callable[[], Any]) -> Clock:

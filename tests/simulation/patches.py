@@ -15,7 +15,7 @@ import onceward.client.watching
 import onceward.common.links
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
-import onceward.coordinator.service.orphan_clusters
+import onceward.coordinator.service.orphan_systems
 import onceward.coordinator.service.thread_lanes
 import onceward.driver.checkpoint_runner
 import onceward.driver.checkpoint_writer
@@ -83,7 +83,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     timed = (client.calls, client.renewing, client.session, client.watching, onceward.common.links)
     for module in (*timed, driver.progress, tasks.timings):
         yield module, "time", TIME
-    for module in (service.orphan_clusters, executor.writer):
+    for module in (service.orphan_systems, executor.writer):
         yield module, "secrets", SECRETS
     yield service.orphan, "secrets", NUMBERED_SECRETS
     for module in (executor.delivery, executor.producers, tasks.staying, driver.staying.group):

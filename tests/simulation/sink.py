@@ -9,8 +9,9 @@ from onceward.connectors.interfaces import Finding, JobContext, Origin, PreCommi
 from onceward.connectors.tasks import Vote
 from onceward.protocol.values import CheckpointId, Committable, Generation, JobName, OnLost
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted
+from onceward.sinks.kafka.control.system import KafkaSystem
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.support.kafka_model.control import SimControl
@@ -63,10 +64,10 @@ class SimulatedSink(KafkaSink):
         super().begin_generation(generation)
         self.generation = generation
 
-    def committer(self) -> KafkaCommitter:
+    def system(self) -> KafkaSystem:
         control, _ = self._opened()
-        return _CheckedCommitter(
-            self._checks, controls=[control], clock=self._clock, generation=lambda: self._generation, topics=self.topics
+        return _CheckedSystem(
+            self._checks, control, clock=self._clock, generation=lambda: self._generation, topics=self.topics
         )
 
     def pre_commit(
@@ -80,9 +81,9 @@ class SimulatedSink(KafkaSink):
         return made
 
 
-class _CheckedCommitter(KafkaCommitter):
-    def __init__(self, checks: "dict[int, PreCommitCheck]", **given: Any) -> None:
-        super().__init__(**given)
+class _CheckedSystem(KafkaSystem):
+    def __init__(self, checks: "dict[int, PreCommitCheck]", control: ControlPlane, **given: Any) -> None:
+        super().__init__(control, **given)
         self._checks = checks
 
     def sweep(

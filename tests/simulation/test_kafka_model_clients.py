@@ -21,10 +21,10 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome,
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import ReceiptState
 from onceward.sinks.kafka.control.recent import KnownPlaces
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State, end_txn_version
 from onceward.sinks.kafka.driver.precommit import FirstAnswers, Owner, ask_brokers, make_committables
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError
@@ -94,8 +94,8 @@ class Sink:
             self.bench.control, self.owner, CheckpointId(1), votes, ["out"], places=KnownPlaces(), now=0.0
         )
 
-    def committer(self) -> KafkaCommitter:
-        return KafkaCommitter(controls=[self.bench.control], clock=self.clock)
+    def system(self) -> KafkaSystem:
+        return KafkaSystem(self.bench.control, clock=self.clock)
 
 
 @pytest.fixture(params=[2, 1], ids=["cluster-2", "cluster-1"])
@@ -131,7 +131,7 @@ def _is(kind: type) -> Callable[[Call], bool]:
 def test_a_checkpoint_is_written_prepared_and_committed(sink: Sink) -> None:
     handles = sink.prepared([b"a", b"b"], [b"c"])
     assert all(sink.bench.view(handle.transaction.id).state is State.ONGOING for handle in handles)
-    settled = sink.committer().commit(sink.owner.author, [handle.to_committable() for handle in handles])
+    settled = sink.system().commit(sink.owner.author, [handle.to_committable() for handle in handles])
     assert [settlement.outcome for settlement in settled] == [Outcome.COMMITTED] * 2
     sink.bench.wait(1)
     assert sorted(value or b"" for number in (0, 1) for value in sink.bench.visible(("out", number))) == [
@@ -154,7 +154,7 @@ def test_a_transaction_is_proved_before_the_brokers_have_any_of_its_records(sink
     [(announced, handle)] = coming
     assert announced == vote
     assert handle.topics["out"].partitions == (0, 1) == bench.view(handle.transaction.id).partitions["out"]
-    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
+    (settled,) = sink.system().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
 
 
@@ -172,7 +172,7 @@ def test_a_slot_frees_its_client_with_its_vote_and_not_only_by_the_collector(sin
 def test_a_commit_whose_request_or_answer_is_lost_is_committed_once(sink: Sink, lost: str) -> None:
     (handle,) = sink.prepared([b"a"])
     setattr(sink.bench.transport, lost, _once(_is(EndTxnRequest)))
-    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
+    (settled,) = sink.system().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
     sink.bench.wait(1)
     assert len([*sink.bench.visible(), *sink.bench.visible(("out", 1))]) == 1
@@ -181,7 +181,7 @@ def test_a_commit_whose_request_or_answer_is_lost_is_committed_once(sink: Sink, 
 def test_a_transaction_that_timed_out_is_proved_lost(sink: Sink) -> None:
     (handle,) = sink.prepared([b"a"])
     sink.bench.wait(100)
-    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
+    (settled,) = sink.system().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.LOST
 
 
@@ -191,14 +191,14 @@ def test_a_commit_that_was_not_heard_of_is_proved_by_the_receipt_after_the_id_mo
     sink.bench.end((transaction.id, transaction.producer_id, transaction.epoch), version=transaction.version)
     sink.bench.wait(1)
     sink.bench.open(transaction.id)
-    (settled,) = sink.committer().commit(sink.owner.author, [handle.to_committable()])
+    (settled,) = sink.system().commit(sink.owner.author, [handle.to_committable()])
     assert settled.outcome is Outcome.COMMITTED
 
 
 def test_losers_are_fenced_and_winners_are_kept(sink: Sink) -> None:
     loser = sink.write(b"x")
     (winner,) = sink.prepared([b"a"])
-    assert sink.committer().sweep(JobName("job"), keep=[winner.to_committable()]) == [loser.body["id"]]
+    assert sink.system().sweep(JobName("job"), keep=[winner.to_committable()]) == [loser.body["id"]]
     assert sink.bench.view(winner.transaction.id).state is State.ONGOING
 
 

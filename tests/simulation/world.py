@@ -4,14 +4,15 @@ import math
 import random as chance
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import chain
 from random import Random
 from typing import Any
 
+from onceward import KafkaCluster
 from onceward.common.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
-from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.driver.restarts import Restart
 from onceward.protocol.answers import Answer
@@ -22,7 +23,7 @@ from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import COORDINATOR, CheckpointId, JobName
-from onceward.sinks.kafka.control.committer import KafkaCommitter
+from onceward.sinks.kafka.control.system import KafkaSystem
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant, Shared
 from tests.simulation.coordinator import CoordinatorHost, wall_clock
@@ -83,7 +84,7 @@ class SimulatedWorld:
             self.store,
             self._coordinator_died,
             self._answered,
-            self._committers,
+            self._known_systems,
             self.note,
             movable=faults.standby,
         )
@@ -216,17 +217,16 @@ class SimulatedWorld:
 
     # -- what processes get of the systems
 
-    def _committers(self, process: Process) -> Committers:
-        """The committers of a coordinator with a file of systems."""
+    def _known_systems(self, process: Process) -> Systems:
+        """The systems of a coordinator with a file of them."""
         controls = {system.name: system.control(process) for system in self.systems}
         clock = virtual_clock(lambda: wall_clock(self.clock))
 
-        def make(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> KafkaCommitter:
-            reached = [controls[cluster.name] for cluster in clusters]
-            return KafkaCommitter(controls=reached, clock=clock, generation=generation)
+        def opens(cluster: KafkaCluster, *, generation: Callable[[], int | None] = lambda: None) -> KafkaSystem:
+            return KafkaSystem(controls[cluster.name], clock=clock, generation=generation)
 
         named = {system.name: NamedSystem(kind="kafka", configuration=system.described) for system in self.systems}
-        return Committers({"kafka": make}, named)
+        return Systems({"kafka": opens}, named)
 
     def _producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
         servers = config["bootstrap.servers"]

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from onceward.client.tls import CoordinatorTls
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.observer import Observer
 from onceward.coordinator.service.rights_file import RightsFile
 from onceward.coordinator.service.server import CoordinatorServer, ServerOptions
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.tls import ServerTls
 from onceward.coordinator.store.store import Store
 from onceward.wire.limits import MAX_CONCURRENT_RPCS
@@ -117,7 +117,7 @@ class ServedCoordinator:
         reflection: bool = False,
         target: str = f"{HOST}:0",
         observer: Observer | None = None,
-        committers: Committers | None = None,
+        systems: Systems | None = None,
     ) -> None:
         self._options = ServerOptions(
             tls=tls,
@@ -125,7 +125,7 @@ class ServedCoordinator:
             reflection=reflection,
             max_concurrent_rpcs=most,
             observer=observer,
-            committers=committers,
+            systems=systems,
         )
         self._store = store
         self._target = target

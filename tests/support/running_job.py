@@ -347,7 +347,7 @@ class Job:
             Members(
                 job=JOB,
                 source=source,
-                outputs=(Output(sink=same, committer=same),),
+                outputs=(Output(sink=same, system=same),),
                 tasks=same,
                 checkpoint_tasks=TasksPerCheckpoint,
                 settings=SETTINGS,

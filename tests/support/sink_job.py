@@ -16,8 +16,8 @@ from onceward.protocol.values import Author, CheckpointId, Claim, Committable, G
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transactions, TransactionView
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
 from tests.support.waiting import wait_until
@@ -49,7 +49,7 @@ class SinkJob:
         self.sink.open(JobContext(job=self.job, checkpoint_timeout=timedelta(minutes=2)))
         self.findings = self.sink.preflight()
         self.sink.begin_generation(Generation(generation))
-        self.own = self.sink.committer()
+        self.own = self.sink.system()
         """The committer that the driver uses: it holds the claim."""
         self.control = ControlPlane(self.cluster)
         self.transactions = Transactions(self.control)
@@ -69,8 +69,8 @@ class SinkJob:
         """The author of what this generation and all before it have pre-committed."""
         return Author(job=self.job, participant=self.sink.participant.name, generations=range(1, self.generation + 1))
 
-    def committer(self, clock: Clock = QUICK) -> KafkaCommitter:
-        return KafkaCommitter(controls=[self.control], clock=clock)
+    def system(self, clock: Clock = QUICK) -> KafkaSystem:
+        return KafkaSystem(self.control, clock=clock)
 
     def task(self, checkpoint: int) -> CheckpointTask:
         return CheckpointTask(
@@ -97,7 +97,7 @@ class SinkJob:
     ) -> tuple[Committable, ...]:
         """Pre-commit, and end what else the job has open."""
         made = self.voted(checkpoint, votes)
-        self.sink.committer().sweep(self.job, keep=(*made.committables, *unsettled), known=(made,))
+        self.sink.system().sweep(self.job, keep=(*made.committables, *unsettled), known=(made,))
         return made.committables
 
     def voted(self, checkpoint: int, votes: Sequence[Vote]) -> PreCommitted:

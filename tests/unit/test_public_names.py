@@ -14,7 +14,7 @@ from onceward.connectors import interfaces
 from onceward.protocol import committing
 
 PUBLIC = (
-    *("CheckpointSettings", "Committer", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
+    *("CheckpointSettings", "System", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
     *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
     *("load_clusters", "register"),
 )

@@ -11,10 +11,11 @@ from typing import Any
 
 from onceward.common.errors import HaltedError
 from onceward.protocol.values import Author, Committable, Document, JsonObject
+from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.transactions import Transaction
 from onceward.sinks.kafka.documents import KIND, VERSION, require_own
 
-__all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords"]
+__all__ = ["KIND", "VERSION", "KafkaCommittable", "TopicRecords", "elsewhere"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,20 @@ class KafkaCommittable:
                 "back a copy of it."
             ) from None
         return handle
+
+
+def elsewhere(control: ControlPlane, handles: Sequence[KafkaCommittable]) -> dict[int, str]:
+    """Return those whose transaction is on another cluster than the one that answers now, with the reason, by slot: it
+    is found by the cluster's id, never by its address. Raises ControlPlaneError if no broker answers."""
+    here = control.cluster_id()
+    return {
+        one.slot: (
+            f"the transaction is on cluster {one.cluster_name!r} with id {one.cluster_id}, but the cluster reached now "
+            f"is another ({control.cluster.name!r} is {here}); nothing was asked there"
+        )
+        for one in handles
+        if one.cluster_id != here
+    }
 
 
 def _read(slot: int, body: JsonObject) -> KafkaCommittable:

@@ -16,7 +16,7 @@ __all__ = ["forget_job"]
 
 
 def forget_job(control: ControlPlane, job: str, last: Claim, clock: Clock) -> None:
-    """See :meth:`Committer.forget`. Raises ControlPlaneError if a transaction is open, or if the brokers do not confirm
+    """See :meth:`System.forget`. Raises ControlPlaneError if a transaction is open, or if the brokers do not confirm
     within 30 s."""
     deadline, backoff = clock.monotonic() + PATIENCE_S, broker_backoff()
     found = sorted(map(str, list_open(control, job, clock)))

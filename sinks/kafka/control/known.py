@@ -23,7 +23,6 @@ _MARKERS_S = 1.0
 
 @dataclass(kw_only=True)
 class _Known:
-    control: ControlPlane
     handle: KafkaCommittable
     outcome: Outcome
     evidence: str
@@ -38,22 +37,22 @@ class _Known:
 class KnownOutcomes:
     """Those of one call of commit, by slot."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, control: ControlPlane, clock: Clock) -> None:
+        self._control = control
         self._clock = clock
         self._known: dict[int, _Known] = {}
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def add(self, control: ControlPlane, handle: KafkaCommittable, outcome: Outcome, evidence: str) -> None:
+    def add(self, handle: KafkaCommittable, outcome: Outcome, evidence: str) -> None:
         """``outcome``: committed or lost."""
         self._known[handle.slot] = _Known(
-            control=control,
             handle=handle,
             outcome=outcome,
             evidence=evidence,
             since=self._clock.monotonic(),
-            finishing=Finishing(control, self._clock),
+            finishing=Finishing(self._control, self._clock),
         )
 
     def look(
@@ -62,24 +61,22 @@ class KnownOutcomes:
         """Return what is settled now, by slot, and ``topics``, which were described lately; None if a leader did not
         answer. Writes the markers that the brokers have skipped, unless ``give_up()``."""
         settled: dict[int, Settlement] = {}
-        by_control: dict[int, list[_Known]] = {}
-        for known in self._known.values():
-            by_control.setdefault(id(known.control), []).append(known)
-        for group in by_control.values():
-            control = group[0].control
-            (parts,) = control.run(reading_parts(control, [known.handle for known in group], topics))
-            if any(found.unknown for found in parts.values()):
-                topics = None
-            late: list[tuple[_Known, Parts]] = []
-            for known in group:
-                found = parts[known.handle.slot]
-                is_late = self._clock.monotonic() - known.since >= _MARKERS_S
-                if found.open and is_late:
-                    late.append((known, found))
-                elif not (found.open or found.unknown) and (one := self._closed(known, is_late=is_late)) is not None:
-                    settled[one.slot] = one
-            if late and not give_up():
-                settled |= self._finish(control, late)
+        if not self._known:
+            return settled, topics
+        known_now = list(self._known.values())
+        (parts,) = self._control.run(reading_parts(self._control, [known.handle for known in known_now], topics))
+        if any(found.unknown for found in parts.values()):
+            topics = None
+        late: list[tuple[_Known, Parts]] = []
+        for known in known_now:
+            found = parts[known.handle.slot]
+            is_late = self._clock.monotonic() - known.since >= _MARKERS_S
+            if found.open and is_late:
+                late.append((known, found))
+            elif not (found.open or found.unknown) and (one := self._closed(known, is_late=is_late)) is not None:
+                settled[one.slot] = one
+        if late and not give_up():
+            settled |= self._finish(late)
         for slot in settled:
             del self._known[slot]
         return settled, topics
@@ -94,7 +91,7 @@ class KnownOutcomes:
         known.finishing.shown(known.handle.transaction.id)
         if known.outcome is not Outcome.COMMITTED or not is_late:
             return known.settled()
-        log = read_endings(known.control, [known.handle])[known.handle.transaction.id]
+        log = read_endings(self._control, [known.handle])[known.handle.transaction.id]
         if log.ending is LogEnding.AGAIN:
             return None
         if not log.aborted:
@@ -105,11 +102,11 @@ class KnownOutcomes:
             outcome, f"{known.evidence}; but {what} was aborted before its markers were written: {log.detail}"
         )
 
-    def _finish(self, control: ControlPlane, late: Sequence[tuple[_Known, Parts]]) -> dict[int, Settlement]:
+    def _finish(self, late: Sequence[tuple[_Known, Parts]]) -> dict[int, Settlement]:
         """Write the markers of ends that the coordinator has reported as complete, although ``late`` shows parts that
         are open. Return what cannot be finished."""
         settled: dict[int, Settlement] = {}
-        views = Transactions(control).describe([known.handle.transaction.id for known, _ in late])
+        views = Transactions(self._control).describe([known.handle.transaction.id for known, _ in late])
         for known, found in late:
             handle, transaction = known.handle, known.handle.transaction
             view = views[transaction.id]
@@ -124,6 +121,6 @@ class KnownOutcomes:
             )
             why = known.finishing.look(hanging, view, commit=known.outcome is Outcome.COMMITTED)
             if why is not None:
-                evidence = hangs(control, known.evidence, hanging, why)
+                evidence = hangs(self._control, known.evidence, hanging, why)
                 settled[handle.slot] = known.settled(Outcome.IN_DOUBT, evidence)
         return settled

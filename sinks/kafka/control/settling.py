@@ -14,8 +14,7 @@ from onceward.common.killpoints import KillPoint, armed, kill_point
 from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
-from onceward.sinks.kafka.control.cluster_lookup import reach
-from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.control.committables import KafkaCommittable, elsewhere
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.known import KnownOutcomes
@@ -36,6 +35,7 @@ from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.receipts import read_receipts
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted
 from onceward.sinks.kafka.control.transactions import Code, Transactions
+from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = ["Settling"]
 
@@ -45,9 +45,8 @@ _MAY_BE_UNMARKED = frozenset({Proof.LOST, Proof.NOTHING, Proof.UNSTABLE, Proof.O
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What the brokers answer about pending transactions on one cluster."""
+    """What the brokers answer about pending transactions."""
 
-    control: ControlPlane
     handles: Sequence[KafkaCommittable]
     parts: Mapping[int, Parts]
     located: Mapping[str, Located]
@@ -61,7 +60,7 @@ class Settling:
 
     def __init__(
         self,
-        controls: Sequence[ControlPlane],
+        control: ControlPlane,
         handles: Sequence[KafkaCommittable],
         clock: Clock,
         give_up: Callable[[], bool],
@@ -69,7 +68,7 @@ class Settling:
     ) -> None:
         """``give_up``: checked before each further round or wave of requests; once true, nothing more is sent.
         ``recent``: used by the first round while it is fresh."""
-        self._controls = controls
+        self._control = control
         self._clock = clock
         self._give_up = give_up
         self._recent = recent
@@ -77,7 +76,7 @@ class Settling:
         self._judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         self._torn_judgements: dict[int, list[Judgement]] = {handle.slot: [] for handle in handles}
         """Apart from the others: both are concluded from consecutive ones."""
-        self._known = KnownOutcomes(clock)
+        self._known = KnownOutcomes(control, clock)
         self._settled: dict[int, Settlement] = {}
         self._first = True
 
@@ -87,13 +86,13 @@ class Settling:
         topics: Mapping[str, TopicFacts] | None = None
         while self._pending or self._known:
             doubtful: set[int] = set()
-            for asked in self._ask_with_recent() or self._ask():
+            if asked := self._ask_with_recent() or self._ask():
                 torn = self._torn(asked)
                 # If a leader is unknown, do not commit: brokers drop a marker that they cannot deliver then.
                 ready = [one for one in asked.handles if one.slot not in torn and not asked.parts[one.slot].unknown]
                 unproved = self._end(asked, ready)
                 self._look(asked, unproved)
-                doubtful |= torn | unproved.keys()
+                doubtful = torn | unproved.keys()
                 topics = asked.topics
             seen, topics = self._known.look(topics, self._give_up)
             self._settled |= seen
@@ -102,49 +101,42 @@ class Settling:
             self._clock.wait(LOOK_INTERVAL_S if doubtful & self._pending.keys() else backoff.next())
         return [self._settled[slot] for slot in sorted(self._settled)]
 
-    def _ask(self) -> list[_Asked]:
-        """Ask all that a round must know."""
+    def _ask(self) -> _Asked | None:
+        """Ask all that a round must know; None if the cluster does not answer, or there is nothing to ask."""
         if not self._pending:
-            return []
-        reached = reach(self._controls, list(self._pending.values()))
-        for slot, evidence in reached.elsewhere.items():
+            return None
+        try:
+            missing = elsewhere(self._control, list(self._pending.values()))
+        except ControlPlaneError:
+            return None
+        for slot, evidence in missing.items():
             self._settle(slot, Outcome.IN_DOUBT, evidence)
-        answers = []
-        for control, handles in reached.found:
-            transactions = Transactions(control)
-            parts, located, highest = control.run(
-                reading_parts(control, handles),
-                transactions.locating(handle.transaction.id for handle in handles),
-                transactions.finding_highest_end_txn(handle.transaction for handle in handles),
-            )
-            answers.append(_Asked(control=control, handles=handles, parts=parts, located=located, highest=highest))
-        return answers
+        handles = list(self._pending.values())
+        if not handles:
+            return None
+        transactions = Transactions(self._control)
+        parts, located, highest = self._control.run(
+            reading_parts(self._control, handles),
+            transactions.locating(handle.transaction.id for handle in handles),
+            transactions.finding_highest_end_txn(handle.transaction for handle in handles),
+        )
+        return _Asked(handles=handles, parts=parts, located=located, highest=highest)
 
-    def _ask_with_recent(self) -> list[_Asked] | None:
+    def _ask_with_recent(self) -> _Asked | None:
         """Ask only what recent answers do not hold; None if they are too old or incomplete."""
         recent, self._recent = self._recent, None
         handles = list(self._pending.values())
         now = self._clock.monotonic()
         if recent is None or not recent.cover(handles, now):
             return None
-        control = recent.control
-        parts, highest = recent.looked_ahead(handles, now) or control.run(*recent.looking_ahead(handles))
-        return [
-            _Asked(
-                control=control,
-                handles=handles,
-                parts=parts,
-                located=recent.located,
-                highest=highest,
-                topics=recent.topics,
-            )
-        ]
+        parts, highest = recent.looked_ahead(handles, now) or self._control.run(*recent.looking_ahead(handles))
+        return _Asked(handles=handles, parts=parts, located=recent.located, highest=highest, topics=recent.topics)
 
     def _torn(self, asked: _Asked) -> set[int]:
         """Return the slots that must not be committed now: a partition has lost its part, and the transaction is not
         known to have ended. Found open twice, it is aborted: then no record of the slot is visible, and the whole slot
         can be written again. Found neither open nor ended twice, it is no longer there, and EndTxn is safe."""
-        control, parts = asked.control, asked.parts
+        control, parts = self._control, asked.parts
         suspects = {handle.transaction.id: handle for handle in asked.handles if parts[handle.slot].gone}
         if not suspects:
             return set()
@@ -170,12 +162,12 @@ class Settling:
                 code = transactions.end([handle.transaction], commit=False)[name]
                 if classify(code) is EndAnswer.DONE:
                     evidence = f"{judgement.evidence}; seen twice, the rest is aborted"
-                    self._know(control, handle.slot, Outcome.LOST, evidence)
+                    self._know(handle.slot, Outcome.LOST, evidence)
         return torn
 
     def _end(self, asked: _Asked, handles: Sequence[KafkaCommittable]) -> dict[int, Code]:
         """Send one EndTxn each. Settles complete commits; returns the answers that prove too little."""
-        transactions = Transactions(asked.control)
+        transactions = Transactions(self._control)
         by_id = {handle.transaction.id: handle for handle in handles}
         ordered = [handle.transaction for handle in sorted(handles, key=lambda handle: handle.slot)]
         doubtful: dict[int, Code] = {}
@@ -191,7 +183,7 @@ class Settling:
                 match classify(code):
                     case EndAnswer.DONE if asked.parts[handle.slot].whole:
                         evidence = f"EndTxn version {handle.transaction.version} answered {describe_code(code)}"
-                        self._know(asked.control, handle.slot, Outcome.COMMITTED, evidence)
+                        self._know(handle.slot, Outcome.COMMITTED, evidence)
                     case EndAnswer.DONE | EndAnswer.DOUBT:
                         doubtful[handle.slot] = code
                     case EndAnswer.AGAIN:
@@ -204,7 +196,7 @@ class Settling:
     def _look(self, asked: _Asked, doubtful: Mapping[int, Code]) -> None:
         if not doubtful or self._give_up():
             return
-        control = asked.control
+        control = self._control
         for slot, judgement in judgements(control, [self._pending[slot] for slot in doubtful], doubtful).items():
             seen = self._judgements[slot]
             seen.append(judgement)
@@ -218,14 +210,14 @@ class Settling:
                 found = how_to_finish(control, self._pending[slot], asked.parts[slot], judgement.evidence)
                 concluded = found or concluded
             if concluded is not None:
-                self._know(control, slot, *concluded)
+                self._know(slot, *concluded)
 
-    def _know(self, control: ControlPlane, slot: int, outcome: Outcome, evidence: str) -> None:
+    def _know(self, slot: int, outcome: Outcome, evidence: str) -> None:
         """Note an outcome. It is settled once readers see it; one in doubt, at once."""
         if outcome is Outcome.IN_DOUBT:
             self._settle(slot, outcome, evidence)
         else:
-            self._known.add(control, self._pending.pop(slot), outcome, evidence)
+            self._known.add(self._pending.pop(slot), outcome, evidence)
 
     def _settle(self, slot: int, outcome: Outcome, evidence: str) -> None:
         self._pending.pop(slot, None)

@@ -35,12 +35,12 @@ from onceward.protocol.values import (
 from onceward.sinks.kafka.control.brokers import batch_limits, topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.finishing import finish_abandoned
 from onceward.sinks.kafka.control.receipt_cleanup import delete_older_receipts, delete_receipts
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import end_txn_version
 from onceward.sinks.kafka.driver import columns, preflight, refusals, replays
 from onceward.sinks.kafka.driver.precommit import (
@@ -281,14 +281,9 @@ class KafkaSink(Sink):
         except ControlPlaneError as error:
             _log.warning("%s", error)  # no record of this job is lost by it; the next look, or start, tries again
 
-    def committer(self) -> KafkaCommitter:
+    def system(self) -> KafkaSystem:
         control, _ = self._opened()
-        return KafkaCommitter(
-            controls=[control],
-            clock=self._clock,
-            generation=lambda: self._generation,
-            topics=self.topics,
-        )
+        return KafkaSystem(control, clock=self._clock, generation=lambda: self._generation, topics=self.topics)
 
     def close(self) -> None:
         if self._control is not None:

@@ -95,7 +95,7 @@ class Driver:
         self.settler = Settler(
             session=same,
             source=same,
-            outputs=Outputs(self.job, [Output(sink=same, committer=same)]),
+            outputs=Outputs(self.job, [Output(sink=same, system=same)]),
             journal=_Journal(self.events),
             on_settled=lambda checkpoint, _records: self.said.append(f"settled {checkpoint}"),
             on_lost=lambda: self.said.append("lost"),

@@ -59,7 +59,7 @@ def test_two_kafka_sinks_on_one_cluster_do_not_fence_each_other() -> None:
     bench = Bench(Settings(brokers=(1, 2, 3)))
     bench.wait(5)
     sinks = [ModelledSink(bench, name) for name in ("first", "second")]
-    outputs = Outputs(JOB, [Output(sink=sink, committer=sink.committer()) for sink in sinks])
+    outputs = Outputs(JOB, [Output(sink=sink, system=sink.system()) for sink in sinks])
     outputs.begin_generation(Generation(2))
     mine, theirs = (bench.open(f"orders.{name}.2.0123abcd.0") for name in ("first", "second"))
     losers = [bench.open(f"orders.{name}.2.4567cdef.0") for name in ("first", "second")]
@@ -122,7 +122,7 @@ class System:
 def two(asked: list[str], *systems: str, on_lost: OnLost = OnLost.REPLAY) -> tuple[Outputs, System, System]:
     first, second = (System(asked, *pair, on_lost) for pair in zip(systems, (FIRST, SECOND), strict=True))
     given: Any = [first, second]
-    return Outputs(JOB, [Output(sink=one, committer=one) for one in given]), first, second
+    return Outputs(JOB, [Output(sink=one, system=one) for one in given]), first, second
 
 
 def test_leftovers_of_a_system_are_ended_once_its_last_sink_has_pre_committed() -> None:

@@ -39,7 +39,7 @@ def settler(runtime: Runtime = THREADS, *, session: Any = None, committer: Any =
     return Settler(
         session=session,
         source=nothing,
-        outputs=Outputs(JobName("orders"), [Output(sink=_SINK, committer=committer)]),
+        outputs=Outputs(JobName("orders"), [Output(sink=_SINK, system=committer)]),
         journal=Journal("orders"),
         on_settled=lambda *_: None,
         on_lost=lambda: None,

@@ -23,7 +23,7 @@ class Clock(Threads):
         return self.now
 
 
-class Committer:
+class System:
     """Each committable's transaction began at the clock time that equals its slot."""
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class Events(Journal):
 class Watched:
     def __init__(self) -> None:
         self.clock = Clock()
-        self.committer = Committer(self.clock)
+        self.committer = System(self.clock)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.ages: Any = Ages(self._ages, Events(self.events), self.clock)
         self.held: tuple[Committable, ...] = ()

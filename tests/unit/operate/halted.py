@@ -9,9 +9,11 @@ from typing import Any
 
 from onceward.client.session import connect
 from onceward.common.errors import OncewardError
-from onceward.connectors.interfaces import Committer, OpenTransaction, PreCommitted, TransactionHandle
+from onceward.connectors.interfaces import OpenTransaction, PreCommitted, System, TransactionHandle
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.systems import Systems
 from onceward.operate.brokers import Brokers
+from onceward.protocol.committing import Place
 from onceward.protocol.events import CloseReason
 from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
@@ -61,7 +63,7 @@ def open_transaction(slot: int, *, generation: int = 1) -> OpenTransaction:
     )
 
 
-class FakeBrokers(Committer):
+class FakeBrokers(System):
     """Answer as the test sets, and record the requested changes."""
 
     def __init__(self, outcomes: Mapping[int, Outcome], opened: Sequence[OpenTransaction] = ()) -> None:
@@ -73,7 +75,14 @@ class FakeBrokers(Committer):
         self.asked_to_commit: list[int] = []
 
     def reached(self) -> Brokers:
-        return Brokers({"test": lambda _clusters: self}, {"main": NamedSystem(kind="test", configuration="a cluster")})
+        named = {"main": NamedSystem(kind="test", configuration="a cluster")}
+        return Brokers(Systems({"test": lambda _configuration, **_: self}, named))
+
+    def id(self) -> str:
+        return "a cluster"
+
+    def place(self, committable: Committable) -> Place:
+        return Place(id="a cluster")
 
     def commit(
         self,

@@ -1,12 +1,13 @@
 """What the commands say of transactions that hang, and of what could not be asked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from onceward.common.errors import OncewardError
+from onceward.coordinator.service.systems import Systems
 from onceward.operate import hanging
 from onceward.operate.doctor.check import Level
 from onceward.operate.doctor.hanging import check_hanging
@@ -33,10 +34,10 @@ OTHERS = HangingTransaction(
 
 
 class Asked:
-    """A committer whose clusters are what it answers, or the error that it raises."""
+    """A system whose configuration is what it answers, or the error that it raises."""
 
-    def __init__(self, clusters: Sequence[Any]) -> None:
-        (self.answer,) = clusters
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
 
     def hanging(self, topics: Sequence[str] | None) -> FoundHanging:
         if isinstance(self.answer, OncewardError):
@@ -53,8 +54,11 @@ def asked(answer: FoundHanging | OncewardError) -> NamedSystem:
 
 
 @pytest.fixture(autouse=True)
-def committers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hanging, "installed_committers", lambda _done, _kinds: {"kafka": Asked})
+def systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(systems: Mapping[str, NamedSystem], _done: str) -> Systems:
+        return Systems({"kafka": lambda answer, **_: Asked(answer)}, systems)  # type: ignore[dict-item]
+
+    monkeypatch.setattr(Systems, "installed", installed)
 
 
 def test_none_is_said_only_if_everything_was_looked_into(capsys: pytest.CaptureFixture[str]) -> None:

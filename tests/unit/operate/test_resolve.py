@@ -12,6 +12,7 @@ from onceward.client.operators import OperatorClient
 from onceward.client.session import connect
 from onceward.common.errors import ConfigurationError, ExitCode, HaltedError, OncewardError, RefusedError
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.systems import Systems
 from onceward.operate.brokers import Brokers
 from onceward.operate.cli import app
 from onceward.operate.resolving import Resolution, decide, slots_of
@@ -96,7 +97,7 @@ def test_a_ruling_against_the_evidence_is_refused_unless_forced(
 
 def test_nothing_that_is_not_proved_is_decided_blindly(tmp_path: Path) -> None:
     halted(tmp_path)
-    unreachable = Brokers({}, {})
+    unreachable = Brokers(Systems({}, {}))
     with served(tmp_path) as client:
         for ruling, slots in ((Ruling.GIVEN_UP, "2"), (Ruling.GIVEN_UP, "all"), (Ruling.COMMITTED, "1")):
             with pytest.raises(ConfigurationError, match="--systems FILE"):
@@ -173,7 +174,7 @@ def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> Non
     fake.away = OncewardError("no broker answers")
     with served(tmp_path) as client:
         listed, problems = rows(client, fake.reached(), ORDERS)
-        blind, unasked = rows(client, Brokers({}, {}), ORDERS)
+        blind, unasked = rows(client, Brokers(Systems({}, {})), ORDERS)
     assert [(one.slot, one.state, one.outcome) for one in listed] == [
         (0, "unknown", "committed"),
         (1, "unknown", "lost"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from custom_sink import DirectoryCommitter, DirectorySink, FileWriter, StagedFile
+from custom_sink import DirectorySink, DirectorySystem, FileWriter, StagedFile
 
 from onceward.connectors import (
     Author,
@@ -37,7 +37,7 @@ class WrongSink:
 
     breaks: Sequence[str]
     sink: type[DirectorySink] = DirectorySink
-    committer: type[DirectoryCommitter] = DirectoryCommitter
+    system: type[DirectorySystem] = DirectorySystem
     slot: type[StagedFile] = StagedFile
 
 
@@ -46,7 +46,7 @@ def directory_case(directory: Path, wrong: WrongSink = WrongSink(breaks=())) -> 
 
     def sink(name: str) -> DirectorySink:
         made = wrong.sink(str(directory), name=name)
-        made._committer = wrong.committer(directory)
+        made._system = wrong.system(directory)
         if wrong.slot is not StagedFile:
             made.write = lambda: Writer(staged=str(directory / ".staged"), slot=wrong.slot)  # type: ignore[method-assign]
         return made
@@ -54,7 +54,7 @@ def directory_case(directory: Path, wrong: WrongSink = WrongSink(breaks=())) -> 
     def visible() -> list[bytes]:
         return [line for file in directory.glob("[!.]*") for line in file.read_bytes().splitlines()]
 
-    return SinkCase(sink=sink, committer=lambda: wrong.committer(directory), visible=visible, within=0)
+    return SinkCase(sink=sink, system=lambda: wrong.system(directory), visible=visible, within=0)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class SweepsInItsPreCommit(DirectorySink):
         self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
     ) -> PreCommitted:
         made = super().pre_commit(checkpoint, votes, origins, leftovers=leftovers)
-        self._committer.sweep(self._job, keep=made.committables)
+        self._system.sweep(self._job, keep=made.committables)
         return made
 
 
@@ -155,7 +155,7 @@ class StoresATuple(DirectorySink):
 
 class EndsAllWhenItCloses(DirectorySink):
     def close(self) -> None:
-        self._committer.sweep(self._job)
+        self._system.sweep(self._job)
 
 
 class NamesItsProcess(DirectorySink):
@@ -168,7 +168,7 @@ class NamesItsProcess(DirectorySink):
 # -- commit and abort
 
 
-class CommitsAllOfTheJob(DirectoryCommitter):
+class CommitsAllOfTheJob(DirectorySystem):
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
         settled = super().commit(author, committables, **given)
         for staged in self._staged.glob(f"{author.job}.*.*.*.*.*") if committables else ():
@@ -176,7 +176,7 @@ class CommitsAllOfTheJob(DirectoryCommitter):
         return settled
 
 
-class CommitsWholeCheckpoints(DirectoryCommitter):
+class CommitsWholeCheckpoints(DirectorySystem):
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
         settled = super().commit(author, committables, **given)
         for name in map(file_of, committables):
@@ -185,7 +185,7 @@ class CommitsWholeCheckpoints(DirectoryCommitter):
         return settled
 
 
-class CommitsACopy(DirectoryCommitter):
+class CommitsACopy(DirectorySystem):
     _copies = count()
 
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
@@ -195,14 +195,14 @@ class CommitsACopy(DirectoryCommitter):
         return super().commit(author, committables, **given)
 
 
-class AbortsOnce(DirectoryCommitter):
+class AbortsOnce(DirectorySystem):
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         for name in map(file_of, committables):
             (self._staged / name).unlink()
 
 
-class RemembersInMemory(DirectoryCommitter):
-    """Ends only what the sink of this process has opened: a committer without a sink has no generation."""
+class RemembersInMemory(DirectorySystem):
+    """Ends only what the sink of this process has opened: a system without a sink has no generation."""
 
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
         if self.generation:
@@ -214,24 +214,24 @@ class RemembersInMemory(DirectoryCommitter):
             super().abort(author, committables)
 
 
-class SettlesHalf(DirectoryCommitter):
+class SettlesHalf(DirectorySystem):
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
         return super().commit(author, committables, **given)[:1]
 
 
-class BelievesItself(DirectoryCommitter):
+class BelievesItself(DirectorySystem):
     def commit(self, author: Author, committables: Sequence[Committable], **given: Any) -> Sequence[Settlement]:
         settled = super().commit(author, committables, **given)
         return [replace(one, outcome=Outcome.COMMITTED) for one in settled]
 
 
-class LooksOnlyAtWhatIsStaged(DirectoryCommitter):
+class LooksOnlyAtWhatIsStaged(DirectorySystem):
     def outcome(self, committable: Committable) -> Settlement:
         found = super().outcome(committable)
         return found if found.outcome is Outcome.IN_DOUBT else replace(found, outcome=Outcome.LOST)
 
 
-class AbortsWhatItAsksFor(DirectoryCommitter):
+class AbortsWhatItAsksFor(DirectorySystem):
     def outcome(self, committable: Committable) -> Settlement:
         found = super().outcome(committable)
         (self._staged / file_of(committable)).unlink(missing_ok=True)
@@ -241,7 +241,7 @@ class AbortsWhatItAsksFor(DirectoryCommitter):
 # -- forged documents
 
 
-class _Trusting(DirectoryCommitter):
+class _Trusting(DirectorySystem):
     def trusted(self, author: Author, part: Sequence[str]) -> Author:
         """The author, as a file name has it. ``part``: job, sink, generation, and more."""
         raise NotImplementedError
@@ -286,25 +286,25 @@ class ChecksAsItCommits(_Trusting):
 # -- sweeps
 
 
-class SweepsNothing(DirectoryCommitter):
+class SweepsNothing(DirectorySystem):
     def sweep(self, job: JobName, **given: Any) -> Sequence[str]:
         return ()
 
 
-class ListsNothing(DirectoryCommitter):
+class ListsNothing(DirectorySystem):
     def sweep(self, job: JobName, **given: Any) -> Sequence[str]:
         super().sweep(job, **given)
         return ()
 
 
-class SweepsWhatIsVisible(DirectoryCommitter):
+class SweepsWhatIsVisible(DirectorySystem):
     def sweep(self, job: JobName, **given: Any) -> Sequence[str]:
         for visible in self._visible.glob(f"{job}.*"):
             visible.unlink()
         return super().sweep(job, **given)
 
 
-class _Sweeps(DirectoryCommitter):
+class _Sweeps(DirectorySystem):
     def swept(self, job: JobName, keep: Collection[Committable]) -> Iterator[Path]:
         raise NotImplementedError
 
@@ -336,29 +336,29 @@ class SweepsNewerGenerations(_Sweeps):
 # -- claims and texts
 
 
-class ForgetsAPartOfTheClaim(DirectoryCommitter):
+class ForgetsAPartOfTheClaim(DirectorySystem):
     def _write_claim(self, job: JobName, claim: Claim) -> None:
         super()._write_claim(job, replace(claim, amendment=0))
 
 
-class HasOneClaim(DirectoryCommitter):
+class HasOneClaim(DirectorySystem):
     def _claim(self, job: JobName) -> Path:
         return self._staged / "the.claim"
 
 
-class TakesAnyClaim(DirectoryCommitter):
+class TakesAnyClaim(DirectorySystem):
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         self._write_claim(job, claim)
         self._job = job
 
 
-class RenewsAnyClaim(DirectoryCommitter):
+class RenewsAnyClaim(DirectorySystem):
     def renew_claim(self, claim: Claim, **_: Any) -> bool:
         self._write_claim(self._job, claim)
         return True
 
 
-class FencesTheNewerDriver(DirectoryCommitter):
+class FencesTheNewerDriver(DirectorySystem):
     def renew_claim(self, claim: Claim, **given: Any) -> bool:
         try:
             return super().renew_claim(claim, **given)
@@ -367,20 +367,20 @@ class FencesTheNewerDriver(DirectoryCommitter):
             raise
 
 
-class CommitsBeforeItRenews(DirectoryCommitter):
+class CommitsBeforeItRenews(DirectorySystem):
     def renew_claim(self, claim: Claim, **given: Any) -> bool:
         for staged in self._staged.glob(f"{self._job}.*.*.*.*.*"):
             staged.rename(self._visible / staged.name)
         return super().renew_claim(claim, **given)
 
 
-class DescribesAnObject(DirectoryCommitter):
+class DescribesAnObject(DirectorySystem):
     def describe(self, committable: Committable) -> str:
         text: Any = asdict(committable)
         return text  # type: ignore[no-any-return]
 
 
-class HasNoId(DirectoryCommitter):
+class HasNoId(DirectorySystem):
     _ids = count()
 
     def id(self) -> str:
@@ -406,37 +406,37 @@ WRONG: dict[str, WrongSink] = dict(
         made("sink", StoresATuple, "committables_survive_json"),
         made("sink", EndsAllWhenItCloses, "a_closed_sink_has_ended_nothing"),
         made("sink", NamesItsProcess, "a_sink_names_the_same_destinations_in_every_process"),
-        made("committer", CommitsAllOfTheJob, "a_commit_shows_what_was_written_once_and_nothing_else"),
-        made("committer", CommitsWholeCheckpoints, "a_slot_commits_without_the_others"),
-        made("committer", CommitsACopy, "a_repeated_commit_changes_nothing"),
-        made("committer", AbortsOnce, "a_repeated_abort_changes_nothing"),
+        made("system", CommitsAllOfTheJob, "a_commit_shows_what_was_written_once_and_nothing_else"),
+        made("system", CommitsWholeCheckpoints, "a_slot_commits_without_the_others"),
+        made("system", CommitsACopy, "a_repeated_commit_changes_nothing"),
+        made("system", AbortsOnce, "a_repeated_abort_changes_nothing"),
         made(
-            "committer",
+            "system",
             RemembersInMemory,
             "another_process_commits_by_the_documents_alone",
             "another_process_aborts_by_the_documents_alone",
         ),
-        made("committer", SettlesHalf, "a_repeated_commit_changes_nothing"),
-        made("committer", BelievesItself, "a_late_commit_of_an_aborted_slot_commits_nothing"),
-        made("committer", LooksOnlyAtWhatIsStaged, "the_outcome_after_a_lost_answer_is_committed"),
-        made("committer", AbortsWhatItAsksFor, "asking_for_an_outcome_changes_nothing"),
-        made("committer", TrustsTheJob, FORGED("another_job")),
-        made("committer", TrustsTheSink, FORGED("another_sink")),
-        made("committer", TrustsTheGeneration, FORGED("a_later_generation")),
-        made("committer", ChecksAsItCommits, *map(FORGED, ("another_job", "another_sink", "a_later_generation"))),
-        made("committer", SweepsNothing, "a_sweep_ends_what_it_does_not_keep"),
-        made("committer", ListsNothing, "a_sweep_ends_what_it_does_not_keep"),
-        made("committer", SweepsWhatIsVisible, "a_repeated_sweep_changes_nothing"),
-        made("committer", SweepsOtherJobs, "a_sweep_spares_other_jobs"),
-        made("committer", SweepsOtherSinks, "a_sweep_spares_what_all_sinks_of_the_job_keep"),
-        made("committer", SweepsNewerGenerations, "a_sweep_spares_a_newer_generation"),
-        made("committer", ForgetsAPartOfTheClaim, "a_claim_is_read_back_as_it_was_written"),
-        made("committer", HasOneClaim, "a_claim_is_read_back_as_it_was_written"),
-        made("committer", TakesAnyClaim, "a_claim_is_taken_only_in_place_of_the_one_that_was_seen"),
-        made("committer", RenewsAnyClaim, "a_driver_whose_claim_was_replaced_commits_nothing"),
-        made("committer", FencesTheNewerDriver, "a_driver_whose_claim_was_replaced_commits_nothing"),
-        made("committer", CommitsBeforeItRenews, "a_driver_whose_claim_was_replaced_commits_nothing"),
-        made("committer", DescribesAnObject, "what_people_read_is_text"),
-        made("committer", HasNoId, "what_people_read_is_text"),
+        made("system", SettlesHalf, "a_repeated_commit_changes_nothing"),
+        made("system", BelievesItself, "a_late_commit_of_an_aborted_slot_commits_nothing"),
+        made("system", LooksOnlyAtWhatIsStaged, "the_outcome_after_a_lost_answer_is_committed"),
+        made("system", AbortsWhatItAsksFor, "asking_for_an_outcome_changes_nothing"),
+        made("system", TrustsTheJob, FORGED("another_job")),
+        made("system", TrustsTheSink, FORGED("another_sink")),
+        made("system", TrustsTheGeneration, FORGED("a_later_generation")),
+        made("system", ChecksAsItCommits, *map(FORGED, ("another_job", "another_sink", "a_later_generation"))),
+        made("system", SweepsNothing, "a_sweep_ends_what_it_does_not_keep"),
+        made("system", ListsNothing, "a_sweep_ends_what_it_does_not_keep"),
+        made("system", SweepsWhatIsVisible, "a_repeated_sweep_changes_nothing"),
+        made("system", SweepsOtherJobs, "a_sweep_spares_other_jobs"),
+        made("system", SweepsOtherSinks, "a_sweep_spares_what_all_sinks_of_the_job_keep"),
+        made("system", SweepsNewerGenerations, "a_sweep_spares_a_newer_generation"),
+        made("system", ForgetsAPartOfTheClaim, "a_claim_is_read_back_as_it_was_written"),
+        made("system", HasOneClaim, "a_claim_is_read_back_as_it_was_written"),
+        made("system", TakesAnyClaim, "a_claim_is_taken_only_in_place_of_the_one_that_was_seen"),
+        made("system", RenewsAnyClaim, "a_driver_whose_claim_was_replaced_commits_nothing"),
+        made("system", FencesTheNewerDriver, "a_driver_whose_claim_was_replaced_commits_nothing"),
+        made("system", CommitsBeforeItRenews, "a_driver_whose_claim_was_replaced_commits_nothing"),
+        made("system", DescribesAnObject, "what_people_read_is_text"),
+        made("system", HasNoId, "what_people_read_is_text"),
     )
 )

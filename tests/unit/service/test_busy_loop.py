@@ -14,10 +14,10 @@ from onceward.client.operators import OperatorClient
 from onceward.client.session import connect
 from onceward.common.errors import StoreError
 from onceward.coordinator.service import group_commit, methods
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers, Vetted
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.server import CoordinatorServer
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.store.opening import open_candidate
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.coordinator.store.store import Store
@@ -178,12 +178,12 @@ def test_listings_and_skips_decode_no_document_on_the_loop(tmp_path: Path, monke
         return whole(*given)
 
     monkeypatch.setattr(encoded, "_whole", decoding)
-    plugin: Any = lambda _clusters, **_: _Ages()  # noqa: E731
-    committers = Committers({SINK.kind: plugin}, {"main": NamedSystem(kind=SINK.kind, configuration="main")})
+    plugin: Any = lambda _configuration, **_: _Ages()  # noqa: E731
+    systems = Systems({SINK.kind: plugin}, {"main": NamedSystem(kind=SINK.kind, configuration="main")})
     settings = CheckpointSettings(interval="1h", orphan_grace="1h")
     many = Snapshot(committables=tuple(committable(slot, padding="x") for slot in range(50)))
     with ExitStack() as stack:
-        served = stack.enter_context(ServedCoordinator(tmp_path / "store.db", committers=committers))
+        served = stack.enter_context(ServedCoordinator(tmp_path / "store.db", systems=systems))
         client = stack.enter_context(connect(served.address, patience="30s"))
         session = client.open_job(JOB, (SOURCE, SINK), settings, None, driver="d1")
         wanted: list[Instruction] = []

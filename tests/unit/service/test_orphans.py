@@ -1,9 +1,9 @@
-"""What the coordinator does for jobs without a driver, with a committer that records its calls."""
+"""What the coordinator does for jobs without a driver, with a system that records its calls."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,16 +13,16 @@ import pytest
 
 from onceward.common.errors import ClaimChangedError, HaltedError, OncewardError
 from onceward.connectors.interfaces import PreCommitted
-from onceward.coordinator.service.committers import Committers
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
 from onceward.coordinator.service.orphan import NO_CLUSTERS, Pace
 from onceward.coordinator.service.orphans import Orphans
+from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.coordinator.store.store import Store
 from onceward.protocol.answers import Verdict
-from onceward.protocol.committing import Age, Committer, OpenTransaction
+from onceward.protocol.committing import Age, OpenTransaction, Place, System
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import (
     Acknowledge,
@@ -65,7 +65,7 @@ PACE = Pace(first_retry_s=0.01, longest_retry_s=0.02, first_look_s=0.01, longest
 
 @dataclass
 class Brokers:
-    """The state that all committers of a test share: their answers, and a record of their calls."""
+    """The state that all systems of a test share: their answers, and a record of their calls."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Outcome by slot; COMMITTED by default."""
@@ -74,6 +74,8 @@ class Brokers:
     """Seconds."""
     trouble: dict[str, list[Exception]] = field(default_factory=dict)
     """Errors by method and cluster, raised one after the other."""
+    places: tuple[str, str] = ("main", "main")
+    """The clusters of the slots."""
     stuck: str = ""
     """A cluster that never answers."""
     slow: set[int] = field(default_factory=set)
@@ -94,11 +96,19 @@ class Brokers:
         return sum(asked == method for asked, _, _ in self.asked)
 
 
-class FakeCommitter(Committer):
-    """A committer for one or more clusters; a cluster is its name here."""
+class FakeSystem(System):
+    """A cluster, which is its name here."""
 
-    def __init__(self, brokers: Brokers, clusters: Iterable[Any], generation: Callable[[], int | None]) -> None:
-        self._brokers, self._clusters, self._generation = brokers, "+".join(clusters), generation
+    def __init__(self, brokers: Brokers, cluster: str, generation: Callable[[], int | None]) -> None:
+        self._brokers, self._cluster, self._generation = brokers, cluster, generation
+
+    def id(self) -> str:
+        self._asked("id")
+        return self._cluster
+
+    def place(self, committable: Committable) -> Place:
+        cluster = self._brokers.places[committable.slot]
+        return Place(id=cluster, name=cluster)
 
     def check(self, author: Author, committables: Sequence[Committable]) -> None:
         assert (author.job, author.participant, author.generations[-1]) == (JOB, SINK.name, self._generation())
@@ -174,10 +184,10 @@ class FakeCommitter(Committer):
         self._brokers.closed += 1
 
     def _asked(self, method: str) -> None:
-        self._brokers.asked.append((method, self._clusters, self._generation()))
-        while self._clusters == self._brokers.stuck:
+        self._brokers.asked.append((method, self._cluster, self._generation()))
+        while self._cluster == self._brokers.stuck:
             time.sleep(0.001)
-        waiting = self._brokers.trouble.get(f"{method} {self._clusters}")
+        waiting = self._brokers.trouble.get(f"{method} {self._cluster}")
         if waiting:
             raise waiting.pop(0)
 
@@ -201,14 +211,14 @@ class Here:
         )
         self.group_commit = GroupCommit(self.engine)
 
-        def plugin(clusters: Iterable[Any], *, generation: Callable[[], int | None] = lambda: None) -> Committer:
-            return FakeCommitter(brokers, clusters, generation)
+        def plugin(cluster: str, *, generation: Callable[[], int | None] = lambda: None) -> System:
+            return FakeSystem(brokers, cluster, generation)
 
         systems = {name: NamedSystem(kind="test", configuration=name) for name in clusters}
         tables = {"tables": NamedSystem(kind="tables", configuration=None)} if clusters else {}
-        committers = Committers({"test": plugin}, systems | tables)
+        known = Systems({"test": plugin}, systems | tables)
         self.orphans = Orphans(
-            self.engine, self.group_commit, committers, wall=lambda: datetime.now(UTC) + self.later, pace=PACE
+            self.engine, self.group_commit, known, wall=lambda: datetime.now(UTC) + self.later, pace=PACE
         )
 
     @property
@@ -542,7 +552,7 @@ def test_a_failing_plug_in_is_retried(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> None:
-    brokers = Brokers(stuck="b")
+    brokers = Brokers(stuck="b", places=("a", "a"))
 
     async def body(here: Here) -> None:
         brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
@@ -550,7 +560,7 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> Non
         here.after_the_grace_time()
         await until(lambda: here.settled, "what is on the other cluster is settled")
         await until(lambda: ("sweep", "a", 2) in brokers.asked, "the other cluster is swept")
-        assert ("commit", "a+b", 2) in brokers.asked
+        assert ("commit", "a", 2) in brokers.asked
         assert ("take", "b", 2) not in brokers.asked, "it waited for a cluster of which nothing is known"
         brokers.stuck = ""
         await until(lambda: ("sweep", "b", 2) in brokers.asked, "it is done everywhere")
@@ -558,8 +568,39 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> Non
     play(tmp_path, body, brokers, clusters=("a", "b"))
 
 
+def test_each_commit_is_sent_to_its_own_cluster(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"id b": [OncewardError("no broker answers")]}, places=("b", "a"))
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        commits = [
+            (asked[1], slots)
+            for asked, slots in zip(
+                (asked for asked in brokers.asked if asked[0] == "commit"), brokers.committed, strict=True
+            )
+        ]
+        assert commits == [("a", [1]), ("b", [0])], "the cluster that did not answer at first is asked later"
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
+def test_what_is_on_no_known_cluster_is_committed_nowhere(tmp_path: Path) -> None:
+    brokers = Brokers(places=("a", "elsewhere"))
+
+    async def body(here: Here) -> None:
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "elsewhere" in here.orphans.doing(JOB), "it says which cluster is missing")
+        assert {tuple(slots) for slots in brokers.committed} == {(0,)}
+        assert not here.settled
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
 def test_a_job_counts_as_unclaimed_only_after_every_cluster_answered(tmp_path: Path) -> None:
-    brokers = Brokers(trouble={"claims b": [OncewardError("no broker answers")] * 3})
+    brokers = Brokers(trouble={"claims b": [OncewardError("no broker answers")] * 3}, places=("a", "b"))
 
     async def body(here: Here) -> None:
         await here.orphan()
@@ -829,7 +870,7 @@ def test_a_lane_that_is_stuck_holds_up_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("tables", "No committer for sinks of kind tables"), ("files", "knows no system of kind files")]
+    ("kind", "why"), [("tables", "No system of kind tables is installed"), ("files", "knows no system of kind files")]
 )
 def test_a_kind_that_is_not_installed_leaves_only_what_needs_it_unsettled(tmp_path: Path, kind: str, why: str) -> None:
     brokers = Brokers(longest_open=0.0)
@@ -856,7 +897,7 @@ def test_a_job_that_may_be_claimed_where_it_cannot_be_asked_is_not_taken(tmp_pat
         here.sinks = (SINK, replace(SINK, name=ParticipantName("another"), kind="tables"))
         await here.orphan()
         here.after_the_grace_time()
-        await until(lambda: "No committer for sinks of kind tables" in here.orphans.doing(JOB), "it says why")
+        await until(lambda: "No system of kind tables is installed" in here.orphans.doing(JOB), "it says why")
         assert [method for method, _, _ in brokers.asked] == ["claims"]
         assert here.generation == 1
 

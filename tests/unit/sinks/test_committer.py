@@ -1,7 +1,7 @@
 """The committer at modelled brokers, with transactions that another client ended, hid or aborted in part."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,8 +27,8 @@ from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ContradictionError, ControlPlaneError
 from tests.support.documents import author
@@ -52,8 +52,8 @@ def clock(bench: Bench) -> Clock:
     )
 
 
-def committer(bench: Bench, generation: int | None = 2) -> KafkaCommitter:
-    return KafkaCommitter(controls=[bench.control], clock=clock(bench), generation=lambda: generation)
+def committer(bench: Bench, generation: int | None = 2) -> KafkaSystem:
+    return KafkaSystem(bench.control, clock=clock(bench), generation=lambda: generation)
 
 
 def name(number: int, generation: int = 2) -> str:
@@ -517,29 +517,20 @@ def test_a_sweep_that_meets_a_newer_generation_touches_nothing(bench: Bench) -> 
     )
 
 
-def test_sweep_listing_and_forgetting_cover_every_cluster(bench: Bench) -> None:
-    there = Bench(Settings(brokers=(4,), timeout_scan_s=1, cluster_id="there"))
-
-    def wait(seconds: float) -> None:
-        bench.wait(seconds)
-        there.wait(seconds)
-
-    both = KafkaCommitter(
-        controls=[there.control, bench.control], clock=replace(clock(bench), wait=wait), generation=lambda: 2
-    )
-    first, second = there.open(name(1)), bench.open(name(0))
-    assert list(both.leftovers(JOB)) == [second[0], first[0]]
-    assert [one.handle.id for one in both.transactions(JOB)] == [second[0], first[0]]
+def test_a_job_is_forgotten_once_nothing_of_it_is_open(bench: Bench) -> None:
+    system = committer(bench)
+    first, second = bench.open(name(1)), bench.open(name(0))
+    assert list(system.leftovers(JOB)) == [second[0], first[0]]
+    assert [one.handle.id for one in system.transactions(JOB)] == [second[0], first[0]]
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
-    for one in (bench, there):
-        ClaimHolder(one.control, JOB, clock(one)).take(ours, ())
-        one.wait(0.1)
+    ClaimHolder(bench.control, JOB, clock(bench)).take(ours, ())
+    bench.wait(0.1)
     with pytest.raises(ControlPlaneError, match="are open"):
-        both.forget(JOB, ours)
-    assert list(both.sweep(JOB)) == [second[0], first[0]]
-    assert list(both.leftovers(JOB)) == []
-    both.forget(JOB, ours)
-    assert [read_claim(one.control, JOB, clock(one)) for one in (bench, there)] == [None, None]
+        system.forget(JOB, ours)
+    assert list(system.sweep(JOB)) == [second[0], first[0]]
+    assert list(system.leftovers(JOB)) == []
+    system.forget(JOB, ours)
+    assert read_claim(bench.control, JOB, clock(bench)) is None
 
 
 def test_a_sweep_is_done_when_the_brokers_have_aborted_everything_and_not_before() -> None:
@@ -577,7 +568,7 @@ def test_open_transactions_are_listed_with_their_age_and_topics(bench: Bench) ->
     bench.enlist(first, OUT)
     bench.wait(7)
     at = datetime.fromtimestamp(12, tz=UTC)
-    listing = KafkaCommitter(controls=[bench.control], clock=replace(clock(bench), now=lambda: at))
+    listing = KafkaSystem(bench.control, clock=replace(clock(bench), now=lambda: at))
     listed = listing.transactions(JOB)
     assert [one.handle for one in listed] == [(ids[0], f"{ids[1]}/{ids[2]}") for ids in (first, second)]
     assert [one.details for one in listed] == [
@@ -683,7 +674,7 @@ def test_a_wall_clock_that_jumped_shows_a_wrong_age_and_changes_no_outcome(
     """For example that of the driver which recovers the job, or that of the coordinator which settles it."""
     wrong = replace(clock(bench), now=lambda: NOW + timedelta(hours=hours))
     one = committable(bench, written(bench))
-    late = KafkaCommitter(controls=[bench.control], clock=wrong, generation=lambda: 2)
+    late = KafkaSystem(bench.control, clock=wrong, generation=lambda: 2)
     age = late.age(one)
     assert age is not None
     assert age.open_for == shown
@@ -694,27 +685,16 @@ def test_a_wall_clock_that_jumped_shows_a_wrong_age_and_changes_no_outcome(
     assert bench.visible() == [b"a", b"b"]
 
 
-def test_a_claim_is_of_one_cluster(bench: Bench) -> None:
+def test_a_claim_is_renewed_by_its_holder_only(bench: Bench) -> None:
     ours = Claim(store_id="ours", generation=Generation(1), completed=CheckpointId(1), holder="a")
-    both = KafkaCommitter(controls=[SimControl(Bench().cluster, bench.transport), bench.control], clock=clock(bench))
-    calls: Sequence[Callable[[], object]] = (lambda: both.read_claim(JOB), lambda: both.take_claim(JOB, ours, ()))
-    for call in calls:
-        with pytest.raises(ConfigurationError, match=r"reaches 2\. Nothing was asked"):
-            call()
-    one = KafkaCommitter(controls=[bench.control], clock=clock(bench))
+    one = KafkaSystem(bench.control, clock=clock(bench))
     with pytest.raises(ConfigurationError, match=r"holds no claim\. Nothing was written"):
         one.renew_claim(ours)
     assert one.read_claim(JOB, certain=True) is None
 
 
 def test_no_transaction_lasts_longer_than_the_brokers_let_it(bench: Bench) -> None:
-    caps = [Bench(Settings(max_timeout_ms=minutes * 60_000)).control for minutes in (7, 23, 9)]
-    assert KafkaCommitter(controls=caps, clock=clock(bench)).longest_open() == timedelta(minutes=23)
-    assert KafkaCommitter(controls=caps[:1], clock=clock(bench)).longest_open() == timedelta(minutes=7)
+    capped = Bench(Settings(max_timeout_ms=7 * 60_000)).control
+    assert KafkaSystem(capped, clock=clock(bench)).longest_open() == timedelta(minutes=7)
     bench.transport.cut = lambda _call: True
     assert committer(bench).longest_open() >= timedelta(minutes=15)
-
-
-def test_a_committer_without_a_cluster_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="without a cluster"):
-        KafkaCommitter()

@@ -18,8 +18,8 @@ from onceward.connections.codes import ErrorCode
 from onceward.protocol.values import JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.receipts import ReceiptState
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
@@ -86,11 +86,11 @@ class Brokers(Bench):
         return Clock(monotonic=self.transport.now, wait=self.wait)
 
     def swept(self, *keep: Ids, generation: int = 1, topics: Collection[str] | None = ("out",)) -> list[str]:
-        made = KafkaCommitter(controls=[self.control], clock=self.clock, generation=lambda: generation, topics=topics)
+        made = KafkaSystem(self.control, clock=self.clock, generation=lambda: generation, topics=topics)
         return list(made.sweep(JobName("orders"), keep=[self.handle(ids).to_committable() for ids in keep]))
 
     def committed(self, ids: Ids) -> Settlement:
-        made = KafkaCommitter(controls=[self.control], clock=self.clock)
+        made = KafkaSystem(self.control, clock=self.clock)
         (settlement,) = made.commit(author(), [self.handle(ids).to_committable()])
         return settlement
 
@@ -236,7 +236,7 @@ def test_a_process_that_dies_while_it_writes_markers_leaves_them_to_the_next_one
         return bool(dead) and (call is not dead[0] or not arrives)
 
     brokers.transport.cut = dies
-    first = KafkaCommitter(controls=[brokers.control], clock=brokers.clock)
+    first = KafkaSystem(brokers.control, clock=brokers.clock)
     assert first.commit(author(), [brokers.handle(ids).to_committable()], give_up=lambda: bool(dead)) == []
     brokers.transport.cut = lambda _call: False
     assert brokers.committed(ids).outcome is Outcome.COMMITTED
@@ -492,7 +492,7 @@ def test_a_confirmed_commit_that_a_late_request_reopens_and_a_timeout_aborts_is_
             brokers.wait(10)
 
     clock = Clock(monotonic=brokers.transport.now, wait=wait)
-    made = KafkaCommitter(controls=[brokers.control], clock=clock)
+    made = KafkaSystem(brokers.control, clock=clock)
     (settlement,) = made.commit(author(), [brokers.handle(ids).to_committable()])
     assert settlement.outcome is outcome, settlement
     assert "was aborted before its markers were written: out-" in settlement.evidence

@@ -9,8 +9,8 @@ from onceward import KafkaCluster
 from onceward.connections import requests
 from onceward.protocol.values import JobName
 from onceward.sinks.kafka.control.clock import Clock
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import ControlPlane, coordinators_request
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transactions
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from tests.support.kafka_model import Settings
@@ -20,10 +20,8 @@ JOB = JobName("orders")
 NAME = "orders.sink.1.0123abcd.0"
 
 
-def committer(bench: Bench) -> KafkaCommitter:
-    return KafkaCommitter(
-        controls=[bench.control], clock=Clock(monotonic=bench.transport.now, wait=bench.wait), generation=lambda: 2
-    )
+def committer(bench: Bench) -> KafkaSystem:
+    return KafkaSystem(bench.control, clock=Clock(monotonic=bench.transport.now, wait=bench.wait), generation=lambda: 2)
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObje
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted, KnownPlaces
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import State, Transaction
 from onceward.sinks.kafka.driver.precommit import (
     Owner,
@@ -98,7 +98,7 @@ def made(
 def losers(bench: Bench, handles: Sequence[KafkaCommittable] = (), staying: Sequence[str] = ()) -> list[str]:
     """End what a pre-commit of ``handles`` leaves over; return it."""
     first = ask_brokers(bench.control, owner(), SEVEN, [], ["out"], places=KnownPlaces(), now=0.0)
-    committer = KafkaCommitter(controls=[bench.control], clock=clock(bench), generation=lambda: 2, topics=["out"])
+    committer = KafkaSystem(bench.control, clock=clock(bench), generation=lambda: 2, topics=["out"])
     known = KafkaPreCommitted(
         committables=tuple(handle.to_committable() for handle in handles),
         handles=handles,

@@ -13,9 +13,9 @@ from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.committer import KafkaCommitter
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, Waves
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted, Lately
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.documents import author
@@ -62,8 +62,8 @@ def pending(bench: Bench, count: int) -> list[KafkaCommittable]:
     return handles
 
 
-def committer(bench: Bench, *others: ControlPlane) -> KafkaCommitter:
-    return KafkaCommitter(controls=[*others, bench.control], clock=Clock(wait=bench.wait))
+def committer(bench: Bench) -> KafkaSystem:
+    return KafkaSystem(bench.control, clock=Clock(wait=bench.wait))
 
 
 def test_hundreds_of_pending_transactions_are_committed_in_one_round(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def commit_at(
     bench: Bench, now: float, known: KafkaPreCommitted, handles: Sequence[KafkaCommittable]
 ) -> Sequence[Settlement]:
     """Commit at ``now``, in the process of the pre-commit."""
-    made = KafkaCommitter(controls=[bench.control], clock=Clock(wait=bench.wait, monotonic=lambda: now))
+    made = KafkaSystem(bench.control, clock=Clock(wait=bench.wait, monotonic=lambda: now))
     return made.commit(author(), [handle.to_committable() for handle in handles], known=known)
 
 
@@ -198,18 +198,10 @@ def test_a_part_that_was_lost_since_the_pre_commit_is_noticed(bench: Bench) -> N
     assert settlement.outcome is Outcome.LOST
 
 
-def test_a_dead_cluster_of_another_name_is_not_even_asked(bench: Bench) -> None:
-    dead = Unreachable("elsewhere")
-    (handle,) = pending(bench, 1)
-    settled = committer(bench, dead).commit(author(), [handle.to_committable()])
-    assert settled[0].outcome is Outcome.COMMITTED
-    assert dead.asked == 0
-
-
 def test_a_transaction_that_may_be_on_the_dead_cluster_stays_pending(bench: Bench) -> None:
     (handle,) = pending(bench, 1)
     rounds = iter(range(3))
-    alone = KafkaCommitter(controls=[Unreachable("elsewhere")], clock=Clock(wait=bench.wait))
+    alone = KafkaSystem(Unreachable("elsewhere"), clock=Clock(wait=bench.wait))
     assert list(alone.commit(author(), [handle.to_committable()], give_up=lambda: next(rounds, None) is None)) == []
 
 

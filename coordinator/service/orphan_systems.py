@@ -6,14 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from onceward.common.errors import ConfigurationError, FencedError, HaltedError, OncewardError, StoreError
 from onceward.common.links import Links
 from onceward.common.printable import log_fields, logger
-from onceward.coordinator.service.committers import Committers
+from onceward.coordinator.service.systems import Routed, Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
-from onceward.protocol.committing import Committer
+from onceward.protocol.committing import System
 from onceward.protocol.durable import Durable
 from onceward.protocol.encoded import decoded_all
 from onceward.protocol.values import (
@@ -28,7 +29,7 @@ from onceward.protocol.values import (
     Settlement,
 )
 
-__all__ = ["HOPELESS", "OrphanClusters"]
+__all__ = ["HOPELESS", "OrphanSystems"]
 
 _log = logger("onceward.coordinator")
 
@@ -41,21 +42,21 @@ _MOMENT_S = 0.5
 T = TypeVar("T")
 
 
-class OrphanClusters:
+class OrphanSystems:
     """The transactions of one job, on behalf of one generation. Methods raise OncewardError; they are safe to retry."""
 
-    def __init__(self, durable: Durable, committers: Committers, thread_lanes: ThreadLanes, links: Links) -> None:
+    def __init__(self, durable: Durable, systems: Systems, thread_lanes: ThreadLanes, links: Links) -> None:
         self._job: JobName = durable.job
         self._durable = durable
         self._generation: Generation = durable.generation
-        self._committers = committers
+        self._systems = systems
         self._thread_lanes = thread_lanes
         self._links = links
         self._kinds = {one.name: one.kind for one in durable.participants if one.role is Role.SINK}
 
     def missing(self, name: ParticipantName | None = None) -> ConfigurationError | None:
         """Why nothing can be ended for sink ``name``, or for some sink; None if its systems can be asked."""
-        return self._committers.missing(sorted(set(self._kinds.values())) if name is None else [self._kinds[name]])
+        return self._systems.missing(sorted(set(self._kinds.values())) if name is None else [self._kinds[name]])
 
     async def check(self) -> None:
         """Check that what is decided names only transactions of this job, before anything is touched for it.
@@ -66,15 +67,15 @@ class OrphanClusters:
             for name, committables in self._decided():
                 if self.missing(name) is not None:
                     continue
-                with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                    committer.check(self._author(name), decoded_all(committables))
+                with closing(self._systems.any(self._kinds[name], self._generation)) as system:
+                    system.check(self._author(name), decoded_all(committables))
 
         await self._thread_lanes.run("checks", check)
 
     async def claims(self) -> dict[str, Claim]:
-        """The claims on the job, by cluster, from the clusters that answer soon. One claim is enough. That there is
-        none is known only when all clusters have answered, and each kind of sink can be asked."""
-        asked = self._asked(lambda committer, _, cluster: (cluster, committer.read_claim(self._job, certain=True)))
+        """The claims on the job, by system, from the systems that answer soon. One claim is enough. That there is
+        none is known only when all systems have answered, and each kind of sink can be asked."""
+        asked = self._asked(lambda system, _, name: (name, system.read_claim(self._job, certain=True)))
         try:
             claims: dict[str, Claim] = {}
             waiting = set(asked)
@@ -87,7 +88,7 @@ class OrphanClusters:
                 answers = [task.result() for task in done]
                 _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
                 found = [answer for answer in answers if not isinstance(answer, OncewardError)]
-                claims |= {cluster: claim for cluster, claim in found if claim is not None}
+                claims |= {name: claim for name, claim in found if claim is not None}
             if not claims:
                 _raise_first((*(task.result() for task in asked), self.missing()))
             return claims
@@ -96,7 +97,7 @@ class OrphanClusters:
                 task.cancel()
 
     async def take_claim(self, seen: Mapping[str, Claim]) -> None:
-        """Claim the job for this store and its newest completed checkpoint, on each cluster in ``seen``, in place of
+        """Claim the job for this store and its newest completed checkpoint, on each system in ``seen``, in place of
         those claims.
 
         Raises ClaimChangedError where the claim has changed since.
@@ -110,15 +111,15 @@ class OrphanClusters:
             amendment=self._durable.amendment,
         )
 
-        def take(committer: Committer, _: str, cluster: str) -> None:
-            committer.take_claim(self._job, claim, (seen[cluster],))
+        def take(system: System, _: str, name: str) -> None:
+            system.take_claim(self._job, claim, (seen[name],))
 
-        # Only where a claim was seen: a cluster that does not answer, and has no claim, blocks no other.
+        # Only where a claim was seen: a system that does not answer, and has no claim, blocks no other.
         _raise_first(await asyncio.gather(*self._asked(take, among=seen)))
 
     async def longest_open(self) -> timedelta:
-        """How long a transaction can stay open before the brokers end it, over all clusters that answer."""
-        answers = await self._everywhere(lambda committer, *_: committer.longest_open())
+        """How long a transaction can stay open before its system ends it, over all systems that answer."""
+        answers = await self._everywhere(lambda system, *_: system.longest_open())
         return max((one for one in answers if not isinstance(one, OncewardError)), default=timedelta(0))
 
     async def sweep(self) -> None:
@@ -127,9 +128,7 @@ class OrphanClusters:
         keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
         for name, committables in self._decided():
             keep[self._kinds[name]] += committables
-        answers = await self._everywhere(
-            lambda committer, kind, _: committer.sweep(self._job, keep=decoded_all(keep[kind]))
-        )
+        answers = await self._everywhere(lambda system, kind, _: system.sweep(self._job, keep=decoded_all(keep[kind])))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
                 said = {"job": self._job, "generation": self._generation, "event": "swept"}
@@ -139,28 +138,52 @@ class OrphanClusters:
     async def commit(
         self, name: ParticipantName, committables: Sequence[Committable], give_up: Callable[[], bool]
     ) -> tuple[Settlement, ...]:
-        """Commit what was decided for sink ``name`` and prove it; unanswered commits are left out. The evidence of
-        outcomes other than committed names their records."""
+        """Commit what was decided for sink ``name`` and prove it, on all its systems at the same time; unanswered
+        commits are left out. The evidence of outcomes other than committed describes their records."""
+        author, kind = self._author(name), self._kinds[name]
 
-        def commit() -> tuple[Settlement, ...]:
-            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                readable = decoded_all(committables)
-                by_slot = {committable.slot: committable for committable in readable}
-                return tuple(
-                    one
-                    if one.outcome is Outcome.COMMITTED
-                    else replace(one, evidence=f"{committer.describe(by_slot[one.slot])}. {one.evidence}")
-                    for one in committer.commit(self._author(name), readable, give_up=give_up)
-                )
+        def place() -> Routed:
+            return self._systems.route(kind, decoded_all(committables))
 
-        return await self._thread_lanes.run("commits", commit)
+        def commit(named: str, here: Sequence[Committable]) -> Sequence[Settlement]:
+            with closing(self._systems.open(named, self._generation)) as system:
+                settlements = system.commit(author, here, give_up=give_up)
+                return [one if one.outcome is Outcome.COMMITTED else described(system, one) for one in settlements]
+
+        def described(system: System, settlement: Settlement) -> Settlement:
+            (one,) = decoded_all([one for one in committables if one.slot == settlement.slot])
+            return replace(settlement, evidence=f"{system.describe(one)}. {settlement.evidence}")
+
+        def in_doubt(elsewhere: Mapping[int, str]) -> Sequence[Settlement]:
+            with closing(self._systems.any(kind, self._generation)) as system:
+                return [
+                    described(system, Settlement(slot=slot, outcome=Outcome.IN_DOUBT, evidence=why))
+                    for slot, why in elsewhere.items()
+                ]
+
+        routed = await self._thread_lanes.run("places", place)
+        lanes = [
+            self._thread_lanes.run(f"commits on {named}", partial(commit, named, here))
+            for named, here in routed.here.items()
+        ]
+        settled = [one for each in await asyncio.gather(*lanes) for one in each]
+        if routed.elsewhere:
+            settled += await self._thread_lanes.run("places", lambda: in_doubt(routed.elsewhere))
+        return tuple(sorted(settled, key=lambda one: one.slot))
 
     async def ending(self, name: ParticipantName, committables: Sequence[Committable]) -> Sequence[str]:
-        """Transactions that are decided but not yet visible to readers, on the clusters of ``committables``."""
+        """Transactions that are decided but not yet visible to readers, on the systems of ``committables``. Raises
+        OncewardError if one of these does not answer."""
 
         def ending() -> Sequence[str]:
-            with closing(self._committers.make(self._kinds[name], self._generation)) as committer:
-                return committer.ending(self._job, beside=decoded_all(committables))
+            routed = self._systems.route(self._kinds[name], decoded_all(committables))
+            for slot, why in {**routed.elsewhere, **routed.unknown}.items():
+                raise OncewardError(f"Whether readers see the commit of slot {slot} of {name} is unknown: {why}")
+            found: list[str] = []
+            for named, here in routed.here.items():
+                with closing(self._systems.open(named, self._generation)) as system:
+                    found += system.ending(self._job, beside=here)
+            return found
 
         return await self._thread_lanes.run("ends", ending)
 
@@ -178,21 +201,21 @@ class OrphanClusters:
         first = completed.generation if completed is not None else self._generation
         return Author(job=self._job, participant=name, generations=range(first, self._generation + 1))
 
-    async def _everywhere(self, call: Callable[[Committer, str, str], T]) -> "list[T | OncewardError]":
-        """The answer of each cluster for each kind of sink."""
+    async def _everywhere(self, call: Callable[[System, str, str], T]) -> "list[T | OncewardError]":
+        """The answer of each system for each kind of sink."""
         return await asyncio.gather(*self._asked(call))
 
     def _asked(
-        self, call: Callable[[Committer, str, str], T], among: Collection[str] | None = None
+        self, call: Callable[[System, str, str], T], among: Collection[str] | None = None
     ) -> "list[asyncio.Task[T | OncewardError]]":
-        """Run ``call`` with a committer, its kind and its cluster, for all clusters or those in ``among``. All calls
-        run at the same time: an unreachable cluster blocks no other."""
+        """Run ``call`` with a system, its kind and its name, for all systems or those in ``among``. All calls run at
+        the same time: an unreachable system blocks no other."""
 
-        def one(kind: str, cluster: str) -> T | OncewardError:
-            link = f"cluster {cluster!r}"
+        def one(kind: str, name: str) -> T | OncewardError:
+            link = f"cluster {name!r}"
             try:
-                with closing(self._committers.make(kind, self._generation, cluster)) as committer:
-                    answer = call(committer, kind, cluster)
+                with closing(self._systems.open(name, self._generation)) as system:
+                    answer = call(system, kind, name)
             except OncewardError as error:
                 if not isinstance(error, HOPELESS):
                     self._links.failed(link, error, waiting=f"job {self._job}")
@@ -200,13 +223,13 @@ class OrphanClusters:
             self._links.worked(link)
             return answer
 
-        async def ask(kind: str, cluster: str) -> T | OncewardError:
-            return await self._thread_lanes.run(f"cluster {cluster}", lambda: one(kind, cluster))
+        async def ask(kind: str, name: str) -> T | OncewardError:
+            return await self._thread_lanes.run(f"system {name}", lambda: one(kind, name))
 
         return [
             asyncio.create_task(ask(kind, name))
             for kind in sorted(set(self._kinds.values()))
-            for name in self._committers.of_kind(kind)
+            for name in self._systems.of_kind(kind)
             if among is None or name in among
         ]
 
