@@ -20,7 +20,8 @@ from benchmarks.machine import describe_machine
 from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
 from onceward import KafkaSink
-from onceward.connectors.interfaces import JobContext, SlotContext
+from onceward.connectors.interfaces import JobContext
+from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask
 from onceward.dev.kafka import LocalKafka
 from onceward.driver.origins import origins_of

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.links import Links
-from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
-from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.protocol.committing import Age, OpenTransaction, PreCommitted, System, TransactionHandle
+from onceward.connectors.slots import SlotWriter, StayingWriter
+from onceward.connectors.tasks import Vote
+from onceward.protocol.committing import PreCommitted, System
 from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import (
     NO_CHECKPOINT,
@@ -26,12 +26,32 @@ from onceward.protocol.values import (
     JobName,
     JsonObject,
     Participant,
-    ParticipantName,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+__all__ = [
+    "Assignment",
+    "Finding",
+    "Follower",
+    "JobContext",
+    "Origin",
+    "Pace",
+    "Plan",
+    "Refusal",
+    "ReplayRefusedError",
+    "Resource",
+    "ReusesIds",
+    "Risk",
+    "Severity",
+    "Sink",
+    "Source",
+    "SplitFollower",
+    "SplitReader",
+    "writer_options",
+]
 
 SplitReader: TypeAlias = "Callable[[JsonObject, frozenset[str]], Iterator[pa.RecordBatch]]"
 """(split, columns used) -> batches with all columns of the source's schema; memory stays bounded for any split."""
@@ -408,39 +428,3 @@ class ReusesIds(Protocol):
 def writer_options(sink: Sink, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
     """Return the options for writers of ``sink``. See :meth:`ReusesIds.offer`."""
     return sink.offer(after) if isinstance(sink, ReusesIds) else {}
-
-
-__all__ = [
-    "Age",
-    "AnnouncingSlot",
-    "Assignment",
-    "CheckpointTask",
-    "Finding",
-    "Follower",
-    "JobContext",
-    "OpenSlot",
-    "OpenTransaction",
-    "Origin",
-    "Pace",
-    "ParticipantName",
-    "PartitionLag",
-    "Plan",
-    "PreCommitted",
-    "Refusal",
-    "ReplayRefusedError",
-    "Resource",
-    "ReusesIds",
-    "Risk",
-    "Severity",
-    "Sink",
-    "SlotContext",
-    "SlotWriter",
-    "Source",
-    "SplitFollower",
-    "SplitReader",
-    "StayingWriter",
-    "System",
-    "TransactionHandle",
-    "Vote",
-    "writer_options",
-]

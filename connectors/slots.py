@@ -11,6 +11,8 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["AnnouncingSlot", "OpenSlot", "SlotContext", "SlotWriter", "StayingWriter"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotContext:

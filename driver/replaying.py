@@ -11,13 +11,14 @@ from dataclasses import replace
 from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.interfaces import Plan, PreCommitted, ReplayRefusedError
+from onceward.connectors.interfaces import Plan, ReplayRefusedError
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
 from onceward.driver.origins import lost_splits, origins_of
 from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler, Work
 from onceward.protocol.answers import Replay, Verdict
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Committable, OnLost
 
 __all__ = ["Replayer"]

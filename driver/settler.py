@@ -8,12 +8,13 @@ from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import PreCommitted, Source
+from onceward.connectors.interfaces import Source
 from onceward.driver.journal import Journal
 from onceward.driver.outputs import Claims, Held, Made, Outputs
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.tracing import DriverTraces
 from onceward.protocol.answers import Verdict
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import (
     NO_CHECKPOINT,
     Author,

@@ -8,10 +8,10 @@ from datetime import timedelta
 from enum import IntEnum
 
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Age
 from onceward.driver.journal import Journal
 from onceward.driver.outputs import Held
 from onceward.driver.runtime import THREADS, Runtime
+from onceward.protocol.committing import Age
 
 __all__ = ["Ages", "good_for"]
 

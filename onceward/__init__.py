@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from onceward.client.tls import CoordinatorTls
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
-    from onceward.connectors.interfaces import Sink, Source, System
+    from onceward.connectors.interfaces import Sink, Source
     from onceward.driver.pipeline import Pipeline
     from onceward.driver.restarts import NO_RESTART, Restart
     from onceward.driver.streaming.pipeline import StreamingPipeline
     from onceward.driver.streaming.sink import StreamSink
+    from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sources.kafka.driver.format import register
@@ -46,7 +47,7 @@ __all__ = [
 _HOMES = {
     "NO_RESTART": "driver.restarts",
     "CheckpointSettings": "protocol.settings",
-    "System": "connectors.interfaces",
+    "System": "protocol.committing",
     "CoordinatorTls": "client.tls",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from onceward.client.operators import OperatorClient
 from onceward.common.readable import duration
-from onceward.connectors.interfaces import OpenTransaction, TransactionHandle
 from onceward.operate.brokers import Brokers, Seen, brokers
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
 from onceward.operate.prompts import say
 from onceward.operate.tables import Column, Listing, print_json, print_listings, status
+from onceward.protocol.committing import OpenTransaction, TransactionHandle
 from onceward.protocol.values import JobName, Outcome, ParticipantName, Role
 from onceward.wire.rows import CheckpointDescription, JobDescription
 

@@ -13,11 +13,12 @@ from types import TracebackType
 import pyarrow as pa
 
 from onceward.common.errors import OncewardError
-from onceward.connectors.interfaces import JobContext, Severity, Sink, System, writer_options
+from onceward.connectors.interfaces import JobContext, Severity, Sink, writer_options
 from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.dev.promises.checking import broken, eventually
 from onceward.driver.origins import origins_of
+from onceward.protocol.committing import System
 from onceward.protocol.values import (
     Author,
     CheckpointId,

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter, writer_options
+from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, writer_options
+from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.schemas import simple_columns

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, StayingWriter, writer_options
+from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, writer_options
+from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.outputs import Votes

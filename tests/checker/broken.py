@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink, KafkaSource
-from onceward.connectors.interfaces import OpenSlot, Plan, PreCommitted, SlotContext, SlotWriter
+from onceward.connectors.interfaces import Plan
+from onceward.connectors.slots import OpenSlot, SlotContext, SlotWriter
 from onceward.connectors.tasks import Vote
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.system import KafkaSystem

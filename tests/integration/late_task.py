@@ -8,7 +8,8 @@ import sys
 from datetime import timedelta
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import JobContext, SlotContext, writer_options
+from onceward.connectors.interfaces import JobContext, writer_options
+from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask
 from onceward.executor.slots import write_slot
 from onceward.protocol.values import JobName

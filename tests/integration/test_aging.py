@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
-from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.journal import EVENTS_VARIABLE
-from onceward.protocol.committing import TransactionHandle
+from onceward.protocol.committing import PreCommitted, TransactionHandle
 from onceward.protocol.values import Author, Committable, JobName, Settlement
 from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.driver import preflight

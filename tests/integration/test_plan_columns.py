@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward.connectors.interfaces import SlotWriter
+from onceward.connectors.slots import SlotWriter
 from onceward.driver.spark import plans
 from onceward.executor.functions import VOTE_SCHEMA, reading, writing
 

@@ -13,7 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import SlotWriter
+from onceward.connectors.slots import SlotWriter
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
 from onceward.driver.spark.plans import PlanFacts

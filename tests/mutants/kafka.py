@@ -7,10 +7,9 @@ from unittest.mock import ANY as ANYTHING
 
 from onceward.common.errors import ClaimChangedError, FencedError
 from onceward.connections.topics import TopicFacts
-from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.outputs import Outputs
 from onceward.protocol import generations
-from onceward.protocol.committing import System
+from onceward.protocol.committing import PreCommitted, System
 from onceward.protocol.values import Claim, Committable, JobName
 from onceward.sinks.kafka import identifiers
 from onceward.sinks.kafka.client import ArrowProducer

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from onceward.connectors.interfaces import PreCommitted
 from onceward.driver.checkpoint_runner import CheckpointRunner
 from onceward.driver.replaying import Replayer
 from onceward.driver.settler import Settler, Work
 from onceward.protocol import checkpoints, core, settling
 from onceward.protocol.answers import Ready, Replay
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.events import Settle
 from onceward.protocol.facts import LossRecorded
 from onceward.protocol.generations import Step

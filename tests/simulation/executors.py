@@ -12,15 +12,8 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import (
-    OpenSlot,
-    Plan,
-    SlotContext,
-    SlotWriter,
-    SplitFollower,
-    StayingWriter,
-    writer_options,
-)
+from onceward.connectors.interfaces import Plan, SplitFollower, writer_options
+from onceward.connectors.slots import OpenSlot, SlotContext, SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
 from onceward.driver.outputs import Votes
 from onceward.executor.link import Link, TaskCredentials

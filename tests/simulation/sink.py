@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink
-from onceward.connectors.interfaces import Finding, JobContext, Origin, PreCommitted
+from onceward.connectors.interfaces import Finding, JobContext, Origin
 from onceward.connectors.tasks import Vote
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import CheckpointId, Committable, Generation, JobName, OnLost
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane

@@ -11,7 +11,7 @@ from typing import Any
 
 from onceward.client.calls import generation_over
 from onceward.common.errors import FencedError
-from onceward.connectors.interfaces import Age, Plan, PreCommitted
+from onceward.connectors.interfaces import Plan
 from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
@@ -24,6 +24,7 @@ from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.tracing import DriverTraces
 from onceward.protocol import events
 from onceward.protocol.answers import Answer, Grant, Instruction, Verdict
+from onceward.protocol.committing import Age, PreCommitted
 from onceward.protocol.core import step, wanted
 from onceward.protocol.durable import Durable
 from onceward.protocol.phases import Phases

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
-from onceward.connectors.interfaces import JobContext, PreCommitted, SlotContext, SlotWriter, writer_options
+from onceward.connectors.interfaces import JobContext, writer_options
+from onceward.connectors.slots import SlotContext, SlotWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
 from onceward.executor.slots import write_slot
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.control.clock import Clock

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
-from onceward.connectors.interfaces import Plan, Sink, SlotContext, Source, writer_options
+from onceward.connectors.interfaces import Plan, Sink, Source, writer_options
+from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.journal import Journal
 from onceward.driver.outputs import Votes

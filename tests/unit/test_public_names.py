@@ -10,7 +10,7 @@ import pytest
 import onceward
 from onceward import KafkaSink, KafkaSource, Pipeline, connectors
 from onceward.common.errors import ConfigurationError
-from onceward.connectors import interfaces
+from onceward.connectors import interfaces, slots
 from onceward.protocol import committing
 
 PUBLIC = (
@@ -37,8 +37,9 @@ def test_the_seam_has_each_of_its_names(name: str) -> None:
 
 
 def test_the_seam_has_every_name_that_its_methods_use() -> None:
-    used = {name for module in (interfaces, committing) for _, name in imported(Path(str(module.__file__)))}
-    defined = {*interfaces.__all__, *committing.__all__}
+    modules = (interfaces, slots, committing)
+    used = {name for module in modules for _, name in imported(Path(str(module.__file__)))}
+    defined = {name for module in modules for name in module.__all__}
     assert (used | defined) - {"writer_options"} - {*connectors.__all__} == set()
 
 

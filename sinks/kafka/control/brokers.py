@@ -18,7 +18,6 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 __all__ = [
     "BATCH_LIMIT",
     "Resource",
-    "TopicFacts",
     "batch_limits",
     "broker_settings",
     "create_topic",

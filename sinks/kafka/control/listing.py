@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from onceward.connections.codes import ErrorCode
-from onceward.connectors.interfaces import OpenTransaction, TransactionHandle
+from onceward.protocol.committing import OpenTransaction, TransactionHandle
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.control_plane import ControlPlane

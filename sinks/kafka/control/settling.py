@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onceward.common.killpoints import KillPoint, armed, kill_point
+from onceward.connections.topics import TopicFacts
 from onceward.protocol.values import Outcome, Settlement
-from onceward.sinks.kafka.control.brokers import TopicFacts
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, elsewhere
 from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located

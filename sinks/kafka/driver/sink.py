@@ -10,15 +10,8 @@ from onceward.common.errors import ConfigurationError
 from onceward.common.printable import logger
 from onceward.connections.admin import reach
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
-from onceward.connectors.interfaces import (
-    Finding,
-    JobContext,
-    Origin,
-    Refusal,
-    Resource,
-    Sink,
-    StayingWriter,
-)
+from onceward.connectors.interfaces import Finding, JobContext, Origin, Refusal, Resource, Sink
+from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import Vote
 from onceward.protocol.settings import Duration, as_duration
 from onceward.protocol.values import (

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Assignment, PartitionLag, Plan
+from onceward.connectors.interfaces import Assignment, Plan
 from onceward.connectors.tasks import ranges_of
+from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import Document, JsonObject
 from onceward.sources.kafka.driver.arguments import SourceArguments
 from onceward.sources.kafka.driver.limits import share

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from onceward.connectors.interfaces import PartitionLag, Plan
+from onceward.connectors.interfaces import Plan
+from onceward.protocol.read_progress import PartitionLag
 from onceward.protocol.values import JsonObject
 from onceward.sources.kafka.driver.limits import level, share
 from onceward.sources.kafka.driver.sizing import Sizing

@@ -17,13 +17,13 @@ from onceward.common.errors import (
     HaltedError,
     OncewardError,
 )
-from onceward.connectors.interfaces import Age, PreCommitted
 from onceward.driver import generation
 from onceward.driver.exits import StopFlag
 from onceward.driver.generations import Generations
 from onceward.driver.mailbox import NothingToReadError
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.answers import Abort, Answer, Instruction, Trigger, Verdict
+from onceward.protocol.committing import Age, PreCommitted
 from onceward.protocol.events import Acknowledge, CloseJob, CloseReason, Event
 from onceward.protocol.state import JobState
 from onceward.protocol.status import JobStatus

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import CheckpointFailedError, FencedError, HaltedError, OncewardError
-from onceward.connectors.interfaces import Age, Plan
+from onceward.connectors.interfaces import Plan
 from onceward.driver.mailbox import GenerationFailedError
 from onceward.driver.restarts import NO_RESTART, NextStart, Restart
 from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.committing import Age
 from onceward.protocol.events import Acknowledge, CloseReason, Event
 from onceward.protocol.values import CheckpointId, Committable, Document, JobName
 from tests.support.running_job import SINK, SOURCE, Coordinator

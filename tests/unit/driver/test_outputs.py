@@ -9,13 +9,14 @@ import pytest
 
 from onceward import KafkaSink
 from onceward.common.errors import HaltedError
-from onceward.connectors.interfaces import JobContext, PreCommitted
+from onceward.connectors.interfaces import JobContext
 from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
 from onceward.driver.origins import origins_of
 from onceward.driver.outputs import Output, Outputs
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import (
     CheckpointId,
     Claim,

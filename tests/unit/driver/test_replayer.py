@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import FencedError, HaltedError, OncewardError
-from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
+from onceward.connectors.interfaces import Origin, Plan, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.outputs import Votes
 from onceward.driver.replaying import Replayer
 from onceward.protocol.answers import Abort, Answer, Fail, Replay, Verdict
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.facts import AbortReason
 from onceward.protocol.values import (
     NO_CHECKPOINT,

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import CoordinatorLostError, HaltedError
-from onceward.connectors.interfaces import Origin, Plan, PreCommitted, ReplayRefusedError
+from onceward.connectors.interfaces import Origin, Plan, ReplayRefusedError
 from onceward.driver.outputs import Votes
 from onceward.protocol.answers import Answer
+from onceward.protocol.committing import PreCommitted
 from onceward.protocol.events import Amend, CloseReason, Event
 from onceward.protocol.values import (
     Author,

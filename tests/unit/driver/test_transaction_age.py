@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from onceward.connectors.interfaces import Age
 from onceward.driver.journal import Journal
 from onceward.driver.runtime import Threads
 from onceward.driver.transaction_age import Ages, good_for
+from onceward.protocol.committing import Age
 from onceward.protocol.values import Committable
 from tests.support.documents import committable
 

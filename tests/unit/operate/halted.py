@@ -9,11 +9,10 @@ from typing import Any
 
 from onceward.client.session import connect
 from onceward.common.errors import OncewardError
-from onceward.connectors.interfaces import OpenTransaction, PreCommitted, System, TransactionHandle
 from onceward.coordinator.service.embedded import EmbeddedCoordinator
 from onceward.coordinator.service.systems import Systems
 from onceward.operate.brokers import Brokers
-from onceward.protocol.committing import Place
+from onceward.protocol.committing import OpenTransaction, Place, PreCommitted, System, TransactionHandle
 from onceward.protocol.events import CloseReason
 from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings

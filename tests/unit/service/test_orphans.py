@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import ClaimChangedError, HaltedError, OncewardError
-from onceward.connectors.interfaces import PreCommitted
 from onceward.coordinator.service.documents import Checkers
 from onceward.coordinator.service.engine import Engine
 from onceward.coordinator.service.group_commit import GroupCommit
@@ -22,7 +21,7 @@ from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.coordinator.store.store import Store
 from onceward.protocol.answers import Verdict
-from onceward.protocol.committing import Age, OpenTransaction, Place, System
+from onceward.protocol.committing import Age, OpenTransaction, Place, PreCommitted, System
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import (
     Acknowledge,

@@ -9,7 +9,7 @@ import pytest
 
 from onceward import KafkaCluster
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import SlotContext, SlotWriter
+from onceward.connectors.slots import SlotContext, SlotWriter
 from onceward.connectors.tasks import CheckpointTask
 from onceward.executor.slots import write_slot
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter

@@ -11,7 +11,7 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsR
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward.common.errors import ConfigurationError, FencedError, HaltedError
-from onceward.connectors.interfaces import Age
+from onceward.protocol.committing import Age
 from onceward.protocol.values import (
     Author,
     CheckpointId,

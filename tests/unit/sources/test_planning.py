@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.common.errors import CheckpointFailedError
-from onceward.connectors.interfaces import PartitionLag, Plan
+from onceward.connectors.interfaces import Plan
+from onceward.protocol.read_progress import PartitionLag
 from onceward.sources.kafka.control import metadata
 from onceward.sources.kafka.control.metadata import insist
 from onceward.sources.kafka.driver.limits import level, share
