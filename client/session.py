@@ -110,7 +110,7 @@ class CoordinatorClient:
         participants: Sequence[Participant],
         settings: CheckpointSettings,
         claim: Claim | None,
-        *,
+        *more_claims: Claim,
         driver: str,
         takeover: bool = False,
         wait: Duration | None = None,
@@ -120,6 +120,7 @@ class CoordinatorClient:
     ) -> "Session":
         """Request the next generation; wait while another driver is alive or has just vanished.
 
+        :param claim: the newest one that the systems of the job's sinks show; ``more_claims``: the others there.
         :param driver: the secret of the generation: a random token of this attempt, never shown or stored.
         :param takeover: replace a driver that seems alive: the caller knows that it is gone. The call names that
             driver's generation, so a late call fences no other.
@@ -138,6 +139,7 @@ class CoordinatorClient:
             participants=[PARTICIPANT.to_wire(participant) for participant in participants],
             settings=settings_to_wire(settings),
             claim=CLAIM.to_wire(claim) if claim is not None else None,
+            more_claims=map(CLAIM.to_wire, more_claims),
         )
         begun, waits, coordinator = time.monotonic(), False, ""
         longest = as_duration(wait).total_seconds() if wait is not None else settings.seconds("lease") + 1.0

@@ -26,7 +26,8 @@ from onceward.driver.settler import Settler
 from onceward.driver.transaction_age import Ages
 from onceward.protocol.answers import Abort, Replay, Trigger
 from onceward.protocol.events import CloseReason
-from onceward.protocol.values import CheckpointId, Claim
+from onceward.protocol.generations import newest_first
+from onceward.protocol.values import CheckpointId
 
 __all__ = ["GenerationRun"]
 
@@ -88,7 +89,7 @@ class GenerationRun:
         """Run until finished or stopped; raises OncewardError for every other end. Closes the session on all paths."""
         kill_point(KillPoint.DRIVER_BEFORE_OPEN)
         seen = self._outputs.read_claims()
-        self._open(self._outputs.newest(seen))
+        self._open(seen)
         try:
             self._runner = self._recover(seen)
             self._session.start_watch(self._mailbox.deliver)
@@ -111,13 +112,15 @@ class GenerationRun:
         self._m.journal.log("closed", reason=reason.value)
         return reason
 
-    def _open(self, seen: Claim | None) -> None:
+    def _open(self, seen: Claims) -> None:
         m = self._m
+        claims = newest_first(filter(None, seen))
         self._session = self._client.open_job(
             m.job,
             (m.source.participant, *self._outputs.participants),
             m.settings,
-            seen,
+            next(iter(claims), None),
+            *claims[1:],
             driver=m.runtime.token(),
             takeover=self._takeover,
             on_error=self._mailbox.fail,

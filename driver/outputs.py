@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from onceward.common.errors import HaltedError
 from onceward.connectors.interfaces import Origin, Refusal, Sink
 from onceward.connectors.tasks import Vote
 from onceward.driver.runtime import THREADS, Runtime
@@ -96,20 +95,9 @@ class Outputs:
             output.sink.begin_generation(generation)
 
     def read_claims(self) -> Claims:
-        """Return the claim that each system shows."""
+        """Return the claim that each system shows. They differ if a driver has ended between two systems. The
+        coordinator judges them: its store must be allowed to replace each."""
         return [group[0].system.read_claim(self._job) for group in self._systems()]
-
-    def newest(self, claims: Claims) -> Claim | None:
-        """Return the claim that a store must know. A driver may have ended between two systems: the one that has it
-        first shows a newer claim. Raises HaltedError if two name different stores."""
-        found = [claim for claim in claims if claim is not None]
-        if len({claim.store_id for claim in found}) > 1:
-            stores = ", ".join(sorted({claim.store_id for claim in found}))
-            raise HaltedError(
-                f"The systems that job {self._job} writes to name different stores as its owner: {stores}. Nothing was "
-                "changed. Find out which programs write as this job, and give one of them another name."
-            )
-        return max(found, key=lambda claim: (claim.generation, claim.completed, claim.amendment), default=None)
 
     def take_claim(self, claim: Claim, seen: Claims) -> None:
         """Claim the job on every system. See :meth:`System.take_claim`."""

@@ -52,10 +52,16 @@ class OpenJob:
     participants: tuple[Participant, ...]
     settings: CheckpointSettings
     claim: Claim | None
-    """The claim found on the sink's cluster."""
+    """The newest claim found on the systems of the job's sinks."""
+    more_claims: tuple[Claim, ...] = ()
+    """The others, without repetition."""
     instead_of: Generation = NO_GENERATION
     """Do not wait for the driver of this generation: the caller knows that it is gone. A call that arrives late names a
     generation that has already ended, and so replaces no newer driver."""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return () if self.claim is None else (self.claim, *self.more_claims)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Generations: who may drive a job, and when."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -137,9 +138,9 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
         busy = Answer(verdict=Verdict.BUSY, detail=detail, retry_after_s=wait, generation=durable.generation)
         return state, Ready(answer=busy)
 
-    claim = event.claim  # never ahead of this store unless adopted: otherwise it was refused above
-    generation = Generation(max(durable.generation, claim.generation if claim else 0) + 1)
-    last_id = CheckpointId(max(durable.last_id, claim.completed if claim else 0))
+    # never ahead of this store unless adopted: otherwise they were refused above
+    generation = Generation(max([durable.generation, *(claim.generation for claim in event.claims)]) + 1)
+    last_id = CheckpointId(max([durable.last_id, *(claim.completed for claim in event.claims)]))
     facts: list[Fact] = []
     if durable.pending is not None:
         facts.append(abort_fact(state, AbortReason.REPLACED, "", event.now))
@@ -155,7 +156,7 @@ def open_job(state: JobState, event: OpenJob) -> tuple[JobState, Ready]:
             participants=event.participants,
             settings=event.settings,
             first_id=last_id,
-            adopted=durable.adoption if _adopts(durable, claim) else None,
+            adopted=durable.adoption if _ruled_out(durable, event.claims) else None,
         )
     )
     if durable.restore is not None:
@@ -274,14 +275,39 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
                 f"checkpoint {durable.completed.id} is completed but not settled, and this driver lacks the "
                 f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
             )
-    if event.claim is not None and not _adopts(durable, event.claim):
-        return claim_refusal(durable, event.claim)
-    return None
+    return _claims_refusal(durable, event.claims)
 
 
-def _adopts(durable: Durable, claim: Claim | None) -> bool:
-    """True when a person permitted the job to continue from this store although ``claim`` rules it out."""
-    return claim is not None and durable.adoption == replace(claim, holder="", amendment=0)
+def _claims_refusal(durable: Durable, claims: Sequence[Claim]) -> str | None:
+    """Why one of ``claims`` rules out running the job from this store; None if none does, or a person has permitted it.
+
+    The permission names the newest claim of a store. It covers an older one of that store: its driver had not renewed
+    it on another system. It still does once this store has replaced the newest one.
+    """
+    ruled_out, permitted = _ruled_out(durable, claims), durable.adoption
+    covered: list[Claim] = []
+    if permitted is not None:
+        begun = any(one not in ruled_out and one.generation > permitted.generation for one in claims)
+        of_store = [one for one in ruled_out if one.store_id == permitted.store_id]
+        newest = next((replace(one, holder="", amendment=0) for one in of_store), None)
+        if newest == permitted or begun:
+            covered = [
+                one
+                for one in of_store
+                if one.generation <= permitted.generation and one.completed <= permitted.completed
+            ]
+    return next((claim_refusal(durable, claim) for claim in ruled_out if claim not in covered), None)
+
+
+def _ruled_out(durable: Durable, claims: Iterable[Claim]) -> Sequence[Claim]:
+    """The claims that rule out running the job from this store, newest first. One is enough: a store is at work only
+    while the claims on all systems are its own. If some are this store's, it has begun to adopt the job."""
+    return newest_first(claim for claim in claims if claim_refusal(durable, claim) is not None)
+
+
+def newest_first(claims: Iterable[Claim]) -> Sequence[Claim]:
+    """The claims, each once. Those of different stores are in the order in which one adopted the job of another."""
+    return sorted(set(claims), key=lambda one: (one.generation, one.completed, one.amendment, one.holder), reverse=True)
 
 
 def claim_refusal(durable: Durable, claim: Claim) -> str | None:

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from onceward.protocol import events
-from onceward.protocol.values import Committable, Participant
+from onceward.protocol.values import Claim, Committable, Participant
 from onceward.wire.codec import By, decoder
 from onceward.wire.documents import require_few_values
 from onceward.wire.limits import MAX_BACK_WITHIN_S, MAX_LABEL, MAX_LISTED, MAX_PARTICIPANTS
@@ -25,6 +25,7 @@ from onceward.wire.secret import fingerprint
 from onceward.wire.v1 import operators_pb2 as operators
 from onceward.wire.v1 import participants_pb2 as pb
 from onceward.wire.values import (
+    CLAIM,
     PARTICIPANT,
     committables_from_wire,
     phases_from_wire,
@@ -70,6 +71,12 @@ def _participants(messages: Collection[pb.Participant]) -> tuple[Participant, ..
     return tuple(map(PARTICIPANT.from_wire, messages))
 
 
+def _more_claims(messages: Collection[pb.Claim]) -> tuple[Claim, ...]:
+    if len(messages) >= MAX_PARTICIPANTS:
+        raise MalformedError(f"more_claims: {len(messages)}, must be less than {MAX_PARTICIPANTS}")
+    return tuple(map(CLAIM.from_wire, messages))
+
+
 def _amended(messages: Collection[pb.Committable]) -> tuple[Committable, ...]:
     require_few_values(one.document.body for one in messages)
     return committables_from_wire(messages, keep_text=True)
@@ -104,6 +111,7 @@ open_job: Final = _call(
     pb.OpenJobRequest,
     participants=By(from_wire=_participants),
     settings=_REQUIRED,
+    more_claims=By(from_wire=_more_claims),
     instead_of=By(from_wire=lambda number: as_owner(number, "instead_of")),
 )
 watch: Final = _call(events.Watch, pb.WatchRequest)

@@ -1,9 +1,10 @@
 """Builds the core's events from commands, the words of scenarios.
 
 Events: ``open DRIVER [takeover [gN]] [without sink|and other] [replaying|skipping] [claim STORE GENERATION CHECKPOINT
-[by HOLDER]]`` (``takeover``: the driver knows that the former one is gone; ``and other``: with two sinks), ``permit
-takeover``, ``permit claim STORE GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted N]``, ``ack N WHO on
-BASE [at POSITION] [slots A,B] [unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close REASON [back SECONDS]``,
+[by HOLDER]]..`` (``takeover``: the driver knows that the former one is gone; ``and other``: with two sinks; a claim for
+each system), ``permit takeover``, ``permit claim STORE GENERATION CHECKPOINT``, ``watch``, ``lost``, ``renew [aborted
+N]``, ``ack N WHO on BASE [at POSITION] [slots A,B] [unchanged] [more] [good SECONDS]``, ``decline N WHO``, ``close
+REASON [back SECONDS]``,
 ``settle N WHO [amendment K] SLOT=OUTCOME..``, ``amend N WHO SLOT,SLOT [amendment K] [slots A,B]``, ``acknowledge loss
 N WHO SLOT..``, ``request ID checkpoint|savepoint [NAME] [stop]``, ``stop``, ``cancel``, ``forget``, ``restore N``,
 ``release N``, ``resolve N WHO SLOT,SLOT RULING [SLOT=OUTCOME..] [forced]``, ``skip WHO of BASE to POSITION``, ``orphan
@@ -15,6 +16,7 @@ DRIVER`` also says which driver sends it.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 
 from onceward.protocol import events
@@ -68,12 +70,14 @@ def event(
             policies = {"replaying": OnLost.REPLAY, "skipping": OnLost.SKIP}
             policy = next((policies[option] for option in options if option in policies), OnLost.HALT)
             sinks = (OTHER,) if "without" in options else (SINK, OTHER) if "and" in options else (SINK,)
+            claim, *more = _claims(options) or [None]
             return events.OpenJob(
                 now=now,
                 driver=driver,
                 participants=(SOURCE, *(replace(sink, on_lost=policy) for sink in sinks)),
                 settings=settings,
-                claim=_claim(options),
+                claim=claim,
+                more_claims=tuple(one for one in more if one is not None),
                 instead_of=_instead_of(options, newest),
             )
         case ["watch"]:
@@ -220,6 +224,13 @@ def _claim(options: list[str]) -> Claim | None:
         holder=_after(options, "by") or "",
         amendment=int(_after(options, "amendment") or 0),
     )
+
+
+def _claims(options: list[str]) -> tuple[Claim, ...]:
+    """One for each system."""
+    starts = [number for number, word in enumerate(options) if word == "claim"]
+    found = (_claim(options[start:end]) for start, end in pairwise([*starts, len(options)]))
+    return tuple(claim for claim in found if claim is not None)
 
 
 def _snapshot(words: list[str]) -> Snapshot:

@@ -112,12 +112,15 @@ class Life:
     def _opened(self, event: events.OpenJob) -> None:
         if self._gone:
             self._fail(Invariant.TILES, "a job continues although records of it are lost")
-        claim = event.claim
-        if claim is not None and replace(claim, holder="") == self._adoptable:
-            return
-        self._adoptable = None
-        if claim is None:
-            return
+        adopted = [claim for claim in event.claims if replace(claim, holder="") == self._adoptable]
+        if not adopted:
+            self._adoptable = None
+        for claim in event.claims:
+            # the permission covers what a driver of the same store has left behind on another system
+            if not any(claim.store_id == one.store_id and _age(claim) <= _age(one) for one in adopted):
+                self._not_ruled_out(claim)
+
+    def _not_ruled_out(self, claim: Claim) -> None:
         # The output's view: it already holds everything through the claimed checkpoint of the claiming store.
         base = self.history.last if claim.store_id == "this" else 0
         if base < claim.completed:
@@ -300,3 +303,7 @@ def _evolved(durable: Durable, recorded: Iterable[facts.Fact]) -> Durable:
     for fact in recorded:
         durable = evolve(durable, fact)
     return durable
+
+
+def _age(claim: Claim) -> tuple[int, int]:
+    return claim.generation, claim.completed

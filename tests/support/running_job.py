@@ -161,13 +161,13 @@ class Coordinator:
     driver = ""
 
     asked_to_open: dict[str, Any] = field(default_factory=dict)
-    """The claim and ``takeover`` of the last call to open the job."""
+    """The claims and ``takeover`` of the last call to open the job."""
 
     def open_job(
-        self, _job: JobName, _members: object, _settings: object, claim: Claim | None, *, driver: str, **options: Any
+        self, _job: JobName, _members: object, _settings: object, *claims: Claim | None, driver: str, **options: Any
     ) -> "Coordinator":
         self.driver = driver
-        self.asked_to_open = {"claim": claim, "takeover": options["takeover"]}
+        self.asked_to_open = {"claims": claims, "takeover": options["takeover"]}
         event = events.OpenJob(
             now=self.now,
             driver=driver,

@@ -732,6 +732,7 @@ class OpenJobRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
     INSTEAD_OF_FIELD_NUMBER: _builtins.int
+    MORE_CLAIMS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job; 1 to 63 characters of a-z, 0-9, _ and -, beginning with a letter or digit."""
     driver: _builtins.str
@@ -753,7 +754,11 @@ class OpenJobRequest(_message.Message):
 
     @_builtins.property
     def claim(self) -> Global___Claim:
-        """The claim found on the sink's cluster. Absent when the cluster has none."""
+        """The newest claim found on the systems of the job's sinks. Absent when none has one."""
+
+    @_builtins.property
+    def more_claims(self) -> _containers.RepeatedCompositeFieldContainer[Global___Claim]:
+        """The other claims found there: at most 15, without repetition."""
 
     def __init__(
         self,
@@ -764,10 +769,11 @@ class OpenJobRequest(_message.Message):
         settings: Global___CheckpointSettings | None = ...,
         claim: Global___Claim | None = ...,
         instead_of: _builtins.int = ...,
+        more_claims: _abc.Iterable[Global___Claim] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "driver", b"driver", "instead_of", b"instead_of", "job", b"job", "participants", b"participants", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "driver", b"driver", "instead_of", b"instead_of", "job", b"job", "more_claims", b"more_claims", "participants", b"participants", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -58,6 +58,7 @@ SNAPSHOT = Snapshot(positions=DOCUMENT, records=4, bytes=5, unchanged=True, next
 COMMITTABLE = Committable(slot=2, document=DOCUMENT)
 SETTLEMENT = Settlement(slot=2, outcome=Outcome.LOST, evidence="an epoch too old")
 CLAIM = Claim(store_id="s", generation=Generation(2), completed=CheckpointId(6), holder="d0", amendment=1)
+OLDER = Claim(store_id="s", generation=Generation(1), completed=CheckpointId(5))
 SETTINGS = CheckpointSettings(interval="3s", timeout="7min", lease="13s", orphan_grace="17s")
 MEMBERS = (
     Participant(name=ParticipantName("source"), role=Role.SOURCE, kind="here", on_lost=OnLost.HALT),
@@ -75,6 +76,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             participants=map(values.PARTICIPANT.to_wire, MEMBERS),
             settings=settings_to_wire(SETTINGS),
             claim=values.CLAIM.to_wire(CLAIM),
+            more_claims=[values.CLAIM.to_wire(OLDER)],
             instead_of=2,
         ),
         events.OpenJob(
@@ -83,6 +85,7 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
             participants=MEMBERS,
             settings=SETTINGS,
             claim=CLAIM,
+            more_claims=(OLDER,),
             instead_of=Generation(2),
         ),
     ),

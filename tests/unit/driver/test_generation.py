@@ -205,9 +205,16 @@ def test_the_coordinator_judges_the_claim_of_the_sinks_cluster_and_no_other_is_r
     coordinator = Coordinator()
     job = Owned(coordinator, until=2)
     job.generation.run()
-    assert coordinator.asked_to_open == {"claim": Owned.owner, "takeover": True}
+    assert coordinator.asked_to_open == {"claims": (Owned.owner,), "takeover": True}
     claim = Claim(store_id="store-a", generation=Generation(1), completed=CheckpointId(0), holder=coordinator.driver)
     assert job.taken == [(claim, (Owned.owner,))]
+
+
+def test_the_coordinator_gets_the_claims_of_all_systems_the_newest_first() -> None:
+    coordinator = Coordinator()
+    older = replace(Owned.owner, completed=CheckpointId(39))
+    Job(coordinator, until=2).generation._open([older, None, Owned.owner, older])
+    assert coordinator.asked_to_open["claims"] == (Owned.owner, older)
 
 
 def test_the_last_line_of_a_driver_names_what_it_found_completed(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,7 +222,7 @@ def test_the_last_line_of_a_driver_names_what_it_found_completed(caplog: pytest.
     assert Job(coordinator, until=3).generation.run() is CloseReason.STOPPED
     again = Job(coordinator, until=99)
     with caplog.at_level(logging.INFO, logger="onceward"):
-        again.generation._open(None)
+        again.generation._open([])
         again.generation._m.progress.left("halted")
     assert caplog.messages[-1].endswith("the last completed checkpoint is 3")
 

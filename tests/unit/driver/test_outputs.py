@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from onceward import KafkaSink
 from onceward.common.errors import HaltedError
 from onceward.connectors.interfaces import JobContext
@@ -148,12 +146,9 @@ def test_a_job_is_claimed_once_on_each_system() -> None:
     asked.clear()
     apart, first, second = two(asked, "A", "B")
     first.claim, second.claim = replace(CLAIM, completed=CheckpointId(8)), CLAIM
-    assert apart.newest(apart.read_claims()) == first.claim, "the driver ended between the two"
+    assert list(apart.read_claims()) == [first.claim, second.claim], "the driver ended between the two"
     apart.take_claim(CLAIM, apart.read_claims())
     assert asked == ["A is claimed in place of [8]", "B is claimed in place of [7]"]
-    second.claim = replace(CLAIM, store_id="another")
-    with pytest.raises(HaltedError, match="different stores as its owner: another, store"):
-        apart.newest(apart.read_claims())
 
 
 class Scene:
