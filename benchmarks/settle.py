@@ -1,6 +1,6 @@
 """``python -m benchmarks settle``: how long a recovery takes to commit many pending transactions; JSON and a table.
 
-Pre-commits one checkpoint of many slots with the product's own writer, and commits it with a committer that has no
+Pre-commits one checkpoint of many slots with the product's own writer, and commits it with a system that has no
 connection yet, as the next generation would. Also times the sweep before it, and a second commit of all transactions.
 """
 
@@ -85,8 +85,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
     """Pre-commit one checkpoint whose slots each wrote a record."""
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, -1)])[_TOPIC].result(30)
-    sink = KafkaSink(servers, topic=_TOPIC)
-    sink.open(JobContext(job=_JOB, checkpoint_timeout=timedelta(minutes=2)))
+    sink = KafkaSink(servers, topic=_TOPIC).connect(JobContext(job=_JOB, checkpoint_timeout=timedelta(minutes=2)))
     try:
         sink.preflight()
         sink.begin_generation(Generation(1))
@@ -107,17 +106,17 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
 
 
 def _timed(servers: str, committables: tuple[Committable, ...]) -> dict[str, float]:
-    committer = KafkaSystem.open(servers)
+    system = KafkaSystem.open(servers)
     try:
         began = time.perf_counter()
-        swept = committer.sweep(_JOB, keep=committables)
+        swept = system.sweep(_JOB, keep=committables)
         sweep = time.perf_counter() - began
-        settled = [committer.commit(_AUTHOR, committables)]
+        settled = [system.commit(_AUTHOR, committables)]
         first = time.perf_counter() - began - sweep
-        settled.append(committer.commit(_AUTHOR, committables))
+        settled.append(system.commit(_AUTHOR, committables))
         again = time.perf_counter() - began - sweep - first
     finally:
-        committer.close()
+        system.close()
     wrong = [each for group in settled for each in group if each.outcome is not Outcome.COMMITTED]
     if swept or wrong or any(len(group) != len(committables) for group in settled):
         raise SystemExit(f"not everything was committed: {swept[:3]} {wrong[:3]}")

@@ -1,9 +1,9 @@
 """The seam between the driver and a system: everything that a source or a sink of your own needs.
 
-The driver calls a :class:`Source` and a :class:`Sink`; whichever process ends a checkpoint calls the sink's
-:class:`System`. What :meth:`Source.read` and :meth:`Sink.write` return runs on executors, which may import this
-package: it needs the standard library alone, and loads a name when it is first used. ``examples/custom_sink.py`` is a
-whole sink.
+The driver calls a :class:`Source` and the :class:`SinkSession` of a :class:`Sink`; whichever process ends a checkpoint
+calls the :class:`System` that it is on. What :meth:`Source.read` and :meth:`SinkSession.write` return runs on
+executors, which may import this package: it needs the standard library alone, and loads a name when it is first used.
+``examples/custom_sink.py`` is a whole sink.
 """
 
 from importlib import import_module
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
         Plan,
         Refusal,
         ReplayRefusedError,
+        Replays,
         Resource,
         ReusesIds,
         Risk,
         Severity,
         Sink,
+        SinkSession,
         Source,
         SplitFollower,
         SplitReader,
+        Stays,
     )
     from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
     from onceward.connectors.tasks import CheckpointTask, Vote
@@ -111,6 +114,7 @@ __all__ = [
     "PreCommitted",
     "Refusal",
     "ReplayRefusedError",
+    "Replays",
     "Resource",
     "ReusesIds",
     "Risk",
@@ -118,12 +122,14 @@ __all__ = [
     "Settlement",
     "Severity",
     "Sink",
+    "SinkSession",
     "SlotContext",
     "SlotWriter",
     "Source",
     "SplitFollower",
     "SplitReader",
     "StayingWriter",
+    "Stays",
     "System",
     "TransactionHandle",
     "Vote",

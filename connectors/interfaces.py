@@ -1,7 +1,7 @@
 """The interfaces of source and sink. Implement them for systems other than Kafka.
 
-All methods run on the driver. The objects that :meth:`Source.read` and :meth:`Sink.write` return are pickled and run on
-executors; they may import only the standard library, pyarrow and their own client library.
+All methods run on the driver. The objects that :meth:`Source.read` and :meth:`SinkSession.write` return are pickled and
+run on executors; they may import only the standard library, pyarrow and their own client library.
 """
 
 from abc import ABC, abstractmethod
@@ -333,14 +333,23 @@ class Source(ABC):
 
 
 class Sink(ABC):
-    """Writes the output. Nothing of a checkpoint is visible before the decision if :meth:`hides_until_decided` is
-    true."""
+    """Where a program writes: what it constructs, and hands to one job or several. It holds no connection."""
 
     participant: Participant
 
     @abstractmethod
-    def open(self, context: JobContext) -> None:
-        """Create clients. Called once, before everything else."""
+    def connect(self, context: JobContext) -> "SinkSession":
+        """Connect for one run of a job. Closes what it has opened if it raises."""
+
+
+class SinkSession(ABC):
+    """A sink for one run of a job, on the driver. Nothing of a checkpoint is visible before the decision if
+    :meth:`hides_until_decided` is true.
+
+    A session that can do more has the methods of :class:`Stays`, :class:`Replays` or :class:`ReusesIds`, too.
+    """
+
+    participant: Participant
 
     @abstractmethod
     def preflight(self) -> Sequence[Finding]:
@@ -368,13 +377,6 @@ class Sink(ABC):
     def write(self) -> SlotWriter:
         """Return the writer that runs on executors."""
 
-    def stay(self) -> StayingWriter:
-        """Return the writer of staying tasks. Raises ConfigurationError if this sink has none."""
-        raise ConfigurationError(
-            f"The sink {self.participant.name} cannot be written by tasks that stay. Nothing was started. Leave out "
-            'Pipeline(tasks="staying").'
-        )
-
     def explain(self, cause: str) -> Refusal | None:
         """Explain why the sink's system refused what was written, in enough detail to act, when ``cause`` says that it
         did; None for every other failure."""
@@ -395,14 +397,6 @@ class Sink(ABC):
         may be asked here. Raises CheckpointFailedError when the transaction of a vote is no longer open.
         """
 
-    def origin(self, committable: Committable) -> Origin:
-        """Return the origin that :meth:`pre_commit` stored in ``committable``."""
-        raise ReplayRefusedError(f"the sink {self.participant.name} does not report the input of its committables")
-
-    def check_destination(self, lost: Sequence[Committable]) -> None:
-        """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""
-        raise ReplayRefusedError(f"the sink {self.participant.name} does not say whether its destination has changed")
-
     @abstractmethod
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """Called once all committables of ``checkpoint`` are proved committed."""
@@ -417,6 +411,25 @@ class Sink(ABC):
 
 
 @runtime_checkable
+class Stays(Protocol):
+    """A sink that tasks which stay can write to."""
+
+    def stay(self) -> StayingWriter:
+        """Return the writer of staying tasks."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A sink whose lost slots can be written again. Without it, a loss halts the job."""
+
+    def origin(self, committable: Committable) -> Origin:
+        """Return the origin that :meth:`SinkSession.pre_commit` stored in ``committable``."""
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""
+
+
+@runtime_checkable
 class ReusesIds(Protocol):
     """A sink whose writers may reuse what earlier ones have used."""
 
@@ -425,6 +438,6 @@ class ReusesIds(Protocol):
         by default, from the beginning."""
 
 
-def writer_options(sink: Sink, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
+def writer_options(sink: SinkSession, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
     """Return the options for writers of ``sink``. See :meth:`ReusesIds.offer`."""
     return sink.offer(after) if isinstance(sink, ReusesIds) else {}

@@ -41,7 +41,7 @@ class OpenSlot(Protocol):
 
 @runtime_checkable
 class AnnouncingSlot(OpenSlot, Protocol):
-    """A slot that knows its vote before everything is delivered: :meth:`Sink.pre_commit` then runs meanwhile."""
+    """A slot that knows its vote before everything is delivered: :meth:`SinkSession.pre_commit` then runs meanwhile."""
 
     def announce(self) -> Vote | None:
         """Return the vote that :meth:`finish` will return; None if there is nothing to wait for. A staying task calls

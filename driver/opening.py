@@ -9,7 +9,7 @@ from onceward.client.access import CoordinatorAccess
 from onceward.client.session import CoordinatorClient, connect
 from onceward.common.errors import ConfigurationError
 from onceward.common.links import Links
-from onceward.connectors.interfaces import Finding, JobContext, Sink, Source
+from onceward.connectors.interfaces import Finding, JobContext, Sink, SinkSession, Source
 from onceward.coordinator.service.listen import Listen
 from onceward.coordinator.service.observer import observers
 from onceward.driver import preflight
@@ -36,7 +36,7 @@ class OpenJob:
 
     name: JobName
     source: Source
-    sink: Sink
+    sink: SinkSession
     settings: CheckpointSettings
     access: CoordinatorAccess
     links: Links
@@ -141,15 +141,16 @@ class Job:
             checkpoint_interval=None if settings.interval is None else as_duration(settings.interval),
             links=links,
         )
-        for participant in (source, sink):
-            stack.callback(participant.close)
-            participant.open(context)
-        preflight.require_safe(self._job, [*preflight.examine(source, [sink]), *findings], options.accepted)
+        stack.callback(source.close)
+        source.open(context)
+        session = sink.connect(context)
+        stack.callback(session.close)
+        preflight.require_safe(self._job, [*preflight.examine(source, [session]), *findings], options.accepted)
         measured = measure(stack, options.metrics, self._job, links, options.access)
         self._opened = OpenJob(
             name=self._job,
             source=source,
-            sink=sink,
+            sink=session,
             settings=settings,
             access=options.access,
             links=links,

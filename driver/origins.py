@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from onceward.connectors.interfaces import Origin, ReplayRefusedError, Sink
+from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, SinkSession
 from onceward.protocol.values import Committable, JsonObject
 
 __all__ = ["lost_splits", "origins_of"]
@@ -28,8 +28,10 @@ def origins_of(
     )
 
 
-def lost_splits(sink: Sink, lost: Sequence[Committable]) -> tuple[JsonObject, ...]:
+def lost_splits(sink: SinkSession, lost: Sequence[Committable]) -> tuple[JsonObject, ...]:
     """Return the split of each lost slot: written again from it, the slot is the same. Raises ReplayRefusedError."""
+    if not isinstance(sink, Replays):
+        raise ReplayRefusedError(f"the sink {sink.participant.name} does not report the input of its committables")
     origins = [sink.origin(committable) for committable in lost]
     for committable, origin in zip(lost, origins, strict=True):
         if not origin.replayable:

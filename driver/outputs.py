@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from onceward.connectors.interfaces import Origin, Refusal, Sink
+from onceward.connectors.interfaces import Origin, Refusal, SinkSession
 from onceward.connectors.tasks import Vote
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.protocol.committing import Age, PreCommitted, System
@@ -45,7 +45,7 @@ Claims: TypeAlias = Sequence[Claim | None]
 class Output:
     """A sink, and the system that it is on."""
 
-    sink: Sink
+    sink: SinkSession
     system: System
 
     @property
@@ -73,7 +73,7 @@ class Outputs:
     def names(self) -> tuple[ParticipantName, ...]:
         return tuple(self._outputs)
 
-    def sink(self, name: ParticipantName) -> Sink:
+    def sink(self, name: ParticipantName) -> SinkSession:
         return self._outputs[name].sink
 
     def _systems(self) -> Sequence[Sequence[Output]]:
@@ -130,7 +130,7 @@ class Outputs:
     ) -> Made:
         """Pre-commit what each sink has votes for. Once the last sink of a system has, end every open transaction of
         the job there that belongs neither to a vote nor to ``keep``, nor has one of the marks ``staying``: losing
-        attempts. See :meth:`Sink.pre_commit` and :meth:`System.sweep`."""
+        attempts. See :meth:`SinkSession.pre_commit` and :meth:`System.sweep`."""
         now = self._runtime.monotonic()
         due = not staying or now - self._looked >= LISTING_INTERVAL_S
         made: dict[ParticipantName, PreCommitted] = {}
@@ -206,9 +206,9 @@ class Outputs:
     # -- failures
 
     def explain(self, cause: str) -> Refusal | None:
-        """See :meth:`Sink.explain`."""
+        """See :meth:`SinkSession.explain`."""
         return next(filter(None, (output.sink.explain(cause) for output in self._outputs.values())), None)
 
     def hides_until_decided(self) -> bool:
-        """See :meth:`Sink.hides_until_decided`."""
+        """See :meth:`SinkSession.hides_until_decided`."""
         return all(output.sink.hides_until_decided() for output in self._outputs.values())

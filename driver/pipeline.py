@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Sink, Source
+from onceward.connectors.interfaces import Sink, SinkSession, Source
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.journal import Journal
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
@@ -20,7 +19,7 @@ from onceward.driver.runtime import THREADS
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
-from onceward.driver.staying.tasks import StayingTasks, require_short_interval
+from onceward.driver.staying.tasks import StayingTasks, require_short_interval, require_stays
 from onceward.executor.functions import BatchesTransform
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
@@ -118,9 +117,9 @@ class Pipeline(Job):
             )
             opened = self._open_job(stack, self._source, self._sink, self._settings, findings)
             stack.enter_context(stopping_on_signals(self.stop))
-            tasks = self._tasks(stack, opened.journal)
+            tasks = self._tasks(stack, opened)
             client = self._connect(stack, opened)
-            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks)), client)
+            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sink)), client)
 
     def _launch(self) -> None:
         """Launch Spark's JVM beside what is done before it is needed."""
@@ -130,19 +129,20 @@ class Pipeline(Job):
     def _connect(self, stack: contextlib.ExitStack, opened: OpenJob) -> CoordinatorClient:
         return opened.connect(stack)
 
-    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
-        if self._stay:
-            self._source.follow()  # refuses what it cannot do before Spark starts
+    def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
+        if self._stay:  # refuse what cannot be done before Spark starts
+            self._source.follow()
+            require_stays(opened.sink)
         tasks = SparkTasks(
             job=self._job,
             source=self._source,
-            sink=self._sink,
+            sink=opened.sink,
             transform=self._transform,
             transform_batches=self._transform_batches,
             spark=self._spark,
             embedded=self._options.access.embedded,
             per_checkpoint_operations=self._per_checkpoint_operations,
-            journal=journal,
+            journal=opened.journal,
             stay=self._stay,
         )
         stack.callback(tasks.close)
@@ -152,17 +152,17 @@ class Pipeline(Job):
             tasks.begin()
         return tasks
 
-    def _checkpoint_tasks(self, tasks: Tasks) -> Callable[[Members, Turn], CheckpointTasks]:
+    def _checkpoint_tasks(self, tasks: Tasks, sink: SinkSession) -> Callable[[Members, Turn], CheckpointTasks]:
         if not self._stay:
             return TasksPerCheckpoint
-        return partial(CheckpointsOfStayingTasks, self._staying(tasks))
+        return partial(CheckpointsOfStayingTasks, self._staying(tasks, sink))
 
-    def _staying(self, tasks: Tasks) -> StayingTasks:
+    def _staying(self, tasks: Tasks, sink: SinkSession) -> StayingTasks:
         assert isinstance(tasks, SparkTasks)
         return StayingTasks(
             job=self._job,
             source=self._source,
-            sink=self._sink,
+            sink=sink,
             settings=self._settings,
             checkpoint_job=lambda: tasks.checkpoint_job,
         )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from onceward.common.errors import ConfigurationError, ExitCode, OncewardError, PreflightError
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Finding, Resource, Risk, Severity, Sink, Source
+from onceward.connectors.interfaces import Finding, Resource, Risk, Severity, SinkSession, Source
 
 _log = logger("onceward.preflight")
 
@@ -46,7 +46,7 @@ def require_safe(job: str, findings: Sequence[Finding], accepted: Collection[Ris
         )
 
 
-def examine(source: Source, sinks: Sequence[Sink]) -> list[Finding]:
+def examine(source: Source, sinks: Sequence[SinkSession]) -> list[Finding]:
     """Return the findings of source and sinks on their clusters, and conflicts between them.
 
     Raises PreflightError when a cluster gives no usable answer.

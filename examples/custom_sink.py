@@ -50,6 +50,7 @@ from onceward.connectors import (
     Role,
     Settlement,
     Sink,
+    SinkSession,
     SlotContext,
     SlotWriter,
     System,
@@ -217,13 +218,20 @@ class DirectorySink(Sink):
 
     def __init__(self, directory: str, *, name: str = "sink") -> None:
         self.participant = Participant(name=ParticipantName(name), role=Role.SINK, kind="directory")
-        self._directory = Path(directory).absolute()
-        self._staged = self._directory / ".staged"
-        self._system = DirectorySystem(self._directory)
+        self.directory = Path(directory).absolute()
 
-    def open(self, context: JobContext) -> None:
-        self._job = context.job
+    def connect(self, context: JobContext) -> SinkSession:
+        return DirectorySession(self)
+
+
+class DirectorySession(SinkSession):
+    """The sink for one run of a job."""
+
+    def __init__(self, sink: DirectorySink) -> None:
+        self.participant = sink.participant
+        self._directory, self._staged = sink.directory, sink.directory / ".staged"
         self._staged.mkdir(parents=True, exist_ok=True)
+        self._system = DirectorySystem(sink.directory)
 
     def preflight(self) -> Sequence[Finding]:
         return ()

@@ -45,11 +45,11 @@ class SinkCase:
     sink: Callable[[str], Sink]
     """Makes a sink with this name, as a program would: again and again, each on the same place of the same system."""
     system: Callable[[], System]
-    """Opens the system as a coordinator does, which has no sink."""
+    """Makes what a coordinator makes, which has no sink: a system that knows the system alone."""
     visible: Callable[[], Iterable[bytes]]
     """Returns the values that readers see now, in any order."""
     batch: Callable[[Sequence[bytes]], pa.RecordBatch] = values_as_batch
-    """Makes a batch of these values, as :meth:`Sink.prepare` hands it to the writer."""
+    """Makes a batch of these values, as :meth:`SinkSession.prepare` hands it to the writer."""
     within: float = 30.0
     """Seconds after which readers see what was committed."""
 
@@ -100,14 +100,14 @@ class Driver:
     def __init__(
         self, case: SinkCase, job: JobName, generation: int, sink: Sink, attempts: "itertools.count[int]"
     ) -> None:
-        self.job, self.generation, self.sink = job, generation, sink
+        self.job, self.generation = job, generation
+        self.sink = sink.connect(JobContext(job=job, checkpoint_timeout=timedelta(minutes=2)))
         self._case, self._attempts = case, attempts
-        sink.open(JobContext(job=job, checkpoint_timeout=timedelta(minutes=2)))
-        errors = [found for found in sink.preflight() if found.severity is Severity.ERROR]
+        errors = [found for found in self.sink.preflight() if found.severity is Severity.ERROR]
         if errors:
             broken(f"The preflight refuses this case: {'; '.join(f'{one.subject}: {one.message}' for one in errors)}")
-        sink.begin_generation(Generation(generation))
-        self.system = sink.system()
+        self.sink.begin_generation(Generation(generation))
+        self.system = self.sink.system()
         self._open = True
 
     @property

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, writer_options
+from onceward.connectors.interfaces import Plan, SinkSession, Source, SplitFollower, writer_options
 from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
 from onceward.driver.spark import plans
@@ -89,7 +89,7 @@ class CheckpointJob:
         source: Source,
         transform: "Callable[[DataFrame], DataFrame] | None",
         transform_batches: BatchesTransform | None,
-        sink: Sink,
+        sink: SinkSession,
         per_checkpoint_operations: bool,
     ) -> None:
         self._spark = spark

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from onceward.connectors.interfaces import Plan, Sink, Source
+from onceward.connectors.interfaces import Plan, SinkSession, Source
 from onceward.driver import preflight
 from onceward.driver.journal import Journal
 from onceward.driver.outputs import Votes
@@ -62,7 +62,7 @@ class SparkTasks:
         *,
         job: JobName,
         source: Source,
-        sink: Sink,
+        sink: SinkSession,
         transform: "Callable[[DataFrame], DataFrame] | None",
         transform_batches: BatchesTransform | None,
         spark: "SparkSession | None",

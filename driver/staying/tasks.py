@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Plan, Sink, Source, SplitFollower, writer_options
+from onceward.connectors.interfaces import Plan, SinkSession, Source, SplitFollower, Stays, writer_options
 from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
@@ -70,7 +70,7 @@ class StayingTasks:
         *,
         job: JobName,
         source: Source,
-        sink: Sink,
+        sink: SinkSession,
         settings: CheckpointSettings,
         checkpoint_job: Callable[[], StayingJob],
         runtime: Runtime = THREADS,
@@ -199,7 +199,7 @@ class StayingTasks:
         )
         job = self._checkpoint_job()
         context, credentials = new_credentials()
-        follow, writer = self._source.follow(), self._sink.stay()
+        follow, writer = self._source.follow(), require_stays(self._sink).stay()
         bind, host = job.reach()
         self._slots = len(splits)
         self._group = group = TaskGroup(
@@ -220,3 +220,13 @@ class StayingTasks:
                 f"own for as long as the job runs, so {self._slots} free cores. Nothing was written. Give the Spark "
                 "application more cores, or end what else runs in it."
             )
+
+
+def require_stays(sink: SinkSession) -> Stays:
+    """Return ``sink``. Raises ConfigurationError if tasks that stay cannot write to it."""
+    if isinstance(sink, Stays):
+        return sink
+    raise ConfigurationError(
+        f"The sink {sink.participant.name} cannot be written by tasks that stay. Nothing was started. Leave out "
+        'Pipeline(tasks="staying").'
+    )

@@ -145,7 +145,7 @@ class StreamSink(Job):
         self._progress = opened.progress
         client = opened.connect(stack, shared=True)
         self._tasks = BatchTasks(
-            spark, job=self._job, sink=sink, handover=self._handover, timeout=settings.seconds("timeout")
+            spark, job=self._job, sink=opened.sink, handover=self._handover, timeout=settings.seconds("timeout")
         )
         self._generations = Generations(
             opened.members(stack, self._tasks, TasksPerCheckpoint),

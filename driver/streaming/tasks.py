@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Plan, ReplayRefusedError, Sink, writer_options
+from onceward.connectors.interfaces import Plan, ReplayRefusedError, SinkSession, writer_options
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
 from onceward.driver.outputs import Votes
 from onceward.driver.spark.session import Spark, is_alive, ship
@@ -46,7 +46,9 @@ _JOB_GROUP = "spark.jobGroup.id"
 class BatchTasks:
     """Runs tasks in the thread of a query. Implements ``Tasks``."""
 
-    def __init__(self, spark: "SparkSession", *, job: JobName, sink: Sink, handover: Handover, timeout: float) -> None:
+    def __init__(
+        self, spark: "SparkSession", *, job: JobName, sink: SinkSession, handover: Handover, timeout: float
+    ) -> None:
         """``timeout``: seconds that a batch may take."""
         self._spark = spark
         self._job = job

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onceward import KafkaSink, KafkaSource
+from onceward import KafkaSource
 from onceward.connectors.interfaces import Plan
 from onceward.connectors.slots import OpenSlot, SlotContext, SlotWriter
 from onceward.connectors.tasks import Vote
@@ -18,6 +18,7 @@ from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, Settlement
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.system import KafkaSystem
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.support import driver
 
@@ -29,7 +30,7 @@ __all__ = ["BROKEN"]
 Change = tuple[type, str, Callable[..., Any]]
 """A class, the name of one of its methods, and the function that replaces it."""
 
-_pre_commit, _write = KafkaSink.pre_commit, KafkaSink.write
+_pre_commit, _write = KafkaSinkSession.pre_commit, KafkaSinkSession.write
 _plan, _snapshot = KafkaSource.plan, KafkaSource.snapshot
 _commit, _sweep = KafkaSystem.commit, KafkaSystem.sweep
 
@@ -39,7 +40,7 @@ _planned: set[int] = set()
 """Ids of the sources that have read everything again."""
 
 
-def _commits_at_once(self: KafkaSink, *arguments: Any, **named: Any) -> PreCommitted:
+def _commits_at_once(self: KafkaSinkSession, *arguments: Any, **named: Any) -> PreCommitted:
     made = _pre_commit(self, *arguments, **named)
     self.system().commit(self._granted().author, made.committables)
     return made
@@ -82,7 +83,7 @@ def _goes_on(
     return [replace(one, outcome=Outcome.COMMITTED) for one in _commit(self, author, committables, give_up=give_up)]
 
 
-def _forgets_one(self: KafkaSink, *arguments: Any, **named: Any) -> PreCommitted:
+def _forgets_one(self: KafkaSinkSession, *arguments: Any, **named: Any) -> PreCommitted:
     made = _pre_commit(self, *arguments, **named)
     if len(made.committables) > 1:
         made.committables = made.committables[:-1]
@@ -139,7 +140,7 @@ class _MiscountingSlot:
         self._slot.abandon()
 
 
-def _counts_what_was_not_written(self: KafkaSink) -> SlotWriter:
+def _counts_what_was_not_written(self: KafkaSinkSession) -> SlotWriter:
     return _Miscounting(_write(self))
 
 
@@ -154,11 +155,11 @@ def _from_the_beginning(self: KafkaSource, base: Document) -> Plan:
 
 
 BROKEN: Mapping[str, Sequence[Change]] = {
-    "commits before the decision": [(KafkaSink, "pre_commit", _commits_at_once)],
+    "commits before the decision": [(KafkaSinkSession, "pre_commit", _commits_at_once)],
     "aborts what has no answer": [(KafkaSystem, "commit", _aborts_on_unknown)],
     "sweeps what is decided": [(KafkaSystem, "sweep", _sweeps_all), (KafkaSystem, "commit", _goes_on)],
-    "forgets a committable": [(KafkaSink, "pre_commit", _forgets_one)],
-    "votes for what was not written": [(KafkaSink, "write", _counts_what_was_not_written)],
+    "forgets a committable": [(KafkaSinkSession, "pre_commit", _forgets_one)],
+    "votes for what was not written": [(KafkaSinkSession, "write", _counts_what_was_not_written)],
     "positions are one too low": [(KafkaSource, "snapshot", _one_too_few)],
     "reads everything again after a crash": [(KafkaSource, "plan", _from_the_beginning)],
     "nothing": [],

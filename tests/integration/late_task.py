@@ -18,8 +18,8 @@ from tests.support.sink_job import batch
 
 def main() -> int:
     spec = json.loads(sys.argv[1])
-    sink = KafkaSink(spec["servers"], topic=spec["sink"])
-    sink.open(JobContext(job=JobName(spec["job"]), checkpoint_timeout=timedelta(minutes=2)))
+    context = JobContext(job=JobName(spec["job"]), checkpoint_timeout=timedelta(minutes=2))
+    sink = KafkaSink(spec["servers"], topic=spec["sink"]).connect(context)
     sink.preflight()
     task = CheckpointTask(
         job=spec["job"],

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from onceward import CheckpointSettings, KafkaSink, KafkaSource
+from onceward import CheckpointSettings, KafkaSource
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.protocol.committing import PreCommitted, TransactionHandle
 from onceward.protocol.values import Author, Committable, JobName, Settlement
 from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.driver import preflight
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
+from tests.support.sessions import SessionSink
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, assert_exactly_once, fill
 from tests.support.waiting import wait_until
@@ -20,7 +22,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 
-class LateCommitter(KafkaSystem):
+class LateSystem(KafkaSystem):
     """Commits at once, but returns from the second commit only when the next checkpoint's transactions have ended."""
 
     job: JobName
@@ -35,8 +37,8 @@ class LateCommitter(KafkaSystem):
         known: PreCommitted | None = None,
     ) -> Sequence[Settlement]:
         settlements = super().commit(author, committables, give_up=give_up, known=known)
-        LateCommitter.commits += 1
-        if LateCommitter.commits == 2:
+        LateSystem.commits += 1
+        if LateSystem.commits == 2:
             waiting: set[TransactionHandle] = set()
 
             def open_now() -> set[TransactionHandle]:
@@ -51,14 +53,14 @@ class LateCommitter(KafkaSystem):
         return settlements
 
 
-class LateSink(KafkaSink):
-    """Commits with a :class:`LateCommitter`."""
+class LateSink(SessionSink):
+    """Commits with a :class:`LateSystem`."""
 
-    def system(self) -> KafkaSystem:
-        control, context = self._opened()
-        committer = LateCommitter(control, generation=lambda: self._generation)
-        committer.job = context.job
-        return committer
+    class session(KafkaSinkSession):  # noqa: N801
+        def system(self) -> KafkaSystem:
+            system = LateSystem(self._control, generation=lambda: self._generation)
+            system.job = self._context.job
+            return system
 
 
 def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lost(
@@ -68,7 +70,7 @@ def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lo
     fill(topics, source, 100)
     monkeypatch.setenv(EVENTS_VARIABLE, str(reported))
     monkeypatch.setattr(preflight, "RESTART_ALLOWANCE", timedelta(days=-1))
-    monkeypatch.setattr(LateCommitter, "commits", 0)
+    monkeypatch.setattr(LateSystem, "commits", 0)
     SparklessPipeline(
         job=job,
         source=KafkaSource(
@@ -84,7 +86,7 @@ def test_a_checkpoint_that_waited_too_long_for_its_base_is_read_again_and_not_lo
         state_dir=tmp_path / "state",
     ).run()
     events = [json.loads(line) for line in reported.read_text().splitlines()]
-    assert LateCommitter.commits >= 3
+    assert LateSystem.commits >= 3
     assert not [event for event in events if event["event"] in ("lost", "replayed")]
     assert any("time out" in event["reason"] for event in events if event["event"] == "aborted")
     assert_exactly_once(topics, source, sink)

@@ -3,6 +3,7 @@
 import pickle
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,18 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from onceward import KafkaCluster, KafkaSink
 from onceward.common.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.connectors.interfaces import Finding, JobContext, Severity
-from onceward.dev.kafka import LocalKafka
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome
 from onceward.sinks.kafka.client.partitioner import LONGEST_KEY
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.driver.columns import project
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
 from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
@@ -556,12 +556,9 @@ def errors(findings: list[Finding]) -> list[str]:
 
 def examined(servers: str, job: str, *, timeout: timedelta = timedelta(minutes=2), **sink: Any) -> list[Finding]:
     cluster = sink.pop("cluster", servers)
-    opened = KafkaSink(cluster, **sink)
-    try:
-        opened.open(JobContext(job=JobName(job), checkpoint_timeout=timeout))
-        return list(opened.preflight())
-    finally:
-        opened.close()
+    context = JobContext(job=JobName(job), checkpoint_timeout=timeout)
+    with closing(KafkaSink(cluster, **sink).connect(context)) as session:
+        return list(session.preflight())
 
 
 def test_a_safe_sink_has_only_warnings_about_a_single_broker(kafka: SharedKafka, job: str, out: str) -> None:
@@ -625,59 +622,6 @@ def test_an_unreachable_cluster_is_one_clear_error_in_time(job: str) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_a_sink_that_is_not_open_raises_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="not open"):
-        KafkaSink("localhost:9092", topic="out").preflight()
-
-
-ACL = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.client.plain.sasl.jaas.config": (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required user_stranger='nothing';"
-    ),
-}
-
-
-def test_missing_rights_are_found_at_the_start_and_not_at_the_first_commit(
-    job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NOBODYS_PASSWORD", "nothing")
-    with LocalKafka(properties=ACL, heap="256m") as guarded:
-        topics = Topics(guarded.internal_servers, job)
-        out, unread = topics.create("out"), topics.create("unread")
-        acl = AclBinding(
-            ResourceType.TOPIC,
-            unread,
-            ResourcePatternType.LITERAL,
-            "User:stranger",
-            "*",
-            AclOperation.WRITE,
-            AclPermissionType.ALLOW,
-        )
-        topics.admin.create_acls([acl])[acl].result(30)
-        cluster = KafkaCluster(
-            guarded.bootstrap_servers,
-            config={
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanisms": "PLAIN",
-                "sasl.username": "stranger",
-                "sasl.password": "env:NOBODYS_PASSWORD",
-            },
-        )
-        findings = examined(guarded.bootstrap_servers, job, cluster=cluster, topics=[out, unread])
-    said = "\n".join(errors(findings))
-    warned = [finding for finding in findings if finding.subject == f"sink topic {unread}"]
-    assert any("may not read it" in finding.message for finding in warned)
-    assert {finding.severity for finding in warned} == {Severity.WARNING}
-    assert f"sink topic {out}" in said
-    assert "the user may not write with them" in said
-    assert "receipts" in said
-    assert "nothing'" not in said
-
-
 # -- columns
 
 
@@ -685,11 +629,11 @@ def test_prepare_projects_text_to_bytes_and_adds_no_shuffle(spark: Any) -> None:
     df = spark.sql(
         "select 'k' as Key, 'wörld' as value, 't' as topic, 1 as partition, timestamp'2024-01-01' as timestamp, 5 as x"
     )
-    routed_sink = KafkaSink("localhost:9092", topics=["t"]).prepare(df)
+    routed_sink = project(df, routed=True)
     assert routed_sink.columns == ["key", "value", "topic", "partition", "timestamp"]
     row = routed_sink.collect()[0]
     assert (bytes(row.key), bytes(row.value)) == (b"k", "wörld".encode())
-    fixed = KafkaSink("localhost:9092", topic="t").prepare(df)
+    fixed = project(df, routed=False)
     assert fixed.columns == ["key", "value", "partition", "timestamp"]
     assert "Exchange" not in fixed._jdf.queryExecution().executedPlan().toString()
 
@@ -697,7 +641,7 @@ def test_prepare_projects_text_to_bytes_and_adds_no_shuffle(spark: Any) -> None:
 def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
     df = spark.sql("select 1.5D as key, map('a', 1) as headers, 1L as partition, 'now' as timestamp")
     with pytest.raises(ConfigurationError) as caught:
-        KafkaSink("localhost:9092", topics=["t"]).prepare(df)
+        project(df, routed=True)
     for said in ("key: is double", "value: the column is missing", "headers: is map", "topic: the column is missing"):
         assert said in str(caught.value)
     for said in ("partition: is bigint", "timestamp: is string"):
@@ -706,4 +650,4 @@ def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
 
 def test_headers_from_spark_have_the_declared_type(spark: Any) -> None:
     df = spark.sql("select 'v' as value, array(named_struct('key', 'h', 'value', cast('1' as binary))) as headers")
-    assert KafkaSink("localhost:9092", topic="t").prepare(df).columns == ["value", "headers"]
+    assert project(df, routed=False).columns == ["value", "headers"]

@@ -924,8 +924,8 @@ def test_a_topic_is_input_and_output_only_on_the_same_cluster(
     topics: Topics, opened: Opener, kafka: SharedKafka, job: str
 ) -> None:
     topic = topics.create("in")
-    with closing(KafkaSink(topics.servers, topic)) as sink:
-        sink.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1)))
+    context = JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1))
+    with closing(KafkaSink(topics.servers, topic).connect(context)) as sink:
         (output,) = sink.writes()
     assert output == Resource(kind="Kafka topic", cluster=kafka.cluster_id, name=topic)
     for source in (opened([topic]), opened(pattern=f"{topics.prefix}.*")):

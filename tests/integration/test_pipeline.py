@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
 from onceward.common.errors import ConfigurationError, HaltedError, OncewardError, PreflightError
+from onceward.connectors.interfaces import JobContext
 from onceward.driver import diagnosis
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.driver.restarts import NO_RESTART, Restart
@@ -512,11 +513,12 @@ def robbed(
     its own slot unless ``source`` says otherwise."""
     monkeypatch.setenv(EVENTS_VARIABLE, str(bench.directory / "events"))
     sink = KafkaSink(bench.topics.servers, topic=bench.sink, on_lost=on_lost)
-    system = sink.system
+    connect = sink.connect
     robberies = iter([True])
 
-    def sabotaged() -> Any:
-        real = system()
+    def sabotaged(context: JobContext) -> Any:
+        session = connect(context)
+        real = session.system()
         commit = real.commit
 
         def lose_one(author: Any, committables: Any, **options: Any) -> Any:
@@ -526,9 +528,10 @@ def robbed(
             return commit(author, committables, **options)
 
         monkeypatch.setattr(real, "commit", lose_one)
-        return real
+        monkeypatch.setattr(session, "system", lambda: real)
+        return session
 
-    monkeypatch.setattr(sink, "system", sabotaged)
+    monkeypatch.setattr(sink, "connect", sabotaged)
     pipeline = bench.pipeline(*arguments, source=source or {"min_partitions": 3}, **options)
     monkeypatch.setattr(pipeline, "_sink", sink)
     return pipeline

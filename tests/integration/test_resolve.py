@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from onceward import CheckpointSettings, KafkaSink, KafkaSource
 from onceward.common.errors import ExitCode, HaltedError, RefusedError
+from onceward.connectors.interfaces import JobContext
 from onceward.driver.restarts import NO_RESTART
 from onceward.operate.cli import app
 from onceward.protocol.events import CloseReason
@@ -20,6 +21,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transactions
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.support.shared_kafka import SharedKafka
 from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, open_transactions_hold_back, wait_for
@@ -41,10 +43,11 @@ class StruckSink(KafkaSink):
         super().__init__(servers, **options)
         self.strike = strike
 
-    def system(self) -> KafkaSystem:
-        made = super().system()
-        control, _ = self._opened()
-        return _struck(made, lambda committable: self.strike(control, committable))
+    def connect(self, context: JobContext) -> KafkaSinkSession:
+        session = super().connect(context)
+        system = _struck(session.system(), lambda committable: self.strike(session._control, committable))
+        session.system = lambda: system  # type: ignore[method-assign]
+        return session
 
 
 def _struck(committer: KafkaSystem, strike: Callable[[Committable], Settlement | None]) -> KafkaSystem:

@@ -26,6 +26,7 @@ from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import CheckpointId, CheckpointKind, JobName
 from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.support.processes import Processes, free_address, listens
 from tests.support.topics import (
     Topics,
@@ -274,16 +275,16 @@ def test_an_aborted_checkpoint_is_read_again_by_new_tasks(bench: Bench, monkeypa
     """The brokers refuse to prove one pre-commit: the tasks have read on by then."""
     bench.fill(100)
     refused = threading.Event()
-    pre_commit = KafkaSink.pre_commit
+    pre_commit = KafkaSinkSession.pre_commit
 
-    def refusing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
+    def refusing(self: KafkaSinkSession, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
         made = pre_commit(self, checkpoint, votes, origins, **more)
         if made.committables and not refused.is_set():
             refused.set()
             raise CheckpointFailedError("refused by the test")
         return made
 
-    monkeypatch.setattr(KafkaSink, "pre_commit", refusing)
+    monkeypatch.setattr(KafkaSinkSession, "pre_commit", refusing)
     settings = CheckpointSettings(interval="50ms", tolerable_failed_checkpoints=3)
     with Running(bench.pipeline(settings=settings)) as running:
         running.until(refused.is_set, "a checkpoint is refused")
@@ -397,16 +398,16 @@ def test_a_lost_slot_is_written_again_while_the_job_continues(bench: Bench, monk
     """A pre-committed transaction is aborted behind the job's back, as by the brokers' timeout."""
     bench.fill(100)
     lost = threading.Event()
-    pre_commit = KafkaSink.pre_commit
+    pre_commit = KafkaSinkSession.pre_commit
 
-    def losing(self: KafkaSink, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
+    def losing(self: KafkaSinkSession, checkpoint: CheckpointId, votes: Any, origins: Any, **more: Any) -> Any:
         made = pre_commit(self, checkpoint, votes, origins, **more)
         if made.committables and not lost.is_set():
             lost.set()
             fence(bench.topics.servers, KafkaCommittable.of(made.committables[0]).transaction.id)
         return made
 
-    monkeypatch.setattr(KafkaSink, "pre_commit", losing)
+    monkeypatch.setattr(KafkaSinkSession, "pre_commit", losing)
     with Running(bench.pipeline()) as running:
         running.until(lost.is_set, "a transaction is lost")
         bench.fill(50)

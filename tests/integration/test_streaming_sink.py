@@ -26,9 +26,11 @@ from onceward.operate.cli import app
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import Author, Committable, Settlement
 from onceward.sinks.kafka.control.system import KafkaSystem
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.support import stream_queries
 from tests.support.processes import JobProcesses, free_address
 from tests.support.scraped import scrape
+from tests.support.sessions import SessionSink
 from tests.support.stream_queries import expected, feed, records
 from tests.support.topics import Topics, abort_with_the_brokers_tool
 from tests.support.waiting import wait_until
@@ -247,10 +249,11 @@ class Losing(KafkaSystem):
         return super().commit(author, committables, **options)
 
 
-class LosingSink(KafkaSink):
-    def system(self) -> Losing:
-        made = super().system()
-        return Losing(made._control, clock=made._clock, generation=made._generation)
+class LosingSink(SessionSink):
+    class session(KafkaSinkSession):  # noqa: N801
+        def system(self) -> Losing:
+            made = super().system()
+            return Losing(made._control, clock=made._clock, generation=made._generation)
 
 
 def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Counting) -> None:
@@ -272,12 +275,13 @@ class LosingLater(Losing):
         return KafkaSystem.commit(self, author, committables, **options)
 
 
-class LosingLaterSink(KafkaSink):
-    def system(self) -> LosingLater:
-        made = super().system()
-        losing = LosingLater(made._control, clock=made._clock, generation=made._generation)
-        losing.left = 3
-        return losing
+class LosingLaterSink(SessionSink):
+    class session(KafkaSinkSession):  # noqa: N801
+        def system(self) -> LosingLater:
+            made = super().system()
+            losing = LosingLater(made._control, clock=made._clock, generation=made._generation)
+            losing.left = 3
+            return losing
 
 
 def test_many_partitions_share_a_few_transactions_which_are_written_again_when_they_are_lost(

@@ -14,7 +14,7 @@ from onceward.client.operators import OperatorClient
 from onceward.common.errors import CheckpointFailedError, OncewardError
 from onceward.common.killpoints import KillPoint
 from onceward.coordinator.service.state_dir import StateDirectory
-from onceward.driver.journal import Journal
+from onceward.driver.opening import OpenJob
 from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.driver.spark.tasks import Tasks
 from onceward.protocol.events import CloseReason
@@ -135,8 +135,8 @@ def test_a_checkpoint_is_one_trace_of_coordinator_driver_and_tasks(
 class FailsOnce(SparklessPipeline):
     """The tasks of one checkpoint fail after they have written."""
 
-    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
-        tasks = super()._tasks(stack, journal)
+    def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
+        tasks = super()._tasks(stack, opened)
         run, own = tasks.run, vars(tasks)
 
         def failing(**given: Any) -> Any:

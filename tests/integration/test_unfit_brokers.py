@@ -49,8 +49,8 @@ def test_brokers_that_cannot_serve_a_job_are_named_with_the_setting(
 ) -> None:
     servers = broker.bootstrap_servers
     out = Topics(servers, job).create("out")
-    sink = KafkaSink(servers, topic=out)
-    sink.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1)))
+    context = JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1))
+    sink = KafkaSink(servers, topic=out).connect(context)
     try:
         errors = {each.subject: each for each in sink.preflight() if each.severity is Severity.ERROR}
     finally:
@@ -69,8 +69,8 @@ def test_brokers_that_cannot_serve_a_job_are_named_with_the_setting(
 def test_a_compacted_output_is_named_before_the_start(broker: LocalKafka, job: str) -> None:
     topics = Topics(broker.bootstrap_servers, job)
     given = [topics.create("plain"), topics.create("table", config={"cleanup.policy": "compact,delete"})]
-    sink = KafkaSink(broker.bootstrap_servers, topics=given)
-    sink.open(JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1)))
+    context = JobContext(job=JobName(job), checkpoint_timeout=timedelta(minutes=1))
+    sink = KafkaSink(broker.bootstrap_servers, topics=given).connect(context)
     try:
         (found,) = (each for each in sink.preflight() if "compacted" in each.message)
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceward.client.calls import Caller
 from onceward.client.session import CoordinatorClient
-from onceward.connectors.interfaces import JobContext, Sink
+from onceward.connectors.interfaces import JobContext, Sink, SinkSession
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
 from onceward.driver.opening import OpenJob
@@ -79,14 +79,14 @@ class SimulatedPipeline(Pipeline):
         )
         return CoordinatorClient(caller)
 
-    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
+    def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
         return self._surroundings.tasks
 
-    def _staying(self, tasks: Tasks) -> StayingTasks:
+    def _staying(self, tasks: Tasks, sink: SinkSession) -> StayingTasks:
         return StayingTasks(
             job=self._job,
             source=self._source,
-            sink=self._sink,
+            sink=sink,
             settings=self._settings,
             checkpoint_job=lambda: self._surroundings.tasks,
             runtime=VirtualRuntime(),
@@ -104,8 +104,8 @@ class SimulatedPipeline(Pipeline):
 
     def _opened_second(self, sink: Sink) -> Output:
         """Open a further sink: the public entry point has one."""
-        sink.open(JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout)))
-        return Output(sink=sink, system=sink.system())
+        session = sink.connect(JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout)))
+        return Output(sink=session, system=session.system())
 
 
 def virtual_clock(now: Callable[[], Any]) -> Clock:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 from greenlet import GreenletExit
 
-from onceward import KafkaSink
 from onceward.connectors.interfaces import Plan, SplitFollower, writer_options
 from onceward.connectors.slots import OpenSlot, SlotContext, SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
@@ -24,6 +23,9 @@ from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
 from tests.simulation.threads import Condition
+
+if TYPE_CHECKING:
+    from tests.simulation.sink import SimulatedSink
 
 __all__ = ["Executors", "TaskFaults", "WorkerTasks"]
 
@@ -152,7 +154,7 @@ class WorkerTasks:
         executors: Executors,
         driver: Process,
         job: JobName,
-        sinks: Sequence[KafkaSink],
+        sinks: Sequence["SimulatedSink"],
         topic: InputTopic,
         faults: Callable[[], TaskFaults],
         begun: Callable[[Process, str], None],
@@ -203,11 +205,11 @@ class WorkerTasks:
                 splits=plan.splits,
                 columns=self.columns,
                 sink=name,
-                sink_options=writer_options(self._sinks[name]),
+                sink_options=writer_options(self._sinks[name].session),
             ).to_json()
         self._before(checkpoint)
         for name in sinks:
-            writers[name] = self._sinks[name].write()
+            writers[name] = self._sinks[name].session.write()
 
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
             tasks = {name: CheckpointTask.from_json(text) for name, text in texts.items()}

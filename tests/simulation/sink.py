@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceward import KafkaSink
@@ -13,6 +14,7 @@ from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted
 from onceward.sinks.kafka.control.system import KafkaSystem
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
 from tests.support.kafka_model.control import SimControl
@@ -46,17 +48,37 @@ class SimulatedSink(KafkaSink):
         super().__init__(
             brokers.described, topic=output_of(name), transaction_timeout=timeout, on_lost=on_lost.value, name=name
         )
+        self.session: SimulatedSession
+        """Once it is connected."""
+        self._made = partial(SimulatedSession, self, brokers, control, checks, timeout=timeout, skew=skew)
+
+    @property
+    def generation(self) -> int:
+        return self.session.generation
+
+    def connect(self, context: JobContext) -> KafkaSinkSession:
+        self.session = self._made(context)
+        return self.session
+
+
+class SimulatedSession(KafkaSinkSession):
+    def __init__(
+        self,
+        sink: SimulatedSink,
+        brokers: "Brokers",
+        control: SimControl,
+        checks: "dict[int, PreCommitCheck]",
+        context: JobContext,
+        *,
+        timeout: timedelta,
+        skew: timedelta,
+    ) -> None:
+        clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
+        super().__init__(sink, context, control, control.cluster_id(), clock=clock)
         self.generation = 0
         self._brokers = brokers
-        self._given_control = control
         self._timeout = timeout
         self._checks = checks
-        self._clock = virtual_clock(lambda: wall_clock(brokers.clock) + skew)
-
-    def open(self, context: JobContext) -> None:
-        self._context = context
-        self._cluster_id = self._given_control.cluster_id()
-        self._control = self._given_control
 
     def preflight(self) -> Sequence[Finding]:
         return ()
@@ -66,9 +88,8 @@ class SimulatedSink(KafkaSink):
         self.generation = generation
 
     def system(self) -> KafkaSystem:
-        control, _ = self._opened()
         return _CheckedSystem(
-            self._checks, control, clock=self._clock, generation=lambda: self._generation, topics=self.topics
+            self._checks, self._control, clock=self._clock, generation=lambda: self._generation, topics=self.topics
         )
 
     def pre_commit(

@@ -47,8 +47,8 @@ class SinkJob:
         self.servers = servers
         self.generation = generation
         self.cluster = cluster or KafkaCluster(servers)
-        self.sink = KafkaSink(self.cluster, **sink)
-        self.sink.open(JobContext(job=self.job, checkpoint_timeout=timedelta(minutes=2)))
+        context = JobContext(job=self.job, checkpoint_timeout=timedelta(minutes=2))
+        self.sink = KafkaSink(self.cluster, **sink).connect(context)
         self.findings = self.sink.preflight()
         self.sink.begin_generation(Generation(generation))
         self.own = self.sink.system()

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onceward import Pipeline
-from onceward.connectors.interfaces import Plan, Sink, Source, writer_options
+from onceward.connectors.interfaces import Plan, SinkSession, Source, writer_options
 from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask, check_votes
-from onceward.driver.journal import Journal
+from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Votes
 from onceward.driver.spark.tasks import Tasks
 from onceward.executor.slots import write_slot
@@ -24,7 +24,7 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObje
 class TasksInProcess:
     """Replaces tasks on Spark: same reader, same writer, one task after the other."""
 
-    def __init__(self, job: JobName, source: Source, sink: Sink) -> None:
+    def __init__(self, job: JobName, source: Source, sink: SinkSession) -> None:
         self._job, self._source, self._sink = job, source, sink
         self._attempts = 0
 
@@ -75,5 +75,5 @@ class SparklessPipeline(Pipeline):
     def _launch(self) -> None:
         """Do nothing: there is no Spark."""
 
-    def _tasks(self, stack: contextlib.ExitStack, journal: Journal) -> Tasks:
-        return TasksInProcess(self._job, self._source, self._sink)
+    def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
+        return TasksInProcess(self._job, self._source, opened.sink)

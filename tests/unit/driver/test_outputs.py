@@ -1,6 +1,6 @@
 """Two sinks of one job: on one system they share its claim and its leftovers, on two each has its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -28,6 +28,7 @@ from onceward.protocol.values import (
 )
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.transactions import State
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.support.documents import committable
 from tests.support.kafka_model import Settings
 from tests.support.kafka_model.bench import Bench, Ids
@@ -39,14 +40,12 @@ FIRST, SECOND = ParticipantName("first"), ParticipantName("second")
 CLAIM = Claim(store_id="store", generation=Generation(2), completed=SEVEN, holder="driver")
 
 
-class ModelledSink(KafkaSink):
+def modelled(bench: Bench, name: str) -> KafkaSinkSession:
     """The real sink on modelled brokers."""
-
-    def __init__(self, bench: Bench, name: str) -> None:
-        super().__init__("simulated:9092", topic="out", name=name)
-        self._context = JobContext(job=JOB, checkpoint_timeout=timedelta(minutes=1))
-        self._control, self._cluster_id = bench.control, bench.control.cluster_id()
-        self._clock = Clock(monotonic=bench.transport.now, wait=bench.wait)
+    sink = KafkaSink("simulated:9092", topic="out", name=name)
+    context = JobContext(job=JOB, checkpoint_timeout=timedelta(minutes=1))
+    clock = Clock(monotonic=bench.transport.now, wait=bench.wait)
+    return KafkaSinkSession(sink, context, bench.control, bench.control.cluster_id(), clock=clock)
 
 
 def vote(ids: Ids) -> Vote:
@@ -57,7 +56,7 @@ def vote(ids: Ids) -> Vote:
 def test_two_kafka_sinks_on_one_cluster_do_not_fence_each_other() -> None:
     bench = Bench(Settings(brokers=(1, 2, 3)))
     bench.wait(5)
-    sinks = [ModelledSink(bench, name) for name in ("first", "second")]
+    sinks = [modelled(bench, name) for name in ("first", "second")]
     outputs = Outputs(JOB, [Output(sink=sink, system=sink.system()) for sink in sinks])
     outputs.begin_generation(Generation(2))
     mine, theirs = (bench.open(f"orders.{name}.2.0123abcd.0") for name in ("first", "second"))
@@ -179,13 +178,7 @@ class Scene:
         self, _checkpoint: CheckpointId, name: ParticipantName, settlements: Sequence[Settlement], **_: Any
     ) -> Answer:
         self.asked.append(f"{name} reports {', '.join(one.outcome.value for one in settlements)}")
-        self.reported()
-        return Answer(verdict=Verdict.ACCEPTED if self.timely else Verdict.TOO_LATE)
-
-    reported: Callable[[], None] = staticmethod(lambda: None)
-    """Called before each answer to a report."""
-    timely = True
-    """Whether the coordinator takes reports: it does not once a later amendment is stored."""
+        return Answer(verdict=Verdict.ACCEPTED)
 
     def complete(self, amendment: int = 0) -> list[str]:
         self.asked.clear()
@@ -226,53 +219,3 @@ def test_lost_slots_of_one_sink_are_replaced_for_it_alone() -> None:
     assert "second commits" in asked
     assert "first commits" not in asked, "it is proved"
     assert scene.settler.settled == SEVEN
-
-
-def test_what_both_sinks_have_lost_is_replaced_one_after_the_other_and_asked_for_once() -> None:
-    scene = Scene("A", "B")
-    scene.first.outcome = scene.second.outcome = Outcome.LOST
-    assert scene.complete()[-3:] == ["first reports lost", "second reports lost", "lost"]
-    scene.settler.amend(SEVEN, FIRST, frozenset({0}), (committable(0, again=True),))
-    scene.first.outcome = Outcome.COMMITTED
-    asked = scene.complete(1)
-    assert [one for one in asked if one.endswith("commits")] == ["first commits"], "the other is proved lost"
-    assert "second reports lost" in asked, "the first report may have come too late"
-    assert scene.settler.settled < SEVEN
-    scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
-    scene.second.outcome = Outcome.COMMITTED
-    asked = scene.complete(2)
-    assert [one for one in asked if one.endswith("commits")] == ["second commits"]
-    assert scene.settler.settled == SEVEN
-
-
-def test_slots_that_were_lost_before_are_not_committed_while_another_sinks_are_written_again() -> None:
-    """A person may have ruled that a slot in doubt is written again: its transaction may still be open."""
-    scene = Scene("A", "B")
-    lost = {FIRST: frozenset({0}), SECOND: frozenset({0})}
-    scene.settler.expect(SEVEN, {FIRST: (committable(0),), SECOND: (committable(0), committable(1))}, None, lost=lost)
-    scene.settler.amend(SEVEN, FIRST, frozenset({0}), (committable(0, again=True),))
-    asked = scene.complete(1)
-    assert "first reports committed" in asked
-    assert "second reports committed" in asked, "its other slot"
-    assert scene.settler.settled < SEVEN
-    scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
-    asked = scene.complete(2)
-    assert "first commits" not in asked
-    assert "second reports committed, committed" in asked
-    assert scene.settler.settled == SEVEN
-
-
-def test_outcomes_that_another_sinks_amendment_makes_outdated_settle_nothing() -> None:
-    scene = Scene("A", "B")
-
-    def amend() -> None:
-        scene.reported, scene.timely = lambda: None, False
-        scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
-
-    scene.reported = amend
-    scene.complete()
-    assert scene.settler.settled < SEVEN
-    scene.timely = True
-    assert "second commits" in scene.complete(1)
-    assert scene.settler.settled == SEVEN
-    assert scene.failures == []

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,10 +145,12 @@ def test_sparks_jvm_is_launched_beside_the_checks(monkeypatch: pytest.MonkeyPatc
 
     source, sink = KafkaSource("localhost:9", topics=["in"]), KafkaSink("localhost:9", topic="out")
     monkeypatch.setattr(pipeline, "launch", launch)
-    monkeypatch.setattr(sink, "preflight", lambda: [finding(ERROR, "JVM launched" if launched.wait(60) else "no JVM")])
+    session: Any = SimpleNamespace(
+        preflight=lambda: [finding(ERROR, "JVM launched" if launched.wait(60) else "no JVM")], close=lambda: None
+    )
+    monkeypatch.setattr(sink, "connect", lambda _: session)
     monkeypatch.setattr(source, "preflight", list)
-    for side in (source, sink):
-        monkeypatch.setattr(side, "open", lambda _: None)
+    monkeypatch.setattr(source, "open", lambda _: None)
     with pytest.raises(PreflightError, match="JVM launched"):
         Pipeline(job="orders", source=source, sink=sink, transform=transform).run()
     assert options == [transform is None]

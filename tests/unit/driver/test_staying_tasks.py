@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Assignment, Plan, Sink, Source
+from onceward.connectors.interfaces import Assignment, Plan, SinkSession, Source
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.runtime import Threads
@@ -103,7 +103,7 @@ class Bench:
         self.tasks = StayingTasks(
             job=JobName("orders"),
             source=cast(Source, self.source),
-            sink=cast(Sink, Output()),
+            sink=cast(SinkSession, Output()),
             settings=CheckpointSettings(),
             checkpoint_job=lambda: self.cluster,
             runtime=self.clock,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from custom_sink import DirectorySink, DirectorySystem, FileWriter, StagedFile
+from custom_sink import DirectorySession, DirectorySink, DirectorySystem, FileWriter, StagedFile
 
 from onceward.connectors import (
     Author,
@@ -17,6 +17,7 @@ from onceward.connectors import (
     Claim,
     Committable,
     FencedError,
+    JobContext,
     JobName,
     Origin,
     Outcome,
@@ -31,12 +32,18 @@ from onceward.testing import SinkCase
 __all__ = ["WRONG", "WrongSink", "directory_case"]
 
 
+class Session(DirectorySession):
+    """The example's, which also knows its job."""
+
+    job: JobName
+
+
 @dataclass(frozen=True, kw_only=True)
 class WrongSink:
     """Parts to use in place of the example's, and the promises that must notice."""
 
     breaks: Sequence[str]
-    sink: type[DirectorySink] = DirectorySink
+    session: type[Session] = Session
     system: type[DirectorySystem] = DirectorySystem
     slot: type[StagedFile] = StagedFile
 
@@ -44,12 +51,17 @@ class WrongSink:
 def directory_case(directory: Path, wrong: WrongSink = WrongSink(breaks=())) -> SinkCase:
     """A sink that writes to ``directory``."""
 
+    class WrongDirectory(DirectorySink):
+        def connect(self, context: JobContext) -> DirectorySession:
+            made = wrong.session(self)
+            made._system = wrong.system(directory)
+            made.job = context.job
+            if wrong.slot is not StagedFile:
+                made.write = lambda: Writer(staged=str(directory / ".staged"), slot=wrong.slot)  # type: ignore[method-assign]
+            return made
+
     def sink(name: str) -> DirectorySink:
-        made = wrong.sink(str(directory), name=name)
-        made._system = wrong.system(directory)
-        if wrong.slot is not StagedFile:
-            made.write = lambda: Writer(staged=str(directory / ".staged"), slot=wrong.slot)  # type: ignore[method-assign]
-        return made
+        return WrongDirectory(str(directory), name=name)
 
     def visible() -> list[bytes]:
         return [line for file in directory.glob("[!.]*") for line in file.read_bytes().splitlines()]
@@ -74,7 +86,7 @@ def file_of(committable: Committable) -> str:
 # -- tasks
 
 
-class WritesWhereReadersLook(DirectorySink):
+class WritesWhereReadersLook(Session):
     def write(self) -> FileWriter:
         return FileWriter(str(self._directory))
 
@@ -122,7 +134,7 @@ class AppendsToTheFormerAttempt(StagedFile):
 # -- pre-commit
 
 
-class ChecksNothing(DirectorySink):
+class ChecksNothing(Session):
     def pre_commit(
         self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
     ) -> PreCommitted:
@@ -131,16 +143,16 @@ class ChecksNothing(DirectorySink):
         return super().pre_commit(checkpoint, votes, origins, leftovers=leftovers)
 
 
-class SweepsInItsPreCommit(DirectorySink):
+class SweepsInItsPreCommit(Session):
     def pre_commit(
         self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
     ) -> PreCommitted:
         made = super().pre_commit(checkpoint, votes, origins, leftovers=leftovers)
-        self._system.sweep(self._job, keep=made.committables)
+        self._system.sweep(self.job, keep=made.committables)
         return made
 
 
-class StoresATuple(DirectorySink):
+class StoresATuple(Session):
     def pre_commit(
         self, checkpoint: CheckpointId, votes: Sequence[Vote], origins: Sequence[Origin], *, leftovers: bool
     ) -> PreCommitted:
@@ -153,12 +165,12 @@ class StoresATuple(DirectorySink):
         )
 
 
-class EndsAllWhenItCloses(DirectorySink):
+class EndsAllWhenItCloses(Session):
     def close(self) -> None:
-        self._system.sweep(self._job)
+        self._system.sweep(self.job)
 
 
-class NamesItsProcess(DirectorySink):
+class NamesItsProcess(Session):
     _processes = count()
 
     def writes(self) -> Collection[Resource]:
@@ -395,17 +407,17 @@ def made(part: str, wrong: type[Any], *breaks: str) -> tuple[str, WrongSink]:
 FORGED: Callable[[str], str] = "a_document_of_{}_is_refused_and_ends_nothing".format
 WRONG: dict[str, WrongSink] = dict(
     (
-        made("sink", WritesWhereReadersLook, "nothing_is_visible_before_the_decision"),
+        made("session", WritesWhereReadersLook, "nothing_is_visible_before_the_decision"),
         made("slot", VotesForAnEmptySlot, "a_slot_without_records_has_no_committable"),
         made("slot", SharesABuffer, "slots_that_are_open_together_do_not_mix"),
         made("slot", CountsBatches, "a_slot_without_records_has_no_committable"),
         made("slot", ShowsWhatItAbandons, "an_abandoned_slot_shows_nothing"),
         made("slot", AppendsToTheFormerAttempt, "of_two_attempts_only_the_one_that_voted_is_visible"),
-        made("sink", ChecksNothing, "a_vote_whose_transaction_is_gone_fails_its_checkpoint"),
-        made("sink", SweepsInItsPreCommit, "a_pre_commit_ends_nothing"),
-        made("sink", StoresATuple, "committables_survive_json"),
-        made("sink", EndsAllWhenItCloses, "a_closed_sink_has_ended_nothing"),
-        made("sink", NamesItsProcess, "a_sink_names_the_same_destinations_in_every_process"),
+        made("session", ChecksNothing, "a_vote_whose_transaction_is_gone_fails_its_checkpoint"),
+        made("session", SweepsInItsPreCommit, "a_pre_commit_ends_nothing"),
+        made("session", StoresATuple, "committables_survive_json"),
+        made("session", EndsAllWhenItCloses, "a_closed_sink_has_ended_nothing"),
+        made("session", NamesItsProcess, "a_sink_names_the_same_destinations_in_every_process"),
         made("system", CommitsAllOfTheJob, "a_commit_shows_what_was_written_once_and_nothing_else"),
         made("system", CommitsWholeCheckpoints, "a_slot_commits_without_the_others"),
         made("system", CommitsACopy, "a_repeated_commit_changes_nothing"),
