@@ -45,7 +45,7 @@ class SinkCase:
     sink: Callable[[str], Sink]
     """Makes a sink with this name, as a program would: again and again, each on the same place of the same system."""
     system: Callable[[], System]
-    """Makes what a coordinator makes, which has no sink: a system that knows the system alone."""
+    """Opens the system as a coordinator does, which has no sink."""
     visible: Callable[[], Iterable[bytes]]
     """Returns the values that readers see now, in any order."""
     batch: Callable[[Sequence[bytes]], pa.RecordBatch] = values_as_batch

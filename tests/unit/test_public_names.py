@@ -44,10 +44,11 @@ def test_the_seam_has_every_name_that_its_methods_use() -> None:
 
 
 @pytest.mark.whole_tree
-def test_a_sink_of_ones_own_needs_only_the_public_names() -> None:
-    found = imported(Path(__file__).resolve().parents[2] / "examples" / "custom_sink.py")
+@pytest.mark.parametrize(("example", "other_side"), [("custom_sink", "KafkaSource"), ("custom_source", "KafkaSink")])
+def test_a_sink_or_source_of_ones_own_needs_only_the_public_names(example: str, other_side: str) -> None:
+    found = imported(Path(__file__).resolve().parents[2] / "examples" / f"{example}.py")
     assert {module for module, _ in found} == {"onceward", "onceward.connectors"}
-    assert {name for module, name in found if module == "onceward"} == {"KafkaSource", "Pipeline"}
+    assert {name for module, name in found if module == "onceward"} == {other_side, "Pipeline"}
 
 
 def imported(file: Path) -> set[tuple[str, str]]:
