@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.common.errors import OncewardError
 from onceward.common.links import Links
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import Vote
@@ -65,7 +65,7 @@ class Follower(Protocol):
 
     def cut(self, allowed: Sequence[int] = ()) -> None:
         """End :meth:`batches` after what it has taken, at once if it waits. ``allowed``: this slot's part of
-        :meth:`Source.allowances`, for what follows."""
+        :meth:`FollowedSource.allowances`, for what follows."""
 
     def reached(self) -> JsonObject:
         """Return what was read since the last call: ``{"ranges": [splits], "lags": [offsets left, or null]}``."""
@@ -198,7 +198,10 @@ class Origin:
 
 
 class Source(ABC):
-    """Reads the input. Its positions are the only record of what was processed."""
+    """Reads the input. Its positions are the only record of what was processed.
+
+    One that can do more is a :class:`FollowedSource`, or has the method of :class:`Rereads`, too.
+    """
 
     participant: Participant
     schema: str
@@ -260,9 +263,6 @@ class Source(ABC):
         size their next plans by it. Replays after a loss are not reported: their size is fixed. ``held``: for how many
         of these seconds a task's reader was held back, by its own report (``held_back()``, optional)."""
 
-    def observe_held(self, seconds: float, held: float) -> None:  # noqa: B027 - optional
-        """Report for how many of the last ``seconds`` the readers of staying tasks were held back."""
-
     def on_settled(self, positions: Document) -> None:  # noqa: B027 - optional
         """Called when everything before ``positions`` is proved committed, in the order of the checkpoints and perhaps
         repeatedly. Must not wait: the next commit does."""
@@ -285,33 +285,34 @@ class Source(ABC):
         more = f" and {len(splits) - 5} more splits" if len(splits) > 5 else ""
         return ", ".join(str(dict(split)) for split in splits[:5]) + more
 
-    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
-        """Check that every record in ``splits`` of the checkpoint with ``positions`` can be read again.
+    @abstractmethod
+    def reads(self, resource: Resource) -> bool:
+        """Return whether ``resource`` is input of this source, or will be once it exists. Called after
+        :meth:`preflight`."""
 
-        Raises ReplayRefusedError when it cannot, CheckpointFailedError when this cannot be determined now.
-        """
-        raise ReplayRefusedError(
-            f"the source {self.participant.name} does not report whether its input is still complete"
-        )
+    @abstractmethod
+    def close(self) -> None:
+        """Release clients. Called on every path."""
 
+
+class FollowedSource(Source):
+    """A source that tasks which stay can read."""
+
+    @abstractmethod
     def follow(self) -> SplitFollower:
-        """Return the reader of staying tasks. Raises ConfigurationError if this source has none, or an option of it
-        needs tasks per checkpoint."""
-        raise ConfigurationError(
-            f"The source {self.participant.name} cannot be read by tasks that stay. Nothing was started. Leave out "
-            'Pipeline(tasks="staying").'
-        )
+        """Return the reader of staying tasks. Raises ConfigurationError if an option of the source needs tasks per
+        checkpoint."""
 
+    @abstractmethod
     def assign(self, base: Document, most: int) -> Assignment:
         """Spread the input after ``base`` over at most ``most`` staying tasks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reached(self, assigned: Document, reports: Sequence[JsonObject]) -> Plan:
         """Return what staying tasks have read from ``assigned`` on, as the plan that would have read the same.
 
         ``reports``: what each slot's :meth:`Follower.reached` returned, by slot; empty = nothing was read.
         """
-        raise NotImplementedError
 
     def allowances(self) -> Sequence[Sequence[int]]:
         """Return what each slot's follower may read from the next cut to the one after it; empty = no limit. Called
@@ -322,14 +323,19 @@ class Source(ABC):
         """Return whether there is input that no staying task reads, such as a new partition."""
         return False
 
-    @abstractmethod
-    def reads(self, resource: Resource) -> bool:
-        """Return whether ``resource`` is input of this source, or will be once it exists. Called after
-        :meth:`preflight`."""
+    def observe_held(self, seconds: float, held: float) -> None:
+        """Report for how many of the last ``seconds`` the readers of staying tasks were held back."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release clients. Called on every path."""
+
+@runtime_checkable
+class Rereads(Protocol):
+    """A source that knows whether its input can be read again. Without it, a loss halts the job."""
+
+    def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
+        """Check that every record in ``splits`` of the checkpoint with ``positions`` can be read again.
+
+        Raises ReplayRefusedError when it cannot, CheckpointFailedError when this cannot be determined now.
+        """
 
 
 class Sink(ABC):

@@ -19,7 +19,7 @@ from onceward.driver.runtime import THREADS
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
-from onceward.driver.staying.tasks import StayingTasks, require_short_interval, require_stays
+from onceward.driver.staying.tasks import StayingTasks, require_followed, require_short_interval, require_stays
 from onceward.executor.functions import BatchesTransform
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
@@ -131,7 +131,7 @@ class Pipeline(Job):
 
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
         if self._stay:  # refuse what cannot be done before Spark starts
-            self._source.follow()
+            require_followed(opened.source).follow()
             require_stays(opened.sink)
         tasks = SparkTasks(
             job=self._job,
@@ -161,7 +161,7 @@ class Pipeline(Job):
         assert isinstance(tasks, SparkTasks)
         return StayingTasks(
             job=self._job,
-            source=self._source,
+            source=require_followed(self._source),
             sink=sink,
             settings=self._settings,
             checkpoint_job=lambda: tasks.checkpoint_job,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from onceward.client.session import Session
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.interfaces import Plan, ReplayRefusedError
+from onceward.connectors.interfaces import Plan, ReplayRefusedError, Rereads
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
 from onceward.driver.origins import lost_splits, origins_of
@@ -84,6 +84,10 @@ class Replayer:
         splits = lost_splits(self._outputs.sink(wanted.participant), lost)
         if work.positions is None:
             raise ReplayRefusedError(f"the positions of checkpoint {checkpoint} are not known")
+        if not isinstance(m.source, Rereads):
+            raise ReplayRefusedError(
+                f"the source {m.source.participant.name} does not report whether its input is still complete"
+            )
         m.source.check_replay(splits, work.positions)
         m.tasks.start()
         began = m.runtime.monotonic()

@@ -130,7 +130,7 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
         self._held += held
         now = self._m.runtime.monotonic()
         if (seconds := now - self._held_since) >= _HELD_INTERVAL:
-            self._m.source.observe_held(seconds, self._held)
+            self._staying.observe_held(seconds, self._held)
             self._held, self._held_since = 0.0, now
 
     def failed(self, checkpoint: CheckpointId, positions: Document) -> Plan | None:

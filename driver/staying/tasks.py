@@ -4,7 +4,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Plan, SinkSession, Source, SplitFollower, Stays, writer_options
+from onceward.connectors.interfaces import (
+    FollowedSource,
+    Plan,
+    SinkSession,
+    Source,
+    SplitFollower,
+    Stays,
+    writer_options,
+)
 from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_votes
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
@@ -69,7 +77,7 @@ class StayingTasks:
         self,
         *,
         job: JobName,
-        source: Source,
+        source: FollowedSource,
         sink: SinkSession,
         settings: CheckpointSettings,
         checkpoint_job: Callable[[], StayingJob],
@@ -131,6 +139,10 @@ class StayingTasks:
     def news(self) -> bool:
         """Return whether a cut would find something, or must find out what broke."""
         return self._group is not None and (self._group.news or self._group.broken)
+
+    def observe_held(self, seconds: float, held: float) -> None:
+        """See :meth:`FollowedSource.observe_held`."""
+        self._source.observe_held(seconds, held)
 
     def passed(self) -> bool:
         """Return whether a cut would at least move the positions: past input without records, such as markers."""
@@ -220,6 +232,16 @@ class StayingTasks:
                 f"own for as long as the job runs, so {self._slots} free cores. Nothing was written. Give the Spark "
                 "application more cores, or end what else runs in it."
             )
+
+
+def require_followed(source: Source) -> FollowedSource:
+    """Return ``source``. Raises ConfigurationError if tasks that stay cannot read it."""
+    if isinstance(source, FollowedSource):
+        return source
+    raise ConfigurationError(
+        f"The source {source.participant.name} cannot be read by tasks that stay. Nothing was started. Leave out "
+        'Pipeline(tasks="staying").'
+    )
 
 
 def require_stays(sink: SinkSession) -> Stays:

@@ -162,7 +162,7 @@ def test_an_aborted_checkpoint_says_why_on_both_sides(
     root, abort = trace.one("checkpoint"), trace.one("abort")
     assert trace.below(root) == ["abort", "plan", "run", "store commit", "wait"]
     assert root.error is not None
-    assert root.error.startswith("a participant declined it: sink: the disk is full\\x1b[2J")
+    assert root.error.startswith("a participant declined it: source: the disk is full\\x1b[2J")
     assert root.attributes["onceward.result"] == "aborted"
     assert abort.error == "the disk is full\\x1b[2J"
     assert abort.attributes["onceward.transactions"] == 1

@@ -15,7 +15,7 @@ from onceward.driver.outputs import Output
 from onceward.driver.pipeline import Pipeline
 from onceward.driver.progress import Progress
 from onceward.driver.spark.tasks import Tasks
-from onceward.driver.staying.tasks import StayingTasks
+from onceward.driver.staying.tasks import StayingTasks, require_followed
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import as_duration
 from onceward.sinks.kafka.control.clock import Clock
@@ -85,7 +85,7 @@ class SimulatedPipeline(Pipeline):
     def _staying(self, tasks: Tasks, sink: SinkSession) -> StayingTasks:
         return StayingTasks(
             job=self._job,
-            source=self._source,
+            source=require_followed(self._source),
             sink=sink,
             settings=self._settings,
             checkpoint_job=lambda: self._surroundings.tasks,

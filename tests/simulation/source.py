@@ -11,12 +11,12 @@ import pyarrow as pa
 from onceward.connectors.interfaces import (
     Assignment,
     Finding,
+    FollowedSource,
     JobContext,
     Pace,
     Plan,
     ReplayRefusedError,
     Resource,
-    Source,
     SplitFollower,
     SplitReader,
 )
@@ -99,7 +99,7 @@ def all_ranges(splits: Iterable[JsonObject]) -> Iterator[JsonObject]:
     return itertools.chain.from_iterable(map(ranges_of, splits))
 
 
-class ModelSource(Source):
+class ModelSource(FollowedSource):
     """Plans over an `InputTopic`, with at most ``limit`` records of a partition per checkpoint."""
 
     def __init__(

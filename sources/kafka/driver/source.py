@@ -13,10 +13,10 @@ from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.connectors.interfaces import (
     Assignment,
     Finding,
+    FollowedSource,
     JobContext,
     Plan,
     Resource,
-    Source,
     SplitFollower,
 )
 from onceward.connectors.tasks import ranges_of
@@ -54,7 +54,7 @@ _SHOWN_S = 1.0
 """Shorter throttling is not shown."""
 
 
-class KafkaSource(Source):
+class KafkaSource(FollowedSource):
     """Reads topics of one Kafka cluster as a ``read_committed`` reader."""
 
     def __init__(
@@ -236,7 +236,7 @@ class KafkaSource(Source):
         self._limits = replace(self._limits, sizing=sizing.observe(ran))
 
     def observe_held(self, seconds: float, held: float) -> None:
-        """See :meth:`Source.observe_held`: show a quota that holds reading back, while it does."""
+        """See :meth:`FollowedSource.observe_held`: show a quota that holds reading back, while it does."""
         link = f"a quota of cluster {self.cluster.name!r}"
         if held < _SHOWN_S:
             self._links.worked(link)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Assignment, Plan, SinkSession, Source
+from onceward.connectors.interfaces import Assignment, FollowedSource, Plan, SinkSession
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.runtime import Threads
@@ -102,7 +102,7 @@ class Bench:
         self.mailbox = Mailbox(on_complete=lambda *_: None, on_interrupt=lambda: None)
         self.tasks = StayingTasks(
             job=JobName("orders"),
-            source=cast(Source, self.source),
+            source=cast(FollowedSource, self.source),
             sink=cast(SinkSession, Output()),
             settings=CheckpointSettings(),
             checkpoint_job=lambda: self.cluster,
