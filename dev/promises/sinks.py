@@ -214,6 +214,16 @@ def committables_survive_json(jobs: Jobs) -> None:
 
 
 @promise
+def a_committable_names_its_system(jobs: Jobs) -> None:
+    """A process that reaches many systems finds the one that holds the transaction."""
+    driver, other = jobs.driver(), jobs.system()
+    (made,) = driver.prepared([b"a"])
+    found = {system.place(one).id for system in (driver.system, other) for one in (made, *from_json([made]))}
+    if found != {other.id()}:
+        broken(f"A committable names the systems {sorted(found)}, and was written to {other.id()!r}.")
+
+
+@promise
 def a_closed_sink_has_ended_nothing(jobs: Jobs) -> None:
     """A driver closes its sink on every path. The next generation commits what was completed."""
     driver = jobs.driver()

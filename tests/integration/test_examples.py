@@ -130,6 +130,28 @@ def test_custom_sink_adds_every_order_once_when_killed_before_between_and_after_
     assert not list((tmp_path / "orders" / ".staged").glob("*.*.*.*.*")), "staged files are left"
 
 
+def test_custom_source_copies_every_line_once_when_it_is_killed(topics: Topics, tmp_path: Path) -> None:
+    make_topics(topics.servers, ["log-lines"], partitions=2, replicas=1)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    wanted = sorted(b"%s line %d" % (name, number) for name in (b"a", b"b") for number in range(250))
+    for name in ("a", "b"):
+        written = "".join(f"{name} line {number}\n{name} DEBUG {number}\n" for number in range(250))
+        (logs / f"{name}.log").write_text(written + "not whole")
+    process = start(
+        "custom_source.py", topics.servers, tmp_path, **{KILL_POINT_VARIABLE: KillPoint.DRIVER_AFTER_DECISION.value}
+    )
+    try:
+        assert process.wait(LIMIT_S) == 128 + signal.SIGKILL, process.tail()
+    finally:
+        process.end()
+    with running("custom_source.py", topics.servers, tmp_path) as process:
+        wait_for_output(topics, ["log-lines"], 500, process)
+        (logs / "c.log").write_text("late\n")
+        wait_for_output(topics, ["log-lines"], 501, process)
+    assert values(topics, "log-lines") == sorted([*wanted, b"late"])
+
+
 PASSWORD = "of this test"
 ASKS_FOR_THE_PASSWORD = {
     "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",

@@ -21,6 +21,7 @@ from onceward.connectors import (
     JobName,
     Origin,
     Outcome,
+    Place,
     PreCommitted,
     Resource,
     Settlement,
@@ -392,6 +393,11 @@ class DescribesAnObject(DirectorySystem):
         return text  # type: ignore[no-any-return]
 
 
+class NamesAnotherPlace(DirectorySystem):
+    def place(self, committable: Committable) -> Place:
+        return Place(id="elsewhere")
+
+
 class HasNoId(DirectorySystem):
     _ids = count()
 
@@ -449,6 +455,7 @@ WRONG: dict[str, WrongSink] = dict(
         made("system", FencesTheNewerDriver, "a_driver_whose_claim_was_replaced_commits_nothing"),
         made("system", CommitsBeforeItRenews, "a_driver_whose_claim_was_replaced_commits_nothing"),
         made("system", DescribesAnObject, "what_people_read_is_text"),
+        made("system", NamesAnotherPlace, "a_committable_names_its_system"),
         made("system", HasNoId, "what_people_read_is_text"),
     )
 )
