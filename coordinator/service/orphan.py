@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,7 +20,15 @@ from onceward.protocol.durable import Durable
 from onceward.protocol.events import Event, Settle, TakeOrphan
 from onceward.protocol.state import JobState
 from onceward.protocol.status import JobStatus
-from onceward.protocol.values import Committable, JobName, ParticipantName
+from onceward.protocol.values import (
+    CheckpointId,
+    Committable,
+    CompletedCheckpoint,
+    JobName,
+    Outcome,
+    ParticipantName,
+    Settlement,
+)
 
 __all__ = ["NO_CLUSTERS", "Orphan", "Pace", "Surroundings"]
 
@@ -76,6 +84,8 @@ class Orphan:
         """What it does or waits for, for display; empty if nothing."""
         self._left = ""
         """Why this coordinator cannot end everything; empty if it can."""
+        self._silent: Sequence[str] = ()
+        """The systems that had not said who owns the job when the others were settled."""
         self.superseded = False
         """True when a driver has opened the job or the coordinator stops: end nothing more."""
         self._around = around
@@ -123,8 +133,9 @@ class Orphan:
     async def _settle(self) -> None:
         """Do all steps from the start; steps that were done before find nothing to do."""
         self.doing = "asks the clusters who owns the job"
-        claims = await self._clusters.claims()
-        event = TakeOrphan(now=self._around.clock(), holder=secrets.token_hex(16), claims=tuple(claims.values()))
+        claims = await self._clusters.claims(hurry=not self._silent)
+        found = tuple(filter(None, claims.values()))
+        event = TakeOrphan(now=self._around.clock(), holder=secrets.token_hex(16), claims=found)
         answer = await self._around.handle(self.job, event)
         match answer.verdict:
             case Verdict.ACCEPTED | Verdict.DUPLICATE:
@@ -140,9 +151,16 @@ class Orphan:
         await self._clusters.take_claim(claims)
         self.doing = "aborts undecided transactions"
         # These are different transactions, perhaps on different clusters: neither needs to wait for the other.
-        troubles = await asyncio.gather(self._abort_undecided(), self._commit_decided(), return_exceptions=True)
-        for trouble in sorted(filter(None, troubles), key=lambda one: not isinstance(one, HOPELESS)):
-            raise trouble
+        troubles = await asyncio.gather(
+            self._abort_undecided(claims), self._commit_decided(claims), return_exceptions=True
+        )
+        self._silent = self._clusters.silent(claims)
+        _raise_worst(trouble for trouble in troubles if trouble is not None)
+        if self._silent:
+            raise OncewardError(
+                f"{', '.join(self._silent)} has not said who owns the job: nothing of it is ended there before. Check "
+                "the brokers"
+            )
         self._leave_what_is_missing()
 
     def _leave_what_is_missing(self) -> None:
@@ -158,44 +176,95 @@ class Orphan:
         self.doing = doing
         _log.error("%s", log_fields({"job": self.job, "event": "orphan_left", "detail": why}))
 
-    async def _abort_undecided(self) -> None:
-        await self._clusters.sweep()
+    async def _abort_undecided(self, among: Collection[str]) -> None:
+        await self._clusters.sweep(among)
         kill_point(KillPoint.ORPHAN_AFTER_ABORT)
 
-    async def _commit_decided(self) -> None:
-        """Commit what is decided, except what is known to be lost. Do nothing while a person has to decide."""
-        durable, completed, around = self._durable, self._durable.completed, self._around
+    async def _commit_decided(self, among: Collection[str]) -> None:
+        """Commit what is decided, except what is known to be lost, on the systems ``among``. Do nothing while a person
+        has to decide. No sink waits for another, but what may halt the job is reported last: only a
+        person goes on then."""
+        durable, completed = self._durable, self._durable.completed
         if completed is None or completed.settled or self._halted:
             return
-        give_up_at = around.clock() + around.pace.patience_s
-        for name, snapshot in sorted(completed.snapshots.items()):
-            out = durable.replaying.get(name, frozenset()) | self._state.settled_slots.get(name, frozenset())
-            left = [committable for committable in snapshot.committables if committable.slot not in out]
-            if not left:
-                continue
-            if self._clusters.missing(name) is not None:
-                continue
-            self.doing = f"commits {len(left)} transactions of checkpoint {completed.id}"
-            settlements = await self._clusters.commit(
-                name, left, lambda: self.superseded or around.clock() > give_up_at
+        left = {
+            name: [
+                committable
+                for committable in snapshot.committables
+                if committable.slot not in durable.replaying.get(name, frozenset())
+                and committable.slot not in self._state.settled_slots.get(name, frozenset())
+            ]
+            for name, snapshot in sorted(completed.snapshots.items())
+        }
+        give_up_at = self._around.clock() + self._around.pace.patience_s
+        works = [
+            asyncio.create_task(self._commit(completed.id, name, committables, among, give_up_at))
+            for name, committables in left.items()
+            if committables and self._clusters.missing(name) is None
+        ]
+        unproved: list[tuple[ParticipantName, Sequence[Settlement]]] = []
+        troubles: list[BaseException] = []
+        try:
+            for work in asyncio.as_completed(works):
+                try:
+                    name, settlements = await work
+                except OncewardError as error:
+                    troubles.append(error)
+                    continue
+                if all(one.outcome is Outcome.COMMITTED for one in settlements):
+                    await self._report(durable, completed, name, settlements)
+                else:
+                    unproved.append((name, settlements))
+                if len(settlements) < len(left[name]):
+                    troubles.append(
+                        OncewardError(
+                            f"{len(left[name]) - len(settlements)} commits of checkpoint {completed.id} are unanswered "
+                            "and are retried until answered. Check the brokers"
+                        )
+                    )
+        finally:
+            for one in works:
+                one.cancel()
+        for name, settlements in unproved:
+            await self._report(durable, completed, name, settlements)
+        _raise_worst(troubles)
+
+    async def _commit(
+        self,
+        checkpoint: CheckpointId,
+        name: ParticipantName,
+        committables: Sequence[Committable],
+        among: Collection[str],
+        give_up_at: float,
+    ) -> tuple[ParticipantName, Sequence[Settlement]]:
+        """Commit what is left of one sink, and wait until readers see it. Return the outcomes that are known."""
+        self.doing = f"commits {len(committables)} transactions of checkpoint {checkpoint}"
+        settlements = await self._clusters.commit(
+            name, committables, lambda: self.superseded or self._around.clock() > give_up_at, among
+        )
+        kill_point(KillPoint.ORPHAN_AFTER_COMMIT)
+        if settlements:
+            known = {one.slot for one in settlements}
+            await self._await_ends(name, [one for one in committables if one.slot in known], give_up_at)
+        return name, settlements
+
+    async def _report(
+        self,
+        durable: Durable,
+        completed: CompletedCheckpoint,
+        name: ParticipantName,
+        settlements: Sequence[Settlement],
+    ) -> None:
+        if settlements:
+            event = Settle(
+                now=self._around.clock(),
+                generation=durable.generation,
+                checkpoint=completed.id,
+                participant=name,
+                settlements=tuple(settlements),
+                amendment=completed.amendment,
             )
-            kill_point(KillPoint.ORPHAN_AFTER_COMMIT)
-            if settlements:
-                await self._await_ends(name, left, give_up_at)
-                event = Settle(
-                    now=around.clock(),
-                    generation=durable.generation,
-                    checkpoint=completed.id,
-                    participant=name,
-                    settlements=settlements,
-                    amendment=completed.amendment,
-                )
-                self._require_taken(await around.handle(self.job, event))
-            if len(settlements) < len(left):
-                raise OncewardError(
-                    f"{len(left) - len(settlements)} commits of checkpoint {completed.id} are unanswered and are "
-                    "retried until answered. Check the brokers"
-                )
+            self._require_taken(await self._around.handle(self.job, event))
 
     async def _await_ends(self, name: ParticipantName, committed: Sequence[Committable], give_up_at: float) -> None:
         """Wait until readers see the commits. Settling may end the job, and then readers must see everything. The
@@ -266,3 +335,9 @@ class Orphan:
             return None
         _log.warning("%s", log_fields({"job": self.job, "event": "orphan_waits", "detail": why}))
         return why
+
+
+def _raise_worst(troubles: Iterable[BaseException]) -> None:
+    """Raise one of ``troubles``, if there are any: first what a retry will not help."""
+    for trouble in sorted(troubles, key=lambda one: not isinstance(one, HOPELESS)):
+        raise trouble

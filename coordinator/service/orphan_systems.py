@@ -72,33 +72,37 @@ class OrphanSystems:
 
         await self._thread_lanes.run("checks", check)
 
-    async def claims(self) -> dict[str, Claim]:
-        """The claims on the job, by system, from the systems that answer soon. One claim is enough. That there is
-        none is known only when all systems have answered, and each kind of sink can be asked."""
+    async def claims(self, *, hurry: bool) -> dict[str, Claim | None]:
+        """The claims on the job, by system; None where there is none. One claim is enough: then ``hurry`` waits only a
+        moment for the other systems. That there is none is known only when all systems have answered, and each kind of
+        sink can be asked."""
         asked = self._asked(lambda system, _, name: (name, system.read_claim(self._job, certain=True)))
         try:
-            claims: dict[str, Claim] = {}
+            claims: dict[str, Claim | None] = {}
             waiting = set(asked)
             while waiting:
-                done, waiting = await asyncio.wait(
-                    waiting, timeout=_MOMENT_S if claims else None, return_when=asyncio.FIRST_COMPLETED
-                )
+                moment = _MOMENT_S if hurry and any(claims.values()) else None
+                done, waiting = await asyncio.wait(waiting, timeout=moment, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     return claims
                 answers = [task.result() for task in done]
                 _raise_first(answer for answer in answers if isinstance(answer, HOPELESS))
-                found = [answer for answer in answers if not isinstance(answer, OncewardError)]
-                claims |= {name: claim for name, claim in found if claim is not None}
-            if not claims:
+                claims |= dict(answer for answer in answers if not isinstance(answer, OncewardError))
+            if not any(claims.values()):
                 _raise_first((*(task.result() for task in asked), self.missing()))
             return claims
         finally:
             for task in asked:
                 task.cancel()
 
-    async def take_claim(self, seen: Mapping[str, Claim]) -> None:
-        """Claim the job for this store and its newest completed checkpoint, on each system in ``seen``, in place of
-        those claims.
+    def silent(self, answered: Collection[str]) -> Sequence[str]:
+        """The systems that have not said who owns the job: nothing may be ended there yet."""
+        every = {name for kind in self._kinds.values() for name in self._systems.of_kind(kind)}
+        return sorted(every.difference(answered))
+
+    async def take_claim(self, seen: Mapping[str, Claim | None]) -> None:
+        """Claim the job for this store and its newest completed checkpoint, on each system with a claim in ``seen``,
+        in place of that.
 
         Raises ClaimChangedError where the claim has changed since.
         """
@@ -111,24 +115,29 @@ class OrphanSystems:
             amendment=self._durable.amendment,
         )
 
-        def take(system: System, _: str, name: str) -> None:
-            system.take_claim(self._job, claim, (seen[name],))
+        there = {name: found for name, found in seen.items() if found is not None}
 
-        # Only where a claim was seen: a system that does not answer, and has no claim, blocks no other.
-        _raise_first(await asyncio.gather(*self._asked(take, among=seen)))
+        def take(system: System, _: str, name: str) -> None:
+            system.take_claim(self._job, claim, (there[name],))
+
+        _raise_first(await asyncio.gather(*self._asked(take, among=there)))
 
     async def longest_open(self) -> timedelta:
         """How long a transaction can stay open before its system ends it, over all systems that answer."""
-        answers = await self._everywhere(lambda system, *_: system.longest_open())
+        answers = await asyncio.gather(*self._asked(lambda system, *_: system.longest_open()))
         return max((one for one in answers if not isinstance(one, OncewardError)), default=timedelta(0))
 
-    async def sweep(self) -> None:
-        """Abort everything open except what is decided and not settled. Raises FencedError where something newer is
-        open; that is left alone."""
+    async def sweep(self, among: Collection[str] | None = None) -> None:
+        """Abort everything open except what is decided and not settled, on all systems or those in ``among``. Raises
+        FencedError where something newer is open; that is left alone."""
         keep: dict[str, list[Committable]] = {kind: [] for kind in self._kinds.values()}
         for name, committables in self._decided():
             keep[self._kinds[name]] += committables
-        answers = await self._everywhere(lambda system, kind, _: system.sweep(self._job, keep=decoded_all(keep[kind])))
+
+        def sweep(system: System, kind: str, _: str) -> Sequence[str]:
+            return system.sweep(self._job, keep=decoded_all(keep[kind]))
+
+        answers = await asyncio.gather(*self._asked(sweep, among=among))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
                 said = {"job": self._job, "generation": self._generation, "event": "swept"}
@@ -136,10 +145,14 @@ class OrphanSystems:
         _raise_first(answers)
 
     async def commit(
-        self, name: ParticipantName, committables: Sequence[Committable], give_up: Callable[[], bool]
+        self,
+        name: ParticipantName,
+        committables: Sequence[Committable],
+        give_up: Callable[[], bool],
+        among: Collection[str],
     ) -> tuple[Settlement, ...]:
-        """Commit what was decided for sink ``name`` and prove it, on all its systems at the same time; unanswered
-        commits are left out. The evidence of outcomes other than committed describes their records."""
+        """Commit what was decided for sink ``name`` and prove it, on all its systems that are in ``among`` at the same
+        time; unanswered commits are left out. The evidence of outcomes other than committed describes their records."""
         author, kind = self._author(name), self._kinds[name]
 
         def place() -> Routed:
@@ -165,6 +178,7 @@ class OrphanSystems:
         lanes = [
             self._thread_lanes.run(f"commits on {named}", partial(commit, named, here))
             for named, here in routed.here.items()
+            if named in among
         ]
         settled = [one for each in await asyncio.gather(*lanes) for one in each]
         if routed.elsewhere:
@@ -200,10 +214,6 @@ class OrphanSystems:
         completed = self._durable.completed
         first = completed.generation if completed is not None else self._generation
         return Author(job=self._job, participant=name, generations=range(first, self._generation + 1))
-
-    async def _everywhere(self, call: Callable[[System, str, str], T]) -> "list[T | OncewardError]":
-        """The answer of each system for each kind of sink."""
-        return await asyncio.gather(*self._asked(call))
 
     def _asked(
         self, call: Callable[[System, str, str], T], among: Collection[str] | None = None

@@ -567,6 +567,21 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> Non
     play(tmp_path, body, brokers, clusters=("a", "b"))
 
 
+def test_nothing_is_ended_on_a_cluster_before_it_is_claimed_there(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"claims b": [OncewardError("no broker answers")]}, places=("a", "b"))
+
+    async def body(here: Here) -> None:
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        assert brokers.committed[0] == [0], "the other cluster waits for none"
+        ending = ("take", "sweep", "commit")
+        assert next(method for method, cluster, _ in brokers.asked if cluster == "b" and method in ending) == "take"
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
 def test_each_commit_is_sent_to_its_own_cluster(tmp_path: Path) -> None:
     brokers = Brokers(trouble={"id b": [OncewardError("no broker answers")]}, places=("b", "a"))
 
