@@ -182,8 +182,8 @@ class Orphan:
 
     async def _commit_decided(self, among: Collection[str]) -> None:
         """Commit what is decided, except what is known to be lost, on the systems ``among``. Do nothing while a person
-        has to decide. No sink waits for another, but what may halt the job is reported last: only a
-        person goes on then."""
+        has to decide. No sink waits for another, but what may halt the job is reported last: only a person continues it
+        then."""
         durable, completed = self._durable, self._durable.completed
         if completed is None or completed.settled or self._halted:
             return

@@ -134,10 +134,10 @@ class OrphanSystems:
         for name, committables in self._decided():
             keep[self._kinds[name]] += committables
 
-        def sweep(system: System, kind: str, _: str) -> Sequence[str]:
+        def leave_decided(system: System, kind: str, _: str) -> Sequence[str]:
             return system.sweep(self._job, keep=decoded_all(keep[kind]))
 
-        answers = await asyncio.gather(*self._asked(sweep, among=among))
+        answers = await asyncio.gather(*self._asked(leave_decided, among=among))
         for swept in answers:
             if not isinstance(swept, OncewardError) and swept:
                 said = {"job": self._job, "generation": self._generation, "event": "swept"}

@@ -9,7 +9,7 @@ from onceward.client.session import Session
 from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.driver.checkpoint_runner import CheckpointRunner
-from onceward.driver.outputs import Held, Made, Outputs
+from onceward.driver.outputs import Held, Made, Output, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
 from onceward.protocol.committing import PreCommitted, System
@@ -38,6 +38,8 @@ LOSSES = SeedHunt(name="answers get lost", seeds=60, faults=clear(rpc=LinkFaults
 ABORTS = SeedHunt(name="checkpoints time out", seeds=20, faults=clear(timeout=0.1))
 RESTARTS = SeedHunt(name="coordinators restart", seeds=15, faults=clear(coordinator_kills=10, interval=0.0))
 DISK = SeedHunt(name="writes of the store fail", seeds=20, faults=clear(store_failures=0.1))
+BESIDE = SeedHunt(name="two sinks on one system", seeds=30, faults=clear(second_sink="beside", kill_points=0.02))
+APART = SeedHunt(name="two sinks on two systems", seeds=10, faults=clear(second_sink="apart"))
 MARKERS = SeedHunt(name="markers are late", seeds=20, faults=clear(marker_delay=0.5))
 
 
@@ -103,7 +105,40 @@ def _careless(keep: Callable[[Engine, CommitBatch], None], self: Engine, batch: 
         keep(self, batch)
 
 
+def _keeps_first(self: Outputs, group: Sequence[Output], held: Held) -> tuple[Committable, ...]:
+    return tuple(held.get(group[0].name, ()))
+
+
+def _one_by_one(self: Outputs) -> Sequence[Sequence[Output]]:
+    return [[output] for group in self._systems() for output in group]
+
+
+def _first_alone(self: Outputs) -> Sequence[Sequence[Output]]:
+    return self._systems()[:1]
+
+
 DRIVER = (
+    Mutant(
+        name="a sweep spares what one sink of a system has decided, and no other's",
+        hurts="the completed checkpoint has lost the transactions of the other sinks",
+        breaks=within(Outputs.end_leftovers, Outputs._on, _keeps_first),
+        hunt=BESIDE,
+        caught_by=(Invariant.I1, Invariant.I8),
+    ),
+    Mutant(
+        name="the pre-commit of one sink ends what the next one on its system has written",
+        hurts="the other sink's transactions are gone when its turn comes, and no checkpoint completes",
+        breaks=within(Outputs.pre_commit, Outputs._systems, _one_by_one),
+        hunt=BESIDE,
+        caught_by=(Invariant.I1, Invariant.I8, Invariant.I9),
+    ),
+    Mutant(
+        name="the claim is renewed on the first system only",
+        hurts="a store that lacks the checkpoint may write its records to the other systems again",
+        breaks=within(Outputs.renew_claim, Outputs._systems, _first_alone),
+        hunt=APART,
+        caught_by=(Invariant.I2,),
+    ),
     Mutant(
         name="a job ends before readers see its last commits",
         hurts="a reader that starts at once misses the last records",

@@ -1,6 +1,6 @@
 """Bugs of the coordinator in place of a driver: something stays open, or is ended wrongly or by the wrong process."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,21 +75,22 @@ async def _none_ending(
     return ()
 
 
-async def _does_nothing(commit_decided: Callable[[Orphan], Coroutine[Any, Any, None]], self: Orphan) -> None:
+async def _does_nothing(_commit_decided: object, self: Orphan, among: Collection[str]) -> None:
     pass
 
 
 async def _takes_for_committed(
     commit: Callable[
-        [OrphanSystems, ParticipantName, Sequence[Committable], Callable[[], bool]],
+        [OrphanSystems, ParticipantName, Sequence[Committable], Callable[[], bool], Collection[str]],
         Coroutine[Any, Any, tuple[Settlement, ...]],
     ],
     self: OrphanSystems,
     name: ParticipantName,
     committables: Sequence[Committable],
     give_up: Callable[[], bool],
+    among: Collection[str],
 ) -> tuple[Settlement, ...]:
-    settlements = await commit(self, name, committables, give_up)
+    settlements = await commit(self, name, committables, give_up, among)
     return tuple(replace(one, outcome=Outcome.COMMITTED) for one in settlements)
 
 
