@@ -6,7 +6,7 @@ from typing import assert_never
 from onceward.common.errors import FencedError, GenerationEndedError, HaltedError, OncewardError
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.protocol import answers
-from onceward.protocol.values import NO_CHECKPOINT, CheckpointId
+from onceward.protocol.values import NO_CHECKPOINT, CheckpointId, ParticipantName
 
 __all__ = ["GenerationFailedError", "Mailbox", "NothingToReadError"]
 
@@ -20,7 +20,8 @@ class NothingToReadError(OncewardError):
 
 
 class Mailbox:
-    """Level-triggered: keeps only the newest request of each kind, so repeated and reordered deliveries do no harm."""
+    """Level-triggered: keeps only the newest request of each kind, a replay for each sink, so repeated and reordered
+    deliveries do no harm."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Mailbox:
         self._carried_out = NO_CHECKPOINT
         self._running: CheckpointId | None = None
         self._hurried = NO_CHECKPOINT
-        self._replay: answers.Replay | None = None
+        self._replays: dict[ParticipantName, answers.Replay] = {}
         self._completed = NO_CHECKPOINT
         self._stop = False
         self._cancelled = False
@@ -93,7 +94,7 @@ class Mailbox:
                     self._changed.notify_all()
             case answers.Replay():
                 with self._changed:
-                    self._replay = instruction
+                    self._replays[instruction.participant] = instruction
                     self._changed.notify_all()
             case answers.Abort(checkpoint=checkpoint):
                 with self._changed:
@@ -213,9 +214,8 @@ class Mailbox:
             if self._abort is not None and self._abort.checkpoint > self._handled_abort:
                 self._handled_abort = self._abort.checkpoint
                 return self._abort
-            if self._replay is not None:
-                replay, self._replay = self._replay, None
-                return replay
+            if self._replays:
+                return self._replays.pop(next(iter(self._replays)))
             trigger, self._trigger = self._trigger, None
             self.kept_waiting = max(0.0, asked - self._triggered_at)
             return trigger
@@ -240,7 +240,7 @@ class Mailbox:
         return (
             self._error is not None
             or self._trigger is not None
-            or self._replay is not None
+            or bool(self._replays)
             or (self._abort is not None and self._abort.checkpoint > self._handled_abort)
         )
 

@@ -86,8 +86,9 @@ class Recovery:
     def _commit(self, completed: CompletedCheckpoint) -> None:
         """Commit before doing anything else. If slots are lost, the coordinator's first instruction concerns them."""
         positions, amendment = self.positions[completed.id], completed.amendment
-        self._settler.expect(completed.id, self._to_commit, positions, amendment=amendment)
-        if not self._session.grant.lost:
+        lost = self._session.grant.lost
+        self._settler.expect(completed.id, self._to_commit, positions, amendment=amendment, lost=lost)
+        if not lost:
             self._settler.complete(completed.id, amendment)
             self._mailbox.wait(lambda: completed.id in (self._settler.settled, self._settler.lost), None)
 

@@ -50,7 +50,7 @@ class Replayer:
             return  # already amended: the coordinator sent this instruction before it knew of the amendment
         if sink.participant.on_lost is OnLost.SKIP:
             # The loss was recorded under another policy: prove it again; it is then given up.
-            self._settler.complete(wanted.checkpoint, work.amendment)
+            self._settler.prove_again(wanted.checkpoint, wanted.participant)
             return
         lost = tuple(one for one in work.committables[wanted.participant] if one.slot in wanted.slots)
         # Confirmed: no open transaction could become visible after the lost records.

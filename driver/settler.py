@@ -45,22 +45,33 @@ class Work:
     positions: Document | None
     """The positions that its source reads next, for lag tools; they also name the topics of its input."""
     amendment: int = 0
-    """Version of the committables: 0 for those of the acknowledgement, else the last amendment."""
+    """Version of the committables, of all participants together: 0 for those of the acknowledgement, else the last
+    amendment."""
     records: int = 0
     """Records that this generation has read for it."""
     made: Made = field(default_factory=dict)
     """What this generation has pre-committed."""
     proved: Mapping[ParticipantName, Mapping[int, Settlement]] = field(default_factory=dict)
-    """Settlements by participant and slot of committables that were proved committed before the amendment."""
+    """Settlements by participant and slot of committables that were proved committed, or lost, before the amendment."""
+    lost: Mapping[ParticipantName, frozenset[int]] = field(default_factory=dict)
+    """Slots that wait to be written again by the coordinator's record: they must not be committed."""
     since: float
     """When the checkpoint was registered, on the runtime's monotonic clock: the wait for the decision starts here."""
+
+    @property
+    def counting(self) -> Held:
+        """What has an outcome to report."""
+        return {
+            name: [one for one in committables if one.slot not in self.lost.get(name, frozenset())]
+            for name, committables in self.committables.items()
+        }
 
     @property
     def open(self) -> Held:
         """What must be committed now."""
         left = {
             name: [one for one in committables if one.slot not in self.proved.get(name, {})]
-            for name, committables in self.committables.items()
+            for name, committables in self.counting.items()
         }
         return {name: committables for name, committables in left.items() if committables}
 
@@ -132,8 +143,10 @@ class Settler:
         amendment: int = 0,
         records: int = 0,
         made: Made | None = None,
+        lost: Mapping[ParticipantName, frozenset[int]] | None = None,
     ) -> None:
-        """Register what to commit if ``checkpoint`` is completed, and the records that were read for it."""
+        """Register what to commit if ``checkpoint`` is completed, and the records that were read for it. ``lost``:
+        slots of it that wait to be written again."""
         with self._lock:
             now = self._runtime.monotonic()
             self._work[checkpoint] = Work(
@@ -142,6 +155,7 @@ class Settler:
                 amendment=amendment,
                 records=records,
                 made=made or {},
+                lost=lost or {},
                 since=now,
             )
             # Remove only work that can never be committed or aborted again: an idle job burns one id per second, while
@@ -199,10 +213,12 @@ class Settler:
             proved = {
                 name: {
                     **former.proved.get(name, {}),
-                    **{one.slot: one for one in reported.get(name, ()) if one.outcome is Outcome.COMMITTED},
+                    **{one.slot: one for one in reported.get(name, ()) if one.outcome is not Outcome.IN_DOUBT},
                 }
                 for name in former.committables
             }
+            proved[participant] = {slot: one for slot, one in proved[participant].items() if slot not in slots}
+            left = former.lost.get(participant, frozenset()) - slots
             kept = [one for one in former.committables[participant] if one.slot not in slots]
             replaced = tuple(sorted((*kept, *written), key=lambda committable: committable.slot))
             held = {name: each for name, each in {**former.committables, participant: replaced}.items() if each}
@@ -212,7 +228,15 @@ class Settler:
                 amendment=former.amendment + 1,
                 made={} if made is None else {participant: made},
                 proved=proved,
+                lost={**former.lost, participant: left},
             )
+
+    def prove_again(self, checkpoint: CheckpointId, participant: ParticipantName) -> None:
+        """Ask again for the outcomes of what is recorded as lost: the sink's policy is another one now."""
+        with self._lock:
+            work = self._work[checkpoint]
+            self._work[checkpoint] = replace(work, lost={**work.lost, participant: frozenset()})
+        self.complete(checkpoint, work.amendment)
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """Drop ``checkpoint``, which was aborted."""
@@ -307,15 +331,18 @@ class Settler:
                 return  # leaving
             kill_point(KillPoint.DRIVER_AFTER_CLAIM_RENEWAL)
             settlements = self._commit(work)
-            if any(len(settlements[name]) < len(held) for name, held in work.committables.items()):
+            if any(len(settlements[name]) < len(held) for name, held in work.counting.items()):
                 return  # leaving: the other outcomes are unknown, the next generation asks for them
             kill_point(KillPoint.DRIVER_AFTER_END_TXN)
             with self._lock:
                 self._settlements = {turn: settlements}
         settlements = self._settlements[turn]
         for name in sorted(settlements, key=lambda name: bool(_unproved(settlements[name]))):  # a doubt halts the job
-            self._report(checkpoint, name, settlements[name], amendment)
-        if not self._goes_on(checkpoint, settlements):
+            if settlements[name]:
+                self._report(checkpoint, name, settlements[name], amendment)
+        if (current := self.work(checkpoint)) is None or current.amendment != amendment:
+            return  # what the coordinator has taken may be too late: the outcomes are reported for the amendment again
+        if not self._goes_on(checkpoint, settlements) or any(current.lost.values()):
             return
         kill_point(KillPoint.DRIVER_AFTER_SETTLE)
         self._done(checkpoint, work, settlements)
@@ -391,7 +418,7 @@ class Settler:
         """Return outcomes by participant and slot; fewer than committables when the driver leaves."""
         found = self._outputs.commit(self.author, work.open, give_up=self._leaving, made=work.made)
         settlements = {}
-        for name, held in work.committables.items():
+        for name, held in work.counting.items():
             known = work.proved.get(name, {})
             proved = [known[one.slot] for one in held if one.slot in known]
             named = self._named(name, found.get(name, ()), held)

@@ -112,6 +112,14 @@ def test_an_abort_ends_every_trigger_up_to_its_checkpoint_and_none_after_it(abor
     assert (driver.mailbox.next(0) is None) is (aborted >= 3)
 
 
+def test_a_replay_of_one_sink_does_not_replace_that_of_another() -> None:
+    driver = Driver()
+    of_other = replace(replay(2), participant=ParticipantName("other"))
+    for instruction in (replay(2), of_other, replay(2)):
+        driver.mailbox.deliver(instruction)
+    assert [driver.mailbox.next(0) for _ in range(3)] == [replay(2), of_other, None]
+
+
 def test_lost_slots_are_replayed_once_after_later_checkpoints_were_aborted() -> None:
     driver = Driver()
     driver.mailbox.deliver(replay(2))

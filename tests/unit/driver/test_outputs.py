@@ -1,6 +1,6 @@
 """Two sinks of one job: on one system they share its claim and its leftovers, on two each has its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -178,7 +178,13 @@ class Scene:
         self, _checkpoint: CheckpointId, name: ParticipantName, settlements: Sequence[Settlement], **_: Any
     ) -> Answer:
         self.asked.append(f"{name} reports {', '.join(one.outcome.value for one in settlements)}")
-        return Answer(verdict=Verdict.ACCEPTED)
+        self.reported()
+        return Answer(verdict=Verdict.ACCEPTED if self.timely else Verdict.TOO_LATE)
+
+    reported: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each answer to a report."""
+    timely = True
+    """Whether the coordinator takes reports: it does not once a later amendment is stored."""
 
     def complete(self, amendment: int = 0) -> list[str]:
         self.asked.clear()
@@ -219,3 +225,53 @@ def test_lost_slots_of_one_sink_are_replaced_for_it_alone() -> None:
     assert "second commits" in asked
     assert "first commits" not in asked, "it is proved"
     assert scene.settler.settled == SEVEN
+
+
+def test_what_both_sinks_have_lost_is_replaced_one_after_the_other_and_asked_for_once() -> None:
+    scene = Scene("A", "B")
+    scene.first.outcome = scene.second.outcome = Outcome.LOST
+    assert scene.complete()[-3:] == ["first reports lost", "second reports lost", "lost"]
+    scene.settler.amend(SEVEN, FIRST, frozenset({0}), (committable(0, again=True),))
+    scene.first.outcome = Outcome.COMMITTED
+    asked = scene.complete(1)
+    assert [one for one in asked if one.endswith("commits")] == ["first commits"], "the other is proved lost"
+    assert "second reports lost" in asked, "the first report may have come too late"
+    assert scene.settler.settled < SEVEN
+    scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
+    scene.second.outcome = Outcome.COMMITTED
+    asked = scene.complete(2)
+    assert [one for one in asked if one.endswith("commits")] == ["second commits"]
+    assert scene.settler.settled == SEVEN
+
+
+def test_slots_that_were_lost_before_are_not_committed_while_another_sinks_are_written_again() -> None:
+    """A person may have ruled that a slot in doubt is written again: its transaction may still be open."""
+    scene = Scene("A", "B")
+    lost = {FIRST: frozenset({0}), SECOND: frozenset({0})}
+    scene.settler.expect(SEVEN, {FIRST: (committable(0),), SECOND: (committable(0), committable(1))}, None, lost=lost)
+    scene.settler.amend(SEVEN, FIRST, frozenset({0}), (committable(0, again=True),))
+    asked = scene.complete(1)
+    assert "first reports committed" in asked
+    assert "second reports committed" in asked, "its other slot"
+    assert scene.settler.settled < SEVEN
+    scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
+    asked = scene.complete(2)
+    assert "first commits" not in asked
+    assert "second reports committed, committed" in asked
+    assert scene.settler.settled == SEVEN
+
+
+def test_outcomes_that_another_sinks_amendment_makes_outdated_settle_nothing() -> None:
+    scene = Scene("A", "B")
+
+    def amend() -> None:
+        scene.reported, scene.timely = lambda: None, False
+        scene.settler.amend(SEVEN, SECOND, frozenset({0}), (committable(0, again=True),))
+
+    scene.reported = amend
+    scene.complete()
+    assert scene.settler.settled < SEVEN
+    scene.timely = True
+    assert "second commits" in scene.complete(1)
+    assert scene.settler.settled == SEVEN
+    assert scene.failures == []
