@@ -25,7 +25,7 @@ from onceward.dev.kafka import LocalKafka
 from onceward.protocol.values import CheckpointId, Claim, Committable, Generation, Outcome
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer, Operation
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
@@ -347,7 +347,7 @@ def test_a_claim_outlives_the_last_epoch_of_its_producer_though_an_answer_is_los
     def give_up() -> bool:
         return time.monotonic() > limit
 
-    def ask(holder: ClaimHolder, kind: CoordinatorKind, request: Any) -> Waves[Any]:
+    def ask(holder: ClaimHolder, kind: CoordinatorKind, request: Any) -> Operation[Any]:
         answer = yield from whole(holder, kind, request)
         if getattr(request, "producer_epoch", None) != before or not isinstance(request, step):
             return answer

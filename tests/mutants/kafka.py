@@ -17,7 +17,7 @@ from onceward.sinks.kafka.control import fencing, markers, outcomes, receipts
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Operation
 from onceward.sinks.kafka.control.finishing import Finishing
 from onceward.sinks.kafka.control.hanging import Hanging, finish
 from onceward.sinks.kafka.control.known import KnownOutcomes
@@ -487,7 +487,7 @@ PARTS = (
 
 def _nothing_is_open(
     _control: ControlPlane, handles: Collection[KafkaCommittable], _topics: object = None
-) -> Waves[dict[int, Parts]]:
+) -> Operation[dict[int, Parts]]:
     yield []
     return {handle.slot: Parts() for handle in handles}
 

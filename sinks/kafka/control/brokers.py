@@ -12,7 +12,7 @@ from kafka.protocol.admin import (
 
 from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts, cluster_facts, metadata_request
-from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Operation
 from onceward.sinks.kafka.errors import ControlPlaneError
 
 __all__ = [
@@ -38,10 +38,10 @@ class Resource(IntEnum):
 def topic_facts(control: ControlPlane, names: Collection[str] | None) -> dict[str, TopicFacts]:
     """Return existence, size and permissions of topics; None: of all that are not the brokers' own. Creates nothing.
     Raises ControlPlaneError."""
-    return control.run(describing_topics(control, names))[0]
+    return control.run(describing_topics(control, names))
 
 
-def describing_topics(control: ControlPlane, names: Collection[str] | None) -> Waves[dict[str, TopicFacts]]:
+def describing_topics(control: ControlPlane, names: Collection[str] | None) -> Operation[dict[str, TopicFacts]]:
     """See :func:`topic_facts`."""
     if names is not None and not names:
         return {}

@@ -9,7 +9,7 @@ own transaction commits or aborts.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -24,10 +24,11 @@ from kafka.protocol.producer import (
 from onceward.common.errors import ClaimChangedError, FencedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.codes import ErrorCode
+from onceward.connections.requests import NoAnswer, Request
 from onceward.protocol.values import Claim
 from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, older, parse, taken_over
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
-from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, NoAnswer, Request, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, Operation
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
 from onceward.sinks.kafka.control.hanging import LAST_EPOCH
 from onceward.sinks.kafka.control.hidden_claims import TIMEOUT_MS, HiddenClaim
@@ -38,7 +39,6 @@ from onceward.sinks.kafka.identifiers import claim_name
 
 __all__ = ["ClaimHolder"]
 
-_T = TypeVar("_T")
 
 _MOMENT_S = 0.5
 """How long to wait for a claim that another process is writing. If it takes longer, that process is dead or cut off."""
@@ -106,7 +106,7 @@ class ClaimHolder:
         claim: Claim,
         give_up: Callable[[], bool] = lambda: False,
         *,
-        run: Callable[[Waves[Code]], Code] | None = None,
+        run: Callable[[Operation[Code]], Code] | None = None,
     ) -> bool:
         """Replace the claim written last by ``claim``, without a time limit; return False once ``give_up()`` is true.
 
@@ -207,8 +207,10 @@ class ClaimHolder:
 
     def _initialise(self, expected: tuple[int, int]) -> Code:
         """Get a new epoch after the ``expected`` one, refused if there is a newer one; (-1, -1) after any."""
-        request = next_epoch_request(self._name, timeout_ms=TIMEOUT_MS, after=expected)
-        answer: InitProducerIdResponse | NoAnswer = self._run(self._asking(CoordinatorKind.TRANSACTION, request))
+        asking = self._asking(
+            CoordinatorKind.TRANSACTION, next_epoch_request(self._name, timeout_ms=TIMEOUT_MS, after=expected)
+        )
+        answer: InitProducerIdResponse | NoAnswer = self._control.run(asking)
         code = _code(answer)
         if code == ErrorCode.NONE and not isinstance(answer, NoAnswer):
             self._producer, self._used = (int(answer.producer_id), int(answer.producer_epoch)), False
@@ -218,14 +220,14 @@ class ClaimHolder:
             self._producer = None
         return code
 
-    def _write(self, claim: Claim, run: Callable[[Waves[Code]], Code] | None = None) -> Code:
+    def _write(self, claim: Claim, run: Callable[[Operation[Code]], Code] | None = None) -> Code:
         """Make one attempt under the present epoch. ``run``: sends its last request."""
         if self._prepared != claim and (code := self._stage(claim)) != ErrorCode.NONE:
             return code
         self._prepared = None
         kind = CoordinatorKind.TRANSACTION
         self._seen = False
-        return (run or self._run)(self._sending(kind, EndTxnRequest, committed=True, **self._versions))
+        return (run or self._control.run)(self._sending(kind, EndTxnRequest, committed=True, **self._versions))
 
     def _stage(self, claim: Claim) -> Code:
         """Do all but the commit. Discards a write that was staged before and not committed.
@@ -260,13 +262,10 @@ class ClaimHolder:
         lowest, highest = (5, 5) if self._raising else (3, 4)
         return {"min_version": lowest, "max_version": highest}
 
-    def _run(self, operation: Waves[_T]) -> _T:
-        return self._control.run(operation)[0]
-
     def _send(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Code:
-        return self._run(self._sending(kind, request, **fields))
+        return self._control.run(self._sending(kind, request, **fields))
 
-    def _sending(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Waves[Code]:
+    def _sending(self, kind: CoordinatorKind, request: type[Request], **fields: object) -> Operation[Code]:
         if self._producer is None:
             return NoAnswer(why="an earlier request was not answered")
         producer_id, epoch = self._producer
@@ -283,7 +282,7 @@ class ClaimHolder:
             self._producer = None
         return code
 
-    def _asking(self, kind: CoordinatorKind, request: Request) -> Waves[Any]:
+    def _asking(self, kind: CoordinatorKind, request: Request) -> Operation[Any]:
         if kind not in self._places:
             self._places[kind] = (yield from self._control.locating(kind, [self._name]))[self._name]
         answer: _Answer = yield from self._control.asking_located(self._places[kind], request)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar, overload
 
 from kafka.errors import KafkaError
@@ -28,17 +28,44 @@ __all__ = [
     "CoordinatorKind",
     "Located",
     "NoAnswer",
+    "Operation",
     "Request",
-    "Waves",
     "coordinators_request",
+    "together",
 ]
 
-T1 = TypeVar("T1")
+T = TypeVar("T")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 
-Waves: TypeAlias = Generator[Sequence[tuple[int | None, Request]], list[Any], T1]
-"""An operation that yields requests with their nodes, gets their answers in order, and returns its result."""
+Asked: TypeAlias = tuple[int | None, Request]
+"""A request, and the broker that it goes to; None for any."""
+
+Operation: TypeAlias = Generator[Sequence[Asked], list[Any], T]
+"""Yields what is asked at once, gets the answers in order, and returns its result. Another operation includes it by
+``yield from`` or :func:`together`; :meth:`ControlPlane.run` runs it."""
+
+
+@overload
+def together(one: Operation[T], two: Operation[T2], /) -> Operation[tuple[T, T2]]: ...
+@overload
+def together(one: Operation[T], two: Operation[T2], three: Operation[T3], /) -> Operation[tuple[T, T2, T3]]: ...
+def together(*operations: Operation[Any]) -> Operation[tuple[Any, ...]]:
+    """Make one operation of several: their n-th requests are sent at once. An error of one ends all."""
+    results: dict[Operation[Any], Any] = {}
+    answers: dict[Operation[Any], Any] = dict.fromkeys(operations)  # None starts one
+    while True:
+        asked: dict[Operation[Any], Sequence[Asked]] = {}
+        for operation, answer in answers.items():
+            try:
+                asked[operation] = operation.send(answer)
+            except StopIteration as ended:
+                results[operation] = ended.value
+        if not asked:
+            return tuple(results[operation] for operation in operations)
+        answered = iter((yield list(chain(*asked.values()))))
+        answers = {operation: list(islice(answered, len(requests))) for operation, requests in asked.items()}
+
 
 _NONE_THERE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -79,42 +106,27 @@ class ControlPlane(BrokerRequests):
     last_coordinators: tuple[int, ...] = ()
     """What :meth:`coordinators` returned last: to be asked in the same wave, and used if it is still the same."""
 
-    @overload
-    def run(self, one: Waves[T1], /) -> tuple[T1]: ...
-    @overload
-    def run(self, one: Waves[T1], two: Waves[T2], /) -> tuple[T1, T2]: ...
-    @overload
-    def run(self, one: Waves[T1], two: Waves[T2], three: Waves[T3], /) -> tuple[T1, T2, T3]: ...
-    def run(self, *operations: Waves[Any]) -> tuple[Any, ...]:
-        """Run independent operations together: the n-th requests of all are sent at once. An error of one ends all."""
-        results: list[Any] = [None] * len(operations)
-        answers: list[list[Any] | None] = [None] * len(operations)
-        running = dict(enumerate(operations))
+    def run(self, operation: Operation[T]) -> T:
+        """Send what the operation asks, and return its result."""
+        answers: Any = None  # starts it
         while True:
-            asked: dict[int, Sequence[tuple[int | None, Request]]] = {}
-            for number, operation in list(running.items()):
-                try:
-                    asked[number] = operation.send(answers[number])  # type: ignore[arg-type]  # None starts it
-                except StopIteration as ended:
-                    results[number] = ended.value
-                    del running[number]
-            if not asked:
-                break
-            wave = iter(self.send_all([request for requests in asked.values() for request in requests]))
-            for number, requests in asked.items():
-                answers[number] = list(islice(wave, len(requests)))
-        return tuple(results)
+            try:
+                asked = operation.send(answers)
+            except StopIteration as ended:
+                result: T = ended.value
+                return result
+            answers = self.send_all(asked)
 
-    def asking(self, request: Request) -> Waves[Any]:
+    def asking(self, request: Request) -> Operation[Any]:
         """Ask any broker. Raises ControlPlaneError without an answer."""
         (answer,) = yield [(None, request)]
         return self.answered(request, answer)
 
     def transaction_version(self) -> int:
         """Return the cluster's finalized feature ``transaction.version``, 0 if the feature does not exist."""
-        return self.run(self.reading_transaction_version())[0]
+        return self.run(self.reading_transaction_version())
 
-    def reading_transaction_version(self) -> Waves[int]:
+    def reading_transaction_version(self) -> Operation[int]:
         """See :meth:`transaction_version`."""
         answer: ApiVersionsResponse = yield from self.asking(
             ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=3)
@@ -148,9 +160,9 @@ class ControlPlane(BrokerRequests):
 
     def locate(self, kind: CoordinatorKind, keys: Collection[str]) -> dict[str, Located]:
         """Look up the coordinators of ``keys``. Never cached: coordinators move when brokers fail."""
-        return self.run(self.locating(kind, keys))[0]
+        return self.run(self.locating(kind, keys))
 
-    def locating(self, kind: CoordinatorKind, keys: Iterable[str]) -> Waves[dict[str, Located]]:
+    def locating(self, kind: CoordinatorKind, keys: Iterable[str]) -> Operation[dict[str, Located]]:
         """See :meth:`locate`."""
         unique = sorted(set(keys))
         if not unique:
@@ -176,7 +188,7 @@ class ControlPlane(BrokerRequests):
         else:
             self.links.worked(link)
 
-    def asking_located(self, place: Located, request: Request) -> Waves[Any]:
+    def asking_located(self, place: Located, request: Request) -> Operation[Any]:
         """Ask one coordinator; :class:`NoAnswer` if it is unlocated."""
         if place.code != ErrorCode.NONE:
             return _nowhere(place)

@@ -16,7 +16,7 @@ from onceward.connections.topics import TopicFacts
 from onceward.protocol.committing import FoundHanging, HangingTransaction
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
-from onceward.sinks.kafka.control.control_plane import ControlPlane
+from onceward.sinks.kafka.control.control_plane import ControlPlane, together
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.outcomes import describe_code
 from onceward.sinks.kafka.control.parts import OpenPart, look_for_open
@@ -82,7 +82,9 @@ def _asked(control: ControlPlane, parts: Collection[OpenPart]) -> tuple[_Views, 
     if not producers:
         return {}, ""
     transactions, probe = Transactions(control), f"onceward-probe-{uuid4()}"
-    (names, failed), located = control.run(transactions.listing(producers=producers), transactions.locating([probe]))
+    (names, failed), located = control.run(
+        together(transactions.listing(producers=producers), transactions.locating([probe]))
+    )
     views: dict[int, list[TransactionView]] = {}
     doubts = [f"a coordinator did not list its transactions: {describe_code(code)}" for code in failed]
     for view in transactions.describe(names).values():

@@ -142,7 +142,7 @@ def _abandoned(
     if not open_:
         return {}
     transactions = Transactions(control)
-    ((ids, _),) = control.run(transactions.listing_open_ids(job, states=OVER, producers=open_.keys()))
+    ids, _ = control.run(transactions.listing_open_ids(job, states=OVER, producers=open_.keys()))
     names = [str(one) for one in ids if one.generation <= newest and str(one) not in keep]
     views = transactions.describe(names)
     open_ = open_parts(control, topics) if names else {}

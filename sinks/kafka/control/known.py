@@ -64,7 +64,7 @@ class KnownOutcomes:
         if not self._known:
             return settled, topics
         known_now = list(self._known.values())
-        (parts,) = self._control.run(reading_parts(self._control, [known.handle for known in known_now], topics))
+        parts = self._control.run(reading_parts(self._control, [known.handle for known in known_now], topics))
         if any(found.unknown for found in parts.values()):
             topics = None
         late: list[tuple[_Known, Parts]] = []

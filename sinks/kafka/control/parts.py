@@ -14,7 +14,7 @@ from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts
 from onceward.sinks.kafka.control.brokers import describing_topics, topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Operation
 from onceward.sinks.kafka.control.logs import PartitionId
 from onceward.sinks.kafka.errors import ControlPlaneError
 
@@ -62,7 +62,7 @@ class Parts:
 
 def reading_parts(
     control: ControlPlane, handles: Collection[KafkaCommittable], topics: Mapping[str, TopicFacts] | None = None
-) -> Waves[dict[int, Parts]]:
+) -> Operation[dict[int, Parts]]:
     """Return the parts of each transaction, by slot. Changes nothing. ``topics``: described a moment ago."""
     if topics is None:
         try:
@@ -96,7 +96,7 @@ def look_for_open(
     places = [(name, number) for name, topic in sorted(facts.items()) for number in sorted(topic.leaders)]
     held: dict[PartitionId, _Held | None] = {}
     for start in range(0, len(places), _AT_ONCE):
-        held |= control.run(_held(facts, places[start : start + _AT_ONCE], None))[0]
+        held |= control.run(_held(facts, places[start : start + _AT_ONCE], None))
     found = [
         OpenPart(
             place=place,
@@ -123,7 +123,7 @@ def open_parts(control: ControlPlane, topics: Collection[str] | None) -> dict[in
 
 def _held(
     topics: Mapping[str, TopicFacts], places: Collection[PartitionId], producers: Collection[int] | None
-) -> Waves[dict[PartitionId, _Held | None]]:
+) -> Operation[dict[PartitionId, _Held | None]]:
     """Return what each partition holds of ``producers``, None = of all; None if describing is not allowed, no entry if
     the leader did not answer."""
     asked: dict[int, dict[str, set[int]]] = {}

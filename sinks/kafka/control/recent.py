@@ -8,7 +8,7 @@ from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts
 from onceward.protocol.committing import PreCommitted
 from onceward.sinks.kafka.control.committables import KafkaCommittable
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, NoAnswer, Operation, together
 from onceward.sinks.kafka.control.parts import Parts, reading_parts
 from onceward.sinks.kafka.control.transactions import Code, Listed, Transactions
 
@@ -101,21 +101,25 @@ class KafkaPreCommitted(PreCommitted):
             for handle in handles
         )
 
-    def looking_ahead(self, handles: Sequence[KafkaCommittable]) -> tuple[Waves[dict[int, Parts]], Waves[Code]]:
-        """What a commit of ``handles`` must ask besides, as operations; they do not fail."""
-        return (
-            reading_parts(self.control, handles, self.topics),
-            Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in handles),
-        )
+    def looking_ahead(
+        self, handles: Sequence[KafkaCommittable], highest: Code | None = None
+    ) -> Operation[tuple[dict[int, Parts], Code]]:
+        """Ask what a commit of ``handles`` must know besides: what the partitions hold, and the highest version of
+        EndTxn, unless it is given. Does not fail."""
+        reading = reading_parts(self.control, handles, self.topics)
+        if highest is not None:
+            return (yield from reading), highest
+        finding = Transactions(self.control).finding_highest_end_txn(handle.transaction for handle in handles)
+        return (yield from together(reading, finding))
 
-    def look_ahead(self, commit: Waves[Code], asked: float, versions: Lately[Code]) -> Code:
+    def look_ahead(self, commit: Operation[Code], asked: float, versions: Lately[Code]) -> Code:
         """Run ``commit``, the last request of a claim, and ask beside it what a commit of all handles must know. Return
         its result.
 
         ``asked``: now. ``versions``: the last answer about the highest version of EndTxn."""
         known = versions.at(asked)
-        reading, finding = self.looking_ahead(self.handles)
-        code, parts, highest = self.control.run(commit, reading, finding if known is None else _known(known[1]))
+        looking = self.looking_ahead(self.handles, None if known is None else known[1])
+        code, (parts, highest) = self.control.run(together(commit, looking))
         if known is not None:
             asked = known[0]
         elif not isinstance(highest, NoAnswer):
@@ -132,9 +136,3 @@ class KafkaPreCommitted(PreCommitted):
         if not all(handle.transaction.id in ahead.parts for handle in handles):
             return None
         return {handle.slot: ahead.parts[handle.transaction.id] for handle in handles}, ahead.highest
-
-
-def _known(answer: T) -> Waves[T]:
-    """Return ``answer`` without a request."""
-    yield from ()
-    return answer

@@ -15,7 +15,7 @@ from onceward.connections.topics import TopicFacts
 from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, elsewhere
-from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, Located, together
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S
 from onceward.sinks.kafka.control.known import KnownOutcomes
 from onceward.sinks.kafka.control.looking import how_to_finish, judgements
@@ -116,9 +116,11 @@ class Settling:
             return None
         transactions = Transactions(self._control)
         parts, located, highest = self._control.run(
-            reading_parts(self._control, handles),
-            transactions.locating(handle.transaction.id for handle in handles),
-            transactions.finding_highest_end_txn(handle.transaction for handle in handles),
+            together(
+                reading_parts(self._control, handles),
+                transactions.locating(handle.transaction.id for handle in handles),
+                transactions.finding_highest_end_txn(handle.transaction for handle in handles),
+            )
         )
         return _Asked(handles=handles, parts=parts, located=located, highest=highest)
 
@@ -129,7 +131,7 @@ class Settling:
         now = self._clock.monotonic()
         if recent is None or not recent.cover(handles, now):
             return None
-        parts, highest = recent.looked_ahead(handles, now) or self._control.run(*recent.looking_ahead(handles))
+        parts, highest = recent.looked_ahead(handles, now) or self._control.run(recent.looking_ahead(handles))
         return _Asked(handles=handles, parts=parts, located=recent.located, highest=highest, topics=recent.topics)
 
     def _torn(self, asked: _Asked) -> set[int]:

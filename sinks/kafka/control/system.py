@@ -25,7 +25,7 @@ from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, elsewhere
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Operation
 from onceward.sinks.kafka.control.fencing import abort_transactions, fence_ids, list_open, refuse_newer
 from onceward.sinks.kafka.control.finding import find_hanging
 from onceward.sinks.kafka.control.finishing import LOOK_INTERVAL_S, finish_abandoned
@@ -251,7 +251,7 @@ class KafkaSystem(System):
         if not isinstance(known, KafkaPreCommitted):
             return self._claim.renew(claim, give_up)
 
-        def run(commit: Waves[Code]) -> Code:
+        def run(commit: Operation[Code]) -> Code:
             return known.look_ahead(commit, self._clock.monotonic(), self._versions)
 
         return self._claim.renew(claim, give_up, run=run)

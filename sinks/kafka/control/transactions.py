@@ -31,9 +31,10 @@ from onceward.sinks.kafka.control.control_plane import (
     CoordinatorKind,
     Located,
     NoAnswer,
+    Operation,
     Request,
-    Waves,
     coordinators_request,
+    together,
 )
 from onceward.sinks.kafka.errors import ControlPlaneClosedError, ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name, job_pattern
@@ -148,9 +149,9 @@ class Transactions:
 
     def locate(self, ids: Collection[str]) -> dict[str, Located]:
         """Return the coordinators of ``ids``, for several calls in immediate succession."""
-        return self._control.run(self.locating(ids))[0]
+        return self._control.run(self.locating(ids))
 
-    def locating(self, ids: Iterable[str]) -> Waves[dict[str, Located]]:
+    def locating(self, ids: Iterable[str]) -> Operation[dict[str, Located]]:
         """See :meth:`locate`."""
         return self._control.locating(CoordinatorKind.TRANSACTION, ids)
 
@@ -167,7 +168,7 @@ class Transactions:
         ``highest``: what :meth:`finding_highest_end_txn` returned a moment ago; asked for by default.
         """
         if highest is None:
-            return self.end(transactions, commit=commit, located=located, highest=self.highest_end_txn(transactions))
+            highest = self._control.run(self.finding_highest_end_txn(transactions))
         if isinstance(highest, NoAnswer):
             return {transaction.id: highest for transaction in transactions}
         requests = {
@@ -192,11 +193,11 @@ class Transactions:
         self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
     ) -> dict[str, TransactionView]:
         """Return what the coordinators report about ``ids``: one request per coordinator."""
-        return self._control.run(self.describing(ids, located=located))[0]
+        return self._control.run(self.describing(ids, located=located))
 
     def describing(
         self, ids: Collection[str], *, located: Mapping[str, Located] | None = None
-    ) -> Waves[dict[str, TransactionView]]:
+    ) -> Operation[dict[str, TransactionView]]:
         """See :meth:`describe`."""
         places = located
         if places is None:
@@ -230,14 +231,16 @@ class Transactions:
         names their state.
         """
         probe = claim_name(job)
-        (found, failed), located = self._control.run(self.listing_open_ids(job, states=states), self.locating([probe]))
+        (found, failed), located = self._control.run(
+            together(self.listing_open_ids(job, states=states), self.locating([probe]))
+        )
         if located[probe].code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return [], [located[probe].code]
         return found, failed
 
     def listing_open_ids(
         self, job: str, *, states: Collection[State] = (State.ONGOING,), producers: Collection[int] = ()
-    ) -> Waves[Listed]:
+    ) -> Operation[Listed]:
         """See :meth:`open_ids`; does not look for a missing right. ``producers``: only ids with these producer ids."""
         found, failed = yield from self.listing(job, states=states, producers=producers)
         # The pattern only saves work: the parsed id decides which are ours.
@@ -245,7 +248,7 @@ class Transactions:
 
     def listing(
         self, job: str | None = None, *, states: Collection[State] = (), producers: Collection[int] = ()
-    ) -> Waves[tuple[set[str], list[Code]]]:
+    ) -> Operation[tuple[set[str], list[Code]]]:
         """Return ids in ``states``, by default in any, that the user may describe, and the codes of brokers that did
         not answer. ``job``: other jobs' ids need not be listed."""
         control = self._control
@@ -282,16 +285,12 @@ class Transactions:
                 found.update(str(entry.transactional_id) for entry in answer.transaction_states)
         return found, failed
 
-    def highest_end_txn(self, transactions: Iterable[Transaction]) -> Code:
+    def finding_highest_end_txn(self, transactions: Iterable[Transaction]) -> Operation[Code]:
         """Return the highest version of EndTxn that the cluster can complete.
 
         A cluster that went back to transaction.version 0 cannot store the result of version 5: it answers 35 and leaves
         the transaction stuck, with answer 51 until its coordinator moves. Version 4 ends it there. If version 5 had
         already ended it, version 4 is refused, and the coordinator or the log shows how it ended."""
-        return self._control.run(self.finding_highest_end_txn(transactions))[0]
-
-    def finding_highest_end_txn(self, transactions: Iterable[Transaction]) -> Waves[Code]:
-        """See :meth:`highest_end_txn`."""
         if all(transaction.version < 5 for transaction in transactions):
             return 4
         try:

@@ -13,7 +13,7 @@ from onceward.protocol.values import Author, CheckpointId, Generation, JobName, 
 from onceward.sinks.kafka.control.brokers import describing_topics
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Waves
+from onceward.sinks.kafka.control.control_plane import ControlPlane, Located, Operation, together
 from onceward.sinks.kafka.control.outcomes import EndAnswer, classify, describe_code
 from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.control.recent import KnownPlaces
@@ -76,20 +76,22 @@ def ask_brokers(
     """
     transactions = Transactions(control)
     (located, views), listed, facts = control.run(
-        _describing(transactions, _own_transactions(owner, checkpoint, votes), places, now),
-        _listing(transactions, owner.job, wanted=listing),
-        describing_topics(control, topics),
+        together(
+            _describing(transactions, _own_transactions(owner, checkpoint, votes), places, now),
+            _listing(transactions, owner.job, wanted=listing),
+            describing_topics(control, topics),
+        )
     )
     return FirstAnswers(located=located, views=views, listed=listed, topics=facts)
 
 
-def _listing(transactions: Transactions, job: JobName, *, wanted: bool) -> Waves[Listed | None]:
+def _listing(transactions: Transactions, job: JobName, *, wanted: bool) -> Operation[Listed | None]:
     return (yield from transactions.listing_open_ids(job)) if wanted else None
 
 
 def _describing(
     transactions: Transactions, ids: Collection[str], places: KnownPlaces, now: float
-) -> Waves[tuple[Mapping[str, Located], Mapping[str, TransactionView]]]:
+) -> Operation[tuple[Mapping[str, Located], Mapping[str, TransactionView]]]:
     located = places.of(ids, now)
     if located is None:
         located = yield from transactions.locating(ids)

@@ -25,7 +25,7 @@ from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
 from onceward.sinks.kafka.control.clock import Clock
-from onceward.sinks.kafka.control.control_plane import CoordinatorKind
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, together
 from onceward.sinks.kafka.control.hidden_claims import HiddenClaim
 from onceward.sinks.kafka.errors import ControlPlaneError
 from tests.support.kafka_model import LAST_EPOCH, Call, Settings, State
@@ -249,7 +249,8 @@ def test_the_request_that_commits_a_prepared_claim_goes_out_with_those_of_others
 
     bench.control.send_all = count  # type: ignore[method-assign]
     assert ours.renew(
-        through(2), run=lambda commit: bench.control.run(commit, bench.control.reading_transaction_version())[0]
+        through(2),
+        run=lambda commit: bench.control.run(together(commit, bench.control.reading_transaction_version()))[0],
     )
     assert waves == [2]
     assert claim_at(bench) == through(2)

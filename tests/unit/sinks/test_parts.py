@@ -44,8 +44,7 @@ def written(bench: Bench, *, records: int = 3, topic_id: str = "") -> KafkaCommi
 
 
 def read_parts(bench: Bench, *handles: KafkaCommittable) -> dict[int, Parts]:
-    (parts,) = bench.control.run(reading_parts(bench.control, handles))
-    return parts
+    return bench.control.run(reading_parts(bench.control, handles))
 
 
 def parts_of(bench: Bench, handle: KafkaCommittable) -> Parts:

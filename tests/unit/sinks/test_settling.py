@@ -13,7 +13,7 @@ from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable, TopicRecords
-from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, Waves
+from onceward.sinks.kafka.control.control_plane import IN_FLIGHT, ControlPlane, CoordinatorKind, Operation
 from onceward.sinks.kafka.control.recent import KafkaPreCommitted, Lately
 from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Code, State, Transaction, Transactions
@@ -95,7 +95,7 @@ def looked_ahead(bench: Bench, handles: list[KafkaCommittable], asked: float) ->
     return made
 
 
-def claimed() -> Waves[Code]:
+def claimed() -> Operation[Code]:
     """The last request of a claim, answered."""
     yield []
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward.connections.codes import ErrorCode
-from onceward.sinks.kafka.control.control_plane import CoordinatorKind, Located, NoAnswer, Waves
+from onceward.sinks.kafka.control.control_plane import CoordinatorKind, Located, NoAnswer, Operation
 from onceward.sinks.kafka.control.transactions import Transaction, Transactions, end_txn_version
 
 
@@ -27,14 +27,14 @@ class Cluster:
     def transaction_version(self) -> int:
         return self._transactions
 
-    def reading_transaction_version(self) -> Waves[int]:
+    def reading_transaction_version(self) -> Operation[int]:
         yield from ()
         return self._transactions
 
-    def run(self, one: Waves[Any]) -> tuple[Any]:
+    def run(self, operation: Operation[Any]) -> Any:
         with pytest.raises(StopIteration) as ended:
-            next(one)
-        return (ended.value.value,)
+            next(operation)
+        return ended.value.value
 
     def send_located(
         self, kind: CoordinatorKind, keyed: Mapping[str, Any], *, located: Mapping[str, Located] | None
