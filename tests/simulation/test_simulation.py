@@ -41,6 +41,7 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     for what in ("store_failures", "returns", "elections", "led_again", "late_store"):
         assert counts[what] > 4, what
     assert counts["replays"] > 1
+    assert counts["second_sinks"] > 30
     assert endings["finished"] > 180
 
 
@@ -56,6 +57,22 @@ def test_worlds_with_staying_tasks_keep_the_promise() -> None:
     for what, least in (("kills", 80), ("cuts", 80), ("aborted", 80), ("resumed", 8), ("replays", 4)):
         assert counts[what] > least, what
     assert endings["finished"] > 180
+
+
+_KILLS = {"kill_points": 0.02, "driver_kills": 2, "wishes": 0, "cancels": 0}
+_LOSSES = {"transaction_timeout": 1.0, "torn": 0.3, "robberies": 0.3, "wishes": 0, "cancels": 0}
+
+
+@pytest.mark.parametrize("second", ["beside", "apart"])
+@pytest.mark.parametrize(("faults", "seen"), [(_KILLS, "resumed"), (_LOSSES, "replays")], ids=["kills", "losses"])
+def test_jobs_with_two_sinks_keep_the_promise_in_both(second: str, faults: dict[str, Any], seen: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 13):
+        result = run_seed(seed, **alone(second_sink=second, **faults))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts.update(result.counts)
+    assert counts["second_sinks"] == 12
+    assert counts[seen] > 2
 
 
 def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:
