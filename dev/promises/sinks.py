@@ -470,6 +470,19 @@ def what_people_read_is_text(jobs: Jobs) -> None:
 
 
 @promise
+def an_open_transaction_is_listed_under_the_handle_of_its_committable(jobs: Jobs) -> None:
+    """If there is one: so a person finds the transaction of a slot. Listing changes nothing."""
+    driver, other = jobs.driver(), jobs.system()
+    made = driver.prepared([b"a"])
+    listed = [one.handle for one in other.transactions(driver.job)]
+    handle = other.handle(from_json(made)[0])
+    if handle is not None and handle not in listed:
+        broken(f"A pre-committed slot has the handle {handle}, and the open transactions are {listed}.")
+    driver.commits(made)
+    jobs.shows(b"a", when="the slot was committed after its transaction was listed")
+
+
+@promise
 def a_sink_names_the_same_destinations_in_every_process(jobs: Jobs) -> None:
     """They are compared with the inputs of the job, so that it does not read what it writes."""
     first, second = jobs.driver().sink.writes(), jobs.driver(generation=2).sink.writes()

@@ -26,6 +26,7 @@ from onceward.connectors import (
     Resource,
     Settlement,
     SlotContext,
+    TransactionHandle,
     Vote,
 )
 from onceward.testing import SinkCase
@@ -398,6 +399,11 @@ class NamesAnotherPlace(DirectorySystem):
         return Place(id="elsewhere")
 
 
+class HandsOutAHandle(DirectorySystem):
+    def handle(self, committable: Committable) -> TransactionHandle:
+        return TransactionHandle(file_of(committable))
+
+
 class HasNoId(DirectorySystem):
     _ids = count()
 
@@ -456,6 +462,7 @@ WRONG: dict[str, WrongSink] = dict(
         made("system", CommitsBeforeItRenews, "a_driver_whose_claim_was_replaced_commits_nothing"),
         made("system", DescribesAnObject, "what_people_read_is_text"),
         made("system", NamesAnotherPlace, "a_committable_names_its_system"),
+        made("system", HandsOutAHandle, "an_open_transaction_is_listed_under_the_handle_of_its_committable"),
         made("system", HasNoId, "what_people_read_is_text"),
     )
 )
