@@ -341,8 +341,8 @@ class SimulatedWorld:
             self.note(process.name, f"left: {reason.value}")
         except HaltedError as error:
             self.note(process.name, f"halted: {error}")
-            # Another program has fenced a hidden claim: the next start halts, too.
-            forgotten = "know any more whether it was committed" in str(error)
+            # A claim without its marker that a person must discard: the next start halts, too.
+            forgotten = "ended its last transaction without a marker" in str(error)
             self._continued = self._promoted and not self._halts and not forgotten
         except FencedError as error:
             self.note(process.name, f"fenced: {error}")
