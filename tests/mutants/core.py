@@ -353,7 +353,7 @@ GENERATIONS = (
     Mutant(
         name="the coordinator does not check the claim",
         hurts="a job with an old or another store writes records twice",
-        breaks=within(generations._refusal, generations.claim_refusal, always(None)),
+        breaks=within(generations._refusal, generations._claims_refusal, always(None)),
         hunt=LIVES,
         caught_by=(OperatorInvariant.CLAIMED,),
     ),
