@@ -100,15 +100,19 @@ def test_python_workers_of_a_session_that_we_make_run_the_installed_pyspark() ->
 
 
 COPY = """
+from datetime import timedelta
 from onceward import KafkaSink, KafkaSource
+from onceward.connectors import JobContext, JobName
 from onceward.driver.spark.session import Spark, make_context, ship
+from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from onceward.driver.spark.job import CheckpointJob
 from pyspark.sql import SparkSession
 
 context, made = make_context("orders", scheduling=True)
 assert made
-sink = KafkaSink("localhost:9092", topic="out")
-sink.write = lambda: None  # it is not open
+context_of_job = JobContext(job=JobName("orders"), checkpoint_timeout=timedelta(minutes=1))
+sink = KafkaSinkSession(KafkaSink("localhost:9092", topic="out"), context_of_job, None, "")
+sink.write = lambda: None  # it is not connected
 job = CheckpointJob(
     spark=Spark(context),
     job="orders",

@@ -15,7 +15,7 @@ from onceward.protocol.generations import Step
 from onceward.protocol.state import JobState, record
 from onceward.protocol.values import CheckpointId, Committable, OnLost, Outcome, ParticipantName, Settlement
 from tests.explorer.world import Bounds
-from tests.mutants.breaking import Field, always, within, wrapped
+from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
@@ -78,6 +78,22 @@ def _abandons_after_replay(
 ) -> None:
     if self._settler.lost <= self._settler.settled:
         abandon(self, checkpoint, reason)
+
+
+def _keeps_former_outcomes(
+    amend: Callable[..., None],
+    settler: Settler,
+    checkpoint: CheckpointId,
+    participant: ParticipantName,
+    slots: frozenset[int],
+    written: Sequence[Committable],
+    made: PreCommitted,
+) -> None:
+    former = settler._settlements.get((checkpoint, settler._work[checkpoint].amendment), {}).get(participant, ())
+    amend(settler, checkpoint, participant, slots, written, made)
+    work = settler._work[checkpoint]
+    counted = {one.slot: replace(one, outcome=Outcome.COMMITTED) for one in former}
+    settler._work[checkpoint] = replace(work, proved={**work.proved, participant: counted})
 
 
 def _aborts_what_replaces(
@@ -176,9 +192,7 @@ REPLAYS = (
     Mutant(
         name="the driver counts outcomes of lost transactions for those that replaced them",
         hurts="the checkpoint is settled, and no driver has committed the replayed transactions",
-        breaks=within(
-            Settler.amend, Field(Settlement, lambda settlement: settlement.outcome), always(Outcome.COMMITTED)
-        ),
+        breaks=wrapped(Settler.amend, _keeps_former_outcomes),
         hunt=ROBBERIES,
         caught_by=(Invariant.I1, Invariant.I8, Invariant.I13),
     ),

@@ -13,19 +13,20 @@ __all__ = ["SeedHunt", "clear"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedHunt:
-    """Runs seeds from 1 on, until one of them shows a violation."""
+    """Runs seeds, one after the other, until one of them shows a violation."""
 
     name: str
     seeds: int
     """Maximum number of seeds."""
+    first: int = 1
     faults: tuple[tuple[str, Any], ...] = ()
     """Fields of the fault profile that are fixed instead of drawn from the seed."""
 
     def find(self, breaks: Break) -> Finding | None:
-        for seed in range(1, self.seeds + 1):
+        for tried, seed in enumerate(range(self.first, self.first + self.seeds), start=1):
             violation = run_seed(seed, mutant=breaks, **dict(self.faults)).violation
             if violation is not None:
-                return Finding(invariant=violation.invariant, text=violation.text, effort=f"{seed} seeds")
+                return Finding(invariant=violation.invariant, text=violation.text, effort=f"{tried} seeds")
         return None
 
 
