@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Assignment",
     "Finding",
+    "FollowedSource",
     "Follower",
     "JobContext",
     "Origin",
@@ -42,14 +43,18 @@ __all__ = [
     "Plan",
     "Refusal",
     "ReplayRefusedError",
+    "Replays",
+    "Rereads",
     "Resource",
     "ReusesIds",
     "Risk",
     "Severity",
     "Sink",
+    "SinkSession",
     "Source",
     "SplitFollower",
     "SplitReader",
+    "Stays",
     "writer_options",
 ]
 

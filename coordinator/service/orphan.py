@@ -237,7 +237,7 @@ class Orphan:
         among: Collection[str],
         give_up_at: float,
     ) -> tuple[ParticipantName, Sequence[Settlement]]:
-        """Commit what is left of one sink, and wait until readers see it. Return the outcomes that are known."""
+        """Commit ``committables`` of one sink, wait until readers see them, and return the outcomes that are known."""
         self.doing = f"commits {len(committables)} transactions of checkpoint {checkpoint}"
         settlements = await self._clusters.commit(
             name, committables, lambda: self.superseded or self._around.clock() > give_up_at, among

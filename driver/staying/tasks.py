@@ -238,17 +238,17 @@ def require_followed(source: Source) -> FollowedSource:
     """Return ``source``. Raises ConfigurationError if tasks that stay cannot read it."""
     if isinstance(source, FollowedSource):
         return source
-    raise ConfigurationError(
-        f"The source {source.participant.name} cannot be read by tasks that stay. Nothing was started. Leave out "
-        'Pipeline(tasks="staying").'
-    )
+    raise _cannot_stay(f"source {source.participant.name} cannot be read")
 
 
 def require_stays(sink: SinkSession) -> Stays:
     """Return ``sink``. Raises ConfigurationError if tasks that stay cannot write to it."""
     if isinstance(sink, Stays):
         return sink
-    raise ConfigurationError(
-        f"The sink {sink.participant.name} cannot be written by tasks that stay. Nothing was started. Leave out "
-        'Pipeline(tasks="staying").'
+    raise _cannot_stay(f"sink {sink.participant.name} cannot be written")
+
+
+def _cannot_stay(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'The {what} by tasks that stay. Nothing was started. Leave out Pipeline(tasks="staying").'
     )

@@ -63,12 +63,12 @@ class KnownOutcomes:
         settled: dict[int, Settlement] = {}
         if not self._known:
             return settled, topics
-        known_now = list(self._known.values())
-        parts = self._control.run(reading_parts(self._control, [known.handle for known in known_now], topics))
+        handles = [known.handle for known in self._known.values()]
+        parts = self._control.run(reading_parts(self._control, handles, topics))
         if any(found.unknown for found in parts.values()):
             topics = None
         late: list[tuple[_Known, Parts]] = []
-        for known in known_now:
+        for known in self._known.values():
             found = parts[known.handle.slot]
             is_late = self._clock.monotonic() - known.since >= _MARKERS_S
             if found.open and is_late:
