@@ -21,11 +21,10 @@ from benchmarks.results import RESULTS, new_directory, say, write
 from benchmarks.scratch import scratch_directory
 from onceward import KafkaSink
 from onceward.connectors.interfaces import JobContext
-from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask
 from onceward.dev.kafka import LocalKafka
 from onceward.driver.origins import origins_of
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt
 from onceward.protocol.values import (
     Author,
     CheckpointId,
@@ -36,6 +35,7 @@ from onceward.protocol.values import (
     ParticipantName,
 )
 from onceward.sinks.kafka.control.system import KafkaSystem
+from tests.support.slots import write_slot
 
 __all__ = ["main"]
 
@@ -90,13 +90,11 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
         sink.preflight()
         sink.begin_generation(Generation(1))
         writer = sink.write()
-        task = CheckpointTask(
-            job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sink="sink", sink_options=sink.offer()
-        )
+        task = CheckpointTask(job=_JOB, generation=1, checkpoint=1, splits=(), columns=(), sinks={"sink": sink.offer()})
         votes = []
         for slot in range(count):
             batch = pa.RecordBatch.from_pydict({"key": [b"%d" % slot], "value": [b"%d" % slot]})
-            votes.append(write_slot(writer, SlotContext(task=task, slot=slot, attempt=slot), iter([batch])))
+            votes.append(write_slot(writer, Attempt(task=task, slot=slot, number=slot), [batch]))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
         made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes], str), leftovers=False)

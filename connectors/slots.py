@@ -3,8 +3,9 @@
 Imported on executors: standard library only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from onceward.connectors.tasks import CheckpointTask, Vote
 
@@ -16,13 +17,20 @@ __all__ = ["AnnouncingSlot", "OpenSlot", "SlotContext", "SlotWriter", "StayingWr
 
 @dataclass(frozen=True, kw_only=True)
 class SlotContext:
-    """What a writer knows of one attempt to write a slot."""
+    """What a writer knows of one attempt to write a slot of its sink."""
 
     task: CheckpointTask
     """Its ``checkpoint`` is known to a staying task only once the batches have ended: at ``announce`` or ``finish``."""
+    sink: str
+    """The sink participant's name."""
     slot: int
     attempt: int
     """Unique in the Spark application."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options for the sink's writers. See :meth:`ReusesIds.offer`."""
+        return self.task.sinks[self.sink]
 
 
 class OpenSlot(Protocol):
@@ -58,5 +66,5 @@ class SlotWriter(Protocol):
 class StayingWriter(SlotWriter, Protocol):
     """A writer that a staying task can use for one checkpoint after the other."""
 
-    def mark(self, task: CheckpointTask) -> str:
+    def mark(self, task: CheckpointTask, sink: str) -> str:
         """Return what distinguishes this process's transactions from all others; empty without transactions."""

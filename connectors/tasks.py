@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from onceward.common.errors import CheckpointFailedError
@@ -31,10 +31,8 @@ class CheckpointTask:
     """One per Spark partition of the source, in order: what the source's reader reads there."""
     columns: tuple[str, ...]
     """Columns of the source that the plan uses. A reader may fill all others with nulls."""
-    sink: str
-    """The sink participant's name."""
-    sink_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options for all of the sink's writers in this checkpoint."""
+    sinks: Mapping[str, Mapping[str, Any]]
+    """The sinks that its tasks write to, by participant: options for all of a sink's writers in this checkpoint."""
     submitted: float = 0.0
     """When the driver began the tasks, in seconds since the epoch."""
 
@@ -105,18 +103,43 @@ class Vote:
         return cls(**json.loads(text))
 
 
-def check_votes(texts: Iterable[str], expected: int | None) -> tuple[Vote, ...]:
-    """Return the votes ordered by slot: 0..n-1, each once.
+@dataclass(frozen=True)
+class Ballot:
+    """What the winning attempt of a task returns: its vote for each sink that it has written to."""
+
+    votes: Mapping[str, Vote]
+
+    def measured(self, steps: Mapping[str, float], held: float = 0.0) -> "Ballot":
+        """Return the ballot with the times of the task. The vote for its first sink has them: they are of the task, not
+        of a sink."""
+        first = next(iter(self.votes))
+        return Ballot({**self.votes, first: replace(self.votes[first], steps=steps, held=held)})
+
+    def to_json(self) -> str:
+        return json.dumps({sink: asdict(vote) for sink, vote in self.votes.items()}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ballot":
+        return cls({sink: Vote(**vote) for sink, vote in json.loads(text).items()})
+
+
+def check_ballots(texts: Iterable[str], sinks: Iterable[str], expected: int | None) -> dict[str, tuple[Vote, ...]]:
+    """Return the votes for each of ``sinks``, ordered by slot: 0..n-1, each once.
 
     ``expected`` is n if it is known before the job (plans without a shuffle), else None: Spark may choose it during the
     run. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
     """
-    votes = sorted((Vote.from_json(text) for text in texts), key=lambda vote: vote.slot)
-    slots = [vote.slot for vote in votes]
-    if slots != list(range(len(slots))) or (expected is not None and len(slots) != expected):
-        wanted = f"0 to {expected - 1}" if expected is not None else "a gapless row from 0"
+    ballots = [Ballot.from_json(text) for text in texts]
+    wanted = len(ballots) if expected is None else expected
+    return {sink: _votes(sink, [each.votes[sink] for each in ballots if sink in each.votes], wanted) for sink in sinks}
+
+
+def _votes(sink: str, votes: Iterable[Vote], wanted: int) -> tuple[Vote, ...]:
+    ordered = sorted(votes, key=lambda vote: vote.slot)
+    slots = [vote.slot for vote in ordered]
+    if slots != list(range(wanted)):
         raise CheckpointFailedError(
-            f"The Spark job returned votes of slots {slots}, wanted {wanted}. Nothing of it becomes visible; "
-            "its records are written again."
+            f"The Spark job returned votes for sink {sink} of slots {slots}, wanted {wanted} slots from 0 on. Nothing "
+            "of it becomes visible; its records are written again."
         )
-    return tuple(votes)
+    return tuple(ordered)

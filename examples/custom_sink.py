@@ -78,7 +78,8 @@ class StagedFile:
     def __init__(self, directory: str, context: SlotContext) -> None:
         task = context.task
         # unique for every attempt, so that no two processes ever write the same file
-        self._name = f"{task.job}.{task.sink}.{task.generation}.{task.checkpoint}.{context.slot}.{context.attempt}"
+        by = f"{task.job}.{context.sink}.{task.generation}"
+        self._name = f"{by}.{task.checkpoint}.{context.slot}.{context.attempt}"
         self._context = context
         self._records = 0
         self._file = open(os.path.join(directory, self._name), "xb")  # noqa: SIM115 - closed by finish and abandon

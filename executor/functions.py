@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.slots import SlotContext, SlotWriter
-from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote
-from onceward.executor.slots import write_slot
+from onceward.connectors.slots import SlotWriter
+from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest
+from onceward.executor.slots import Attempt, Routed, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
 Called once per task, with an empty iterator for a split without records; may yield any number of batches. A split may
 hold ranges of several partitions: the partitions may interleave, and a batch of a task that stays may hold several.
 """
+Router: TypeAlias = Callable[["Batches"], Routed]
+"""The same, with the name of the sink that gets each batch."""
 
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
-VOTE_SCHEMA = "vote string"
+BALLOT_SCHEMA = "ballot string"
 DIGEST_SCHEMA = "digest string"
 DIGEST_COLUMN = "onceward_digest"
 """A 64-bit hash of each record."""
@@ -62,21 +64,21 @@ def reading(read: Any, held: Callable[[float], object] | None = None) -> Batches
     return onceward_read
 
 
-def writing(writer: SlotWriter) -> BatchesTransform:
-    """Return the writer task: it writes one slot and returns its vote as the only row."""
+def writing(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransform:
+    """Return the writer task: it writes one slot of each sink and returns its ballot as the only row."""
 
     def onceward_write(batches: Batches) -> Batches:
         clock = Stopwatch()
-        context = _current()
-        made = Timed(batches)
-        vote = _written(writer, context, made)
+        attempt = _current()
+        made = Timed(route(batches))
+        ballot = _written(writers, attempt, made)
         _warmed_up()
-        yield _ballot(replace(vote, steps=clock.steps(context.task.submitted, made, None)))
+        yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
 
     return onceward_write
 
 
-def digesting(writer: SlotWriter) -> BatchesTransform:
+def digesting(sink: str, writer: SlotWriter) -> BatchesTransform:
     """Return the writer task of a batch that may have to run again: its vote has the digests of its records.
 
     The last two columns of the batches are :data:`DIGEST_COLUMN` and :data:`PARTITION_COLUMN`, which are not written. A
@@ -86,13 +88,14 @@ def digesting(writer: SlotWriter) -> BatchesTransform:
 
     def onceward_write_digested(batches: Batches) -> Batches:
         clock = Stopwatch()
-        context = _current()
-        digested = _Digested(batches, only=context.task.splits[0].get("digests"))
-        made = Timed(iter(digested))
-        vote = _written(writer, context, made)
+        attempt = _current()
+        digested = _Digested(batches, only=attempt.task.splits[0].get("digests"))
+        made = Timed(to_one(sink)(iter(digested)))
+        vote = _written({sink: writer}, attempt, made).votes[sink]
         _warmed_up()
         digests = {partition: str(digest) for partition, digest in digested.digests.items()}
-        yield _ballot(replace(vote, digests=digests, steps=clock.steps(context.task.submitted, made, None)))
+        ballot = Ballot({sink: replace(vote, digests=digests)})
+        yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
 
     return onceward_write_digested
 
@@ -107,26 +110,36 @@ def onceward_digest(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_pydict({"digest": [str(sum(digested.digests.values(), Digest()))]})
 
 
-def fusing(read: Any, writer: SlotWriter, transform: BatchesTransform, columns: Iterable[str]) -> FusedTask:
+def fusing(read: Any, writers: Mapping[str, SlotWriter], transform: Router, columns: Iterable[str]) -> FusedTask:
     """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 
-    It maps split numbers to the vote. ``columns`` are the source's columns that ``transform`` uses.
+    It maps split numbers to the ballot. ``columns`` are the source's columns that ``transform`` uses.
     """
     used = frozenset(columns)
 
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
-        context = _current()
-        task = context.task
+        attempt = _current()
+        task = attempt.task
         held_back = _held_back(read)
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
-        made = Timed(applied(transform, batches))
-        vote = _written(writer, context, made)
+        made = Timed(transform(batches))
+        ballot = _written(writers, attempt, made)
         _warmed_up()
-        yield replace(vote, steps=clock.steps(task.submitted, made, batches), held=held_back()).to_json()
+        yield ballot.measured(clock.steps(task.submitted, made, batches), held_back()).to_json()
 
     return onceward_fused
+
+
+def to_one(sink: str, transform: BatchesTransform | None = None) -> Router:
+    """Return a router of everything, or of what ``transform`` makes of it, to one sink."""
+
+    def onceward_to_one(batches: Batches) -> Routed:
+        made = batches if transform is None else applied(transform, batches)
+        return ((sink, batch) for batch in made)
+
+    return onceward_to_one
 
 
 def choosing(columns: Mapping[str, str]) -> BatchesTransform:
@@ -223,9 +236,9 @@ class _Given:
             raise
 
 
-def _written(writer: SlotWriter, context: SlotContext, batches: Batches) -> Vote:
+def _written(writers: Mapping[str, SlotWriter], attempt: Attempt, batches: Routed) -> Ballot:
     try:
-        return write_slot(writer, context, batches)
+        return write_slots(writers, attempt, batches)
     except ConfigurationError as error:
         raise unusable(error) from error
 
@@ -237,7 +250,7 @@ def _held_back(read: Any) -> Callable[[], float]:
     return held_back
 
 
-def _current() -> SlotContext:
+def _current() -> Attempt:
     """Return what the Spark task that this process is running writes."""
     from pyspark import TaskContext
 
@@ -248,7 +261,7 @@ def _current() -> SlotContext:
             "this DataFrame belongs to a pipeline and can be evaluated only by it; do not call actions in the transform"
         )
     task = CheckpointTask.from_json(text)
-    return SlotContext(task=task, slot=context.partitionId(), attempt=context.taskAttemptId())
+    return Attempt(task=task, slot=context.partitionId(), number=context.taskAttemptId())
 
 
 _warm = False
@@ -272,7 +285,7 @@ def _drained(numbers: Batches) -> list[int]:
     return [number for batch in numbers for number in batch.column(0).to_pylist()]
 
 
-def _ballot(vote: Vote) -> "pa.RecordBatch":
+def _row(ballot: Ballot) -> "pa.RecordBatch":
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pydict({"vote": [vote.to_json()]})
+    return pa.RecordBatch.from_pydict({"ballot": [ballot.to_json()]})

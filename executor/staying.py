@@ -7,18 +7,18 @@ records; a second one listens to the driver.
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.slots import SlotContext, StayingWriter
-from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.executor.functions import Batches, BatchesTransform, FusedTask, applied, unusable
+from onceward.connectors.slots import StayingWriter
+from onceward.connectors.tasks import Ballot, CheckpointTask
+from onceward.executor.functions import Batches, FusedTask, Router, unusable
 from onceward.executor.link import Link, LinkLostError, Message, TaskCredentials, connect
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Timed
 
 __all__ = ["StayingTask", "staying"]
@@ -26,8 +26,8 @@ __all__ = ["StayingTask", "staying"]
 
 def staying(
     follow: Any,
-    writer: StayingWriter,
-    transform: BatchesTransform,
+    writers: Mapping[str, StayingWriter],
+    transform: Router,
     columns: Iterable[str],
     driver: tuple[str, int],
     credentials: TaskCredentials,
@@ -47,7 +47,7 @@ def staying(
         for slot in list(numbers):  # take all first: Spark reuses a worker process only if its task has drained them
             link = connect(driver, credentials)
             try:
-                StayingTask(link, slot, context.taskAttemptId(), follow, writer, transform, used).run()
+                StayingTask(link, slot, context.taskAttemptId(), follow, writers, transform, used).run()
             finally:
                 link.close()
         yield from ()
@@ -68,12 +68,12 @@ class StayingTask:
         slot: int,
         attempt: int,
         follow: Any,
-        writer: StayingWriter,
-        transform: BatchesTransform,
+        writers: Mapping[str, StayingWriter],
+        transform: Router,
         columns: frozenset[str],
     ) -> None:
         self._link, self._slot, self._attempt = link, slot, attempt
-        self._follow, self._writer, self._transform, self._columns = follow, writer, transform, columns
+        self._follow, self._writers, self._transform, self._columns = follow, writers, transform, columns
         self._changed = threading.Condition()
         self._cut: Message | None = None
         self._cut_at = 0.0
@@ -86,7 +86,7 @@ class StayingTask:
         begin = self._link.receive()
         task = CheckpointTask.from_json(begin["task"])
         # the driver must know whose transactions belong to a living task before there is one
-        self._link.send({"mark": self._writer.mark(task)})
+        self._link.send({"marks": [self._writers[sink].mark(task, sink) for sink in task.sinks]})
         follower = self._follow(task.splits[self._slot], self._columns, begin["pace"], self._news)
         listening = threading.Thread(target=self._listen, args=(follower,), name="onceward-link", daemon=True)
         listening.start()
@@ -109,20 +109,20 @@ class StayingTask:
 
     def _one(self, task: CheckpointTask, follower: Any) -> CheckpointTask:
         """Write one checkpoint and vote; return the task of the next one."""
-        made = Timed(applied(self._transform, self._until_cut(task, follower)))
+        made = Timed(self._transform(self._until_cut(task, follower)))
         reached = cache(follower.reached)  # asked once, when the batches have ended
 
-        def report(vote: Vote) -> Message:
-            """``open``: seconds by which the transaction is older than the cut, at most."""
+        def report(ballot: Ballot) -> Message:
+            """``open``: seconds by which the transactions are older than the cut, at most."""
             age = 0.0 if made.first is None else max(0.0, self._cut_at - made.first)
-            return {"vote": vote.to_json(), "checkpoint": task.checkpoint, "reached": reached(), "open": age}
+            return {"ballot": ballot.to_json(), "checkpoint": task.checkpoint, "reached": reached(), "open": age}
 
-        def sent(vote: Vote) -> None:
-            """Let the driver prove the transaction while the brokers confirm its records."""
-            self._link.send({"sent": True, **report(vote)})
+        def sent(ballot: Ballot) -> None:
+            """Let the driver prove the transactions while the brokers confirm their records."""
+            self._link.send({"sent": True, **report(ballot)})
 
-        context = SlotContext(task=task, slot=self._slot, attempt=self._attempt)
-        vote = write_slot(self._writer, context, made, sent)
+        attempt = Attempt(task=task, slot=self._slot, number=self._attempt)
+        ballot = write_slots(self._writers, attempt, made, sent)
         with self._changed:
             cut, self._cut = self._cut, None
         assert cut is not None, "the batches end with a cut"
@@ -134,10 +134,10 @@ class StayingTask:
         }
         measured = {step: round(max(0.0, seconds), 6) for step, seconds in steps.items()}
         # the next checkpoint begins here, before the driver knows of this vote
-        following = replace(task, checkpoint=0, sink_options=cut["options"])
+        following = replace(task, checkpoint=0, sinks=cut["sinks"])
         self._voted = task.checkpoint
         held: float = getattr(follower, "held_back", float)()
-        self._link.send(report(replace(vote, steps=measured, held=held)))
+        self._link.send(report(ballot.measured(measured, held)))
         kill_point(KillPoint.TASK_AFTER_VOTE)
         return following
 

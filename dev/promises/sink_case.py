@@ -50,6 +50,8 @@ class SinkCase:
     """Returns the values that readers see now, in any order."""
     batch: Callable[[Sequence[bytes]], pa.RecordBatch] = values_as_batch
     """Makes a batch of these values, as :meth:`SinkSession.prepare` hands it to the writer."""
+    together: bool = False
+    """A checkpoint has one committable, of all its slots, so that it becomes visible as a whole."""
     within: float = 30.0
     """Seconds after which readers see what was committed."""
 
@@ -134,10 +136,11 @@ class Driver:
             checkpoint=checkpoint,
             splits=(),
             columns=(),
-            sink=self.name,
-            sink_options=writer_options(self.sink),
+            sinks={self.name: writer_options(self.sink)},
         )
-        context = SlotContext(task=CheckpointTask.from_json(task.to_json()), slot=slot, attempt=next(self._attempts))
+        context = SlotContext(
+            task=CheckpointTask.from_json(task.to_json()), sink=self.name, slot=slot, attempt=next(self._attempts)
+        )
         writer = pickle.loads(pickle.dumps(self.sink.write()))
         return Slot(writer.open(context), context, self._case.batch)
 

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import Plan, SinkSession, Source, SplitFollower, writer_options
 from onceward.connectors.slots import StayingWriter
-from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_votes
+from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_ballots
 from onceward.driver.spark import plans
 from onceward.driver.spark.schemas import simple_columns
 from onceward.driver.spark.session import Spark, is_on
 from onceward.executor.functions import (
-    VOTE_SCHEMA,
+    BALLOT_SCHEMA,
     BatchesTransform,
+    Router,
     choosing,
     fusing,
     reading,
+    to_one,
     unusable_in,
     writing,
 )
@@ -62,17 +64,17 @@ class Path(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class _Built:
-    """A job that collects votes, and the facts of its plan."""
+    """A job that collects ballots, and the facts of its plan."""
 
     path: Path
-    votes: Callable[[], Iterable[str]]
-    """Runs the job and returns the votes."""
+    ballots: Callable[[], Iterable[str]]
+    """Runs the job and returns the ballots."""
     facts: plans.PlanFacts
     expected: int | None
-    """Number of votes, if it is known before the job; else None."""
+    """Number of ballots, if it is known before the job; else None."""
     examined: "DataFrame | None" = None
     """The DataFrame that ``facts`` describe; None without a transform for Spark."""
-    worker: BatchesTransform | None = None
+    worker: Router | None = None
     """The transform, if it runs in the worker that reads and writes."""
     held: Callable[[], float] = lambda: 0.0
     """Seconds for which readers in processes of their own were held back, in all runs together."""
@@ -98,6 +100,7 @@ class CheckpointJob:
         self._transform = transform
         self._transform_batches = transform_batches
         self._sink = sink
+        self._name = sink.participant.name
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
@@ -166,8 +169,7 @@ class CheckpointJob:
             checkpoint=checkpoint,
             splits=splits,
             columns=built.facts.columns,
-            sink=self._sink.participant.name,
-            sink_options=writer_options(self._sink),
+            sinks={self._name: writer_options(self._sink)},
             submitted=submitted,
         )
         context = self._spark.context
@@ -175,7 +177,7 @@ class CheckpointJob:
         context.setJobGroup(self._group, f"{self._job} checkpoint {checkpoint} ({built.path})", interruptOnCancel=True)
         held = built.held()
         try:
-            votes = built.votes()
+            ballots = built.ballots()
         except Exception as error:
             wrong = unusable_in(str(error))
             if wrong is None:
@@ -183,7 +185,8 @@ class CheckpointJob:
             raise wrong from error
         if built.facts.adaptive and not built.facts.moving:
             self._look_again(built, len(splits))
-        return _held(check_votes(votes, built.expected), built.held() - held)
+        votes = check_ballots(ballots, [self._name], built.expected)[self._name]
+        return _held(votes, built.held() - held)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         """Return the splits that made each slot of the plan that ran last: one if no rows move, else all of them."""
@@ -221,7 +224,7 @@ class CheckpointJob:
         self,
         slots: int,
         follow: SplitFollower,
-        writer: StayingWriter,
+        writers: Mapping[str, StayingWriter],
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
@@ -229,7 +232,7 @@ class CheckpointJob:
         built = self._built
         assert built is not None
         assert built.worker is not None, "required before"
-        task = staying(follow, writer, built.worker, built.facts.columns, driver, credentials)
+        task = staying(follow, writers, built.worker, built.facts.columns, driver, credentials)
         context = self._spark.context
         context.setJobGroup(self._staying, f"{self._job} staying tasks ({built.path})", interruptOnCancel=True)
         context.parallelize(range(slots), slots).mapPartitions(task).collect()
@@ -273,24 +276,25 @@ class CheckpointJob:
 
     def _through_python(self, splits: int) -> _Built:
         if self._transform_batches is not None:
-            return self._fused(splits, Path.BATCHES, self._transform_batches, self._source_columns)
+            return self._fused(splits, Path.BATCHES, to_one(self._name, self._transform_batches), self._source_columns)
         return self._copied(splits, {column: column for column in self._source.copied_columns})
 
     def _copied(self, splits: int, chosen: Mapping[str, str]) -> _Built:
-        return self._fused(splits, Path.COPY, choosing(chosen), tuple(dict.fromkeys(chosen.values())))
+        route = to_one(self._name, choosing(chosen))
+        return self._fused(splits, Path.COPY, route, tuple(dict.fromkeys(chosen.values())))
 
-    def _fused(self, splits: int, path: Path, transform: BatchesTransform, columns: tuple[str, ...]) -> _Built:
-        task = fusing(self._source.read(), self._sink.write(), transform, columns)
+    def _fused(self, splits: int, path: Path, route: Router, columns: tuple[str, ...]) -> _Built:
+        task = fusing(self._source.read(), {self._name: self._sink.write()}, route, columns)
         partitions = max(1, splits)
         tasks = self._spark.context.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, moving=False)
-        return _Built(path=path, votes=tasks.collect, facts=facts, expected=partitions, worker=transform)
+        return _Built(path=path, ballots=tasks.collect, facts=facts, expected=partitions, worker=route)
 
     def _through_spark(self, splits: int) -> _Built:
         assert self._transform is not None
         source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
         prepared = self._sink.prepare(self._transform(source))
-        df = prepared.mapInArrow(writing(self._sink.write()), VOTE_SCHEMA)
+        df = prepared.mapInArrow(writing({self._name: self._sink.write()}, to_one(self._name)), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts
@@ -306,7 +310,7 @@ class CheckpointJob:
         expected = None if facts.moving or facts.adaptive else _partitions(df)
         return _Built(
             path=Path.DATAFRAME,
-            votes=lambda: [row[0] for row in df.collect()],
+            ballots=lambda: [row[0] for row in df.collect()],
             facts=facts,
             expected=expected,
             examined=df,

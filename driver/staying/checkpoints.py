@@ -122,8 +122,8 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
         return votes, voted
 
     def pre_committed(self, written: Written, votes: Votes) -> None:
-        held = [vote.held for vote in chain(*votes.values())]
-        self._observe_held(sum(held) / len(held))
+        held = sum(vote.held for vote in chain(*votes.values()))
+        self._observe_held(held / len(written.plan.splits))
 
     def _observe_held(self, held: float) -> None:
         """Report now and then for how long the tasks were held back. ``held``: seconds, their average."""

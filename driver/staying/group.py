@@ -37,11 +37,11 @@ class TaskFailedError(Exception):
 class Report:
     """What one task reports of a checkpoint."""
 
-    vote: str
-    """The JSON of its :class:`Vote`."""
+    ballot: str
+    """The JSON of its :class:`Ballot`."""
     reached: JsonObject
     open: float
-    """Seconds by which its transaction is older than the order to cut, at most."""
+    """Seconds by which its transactions are older than the order to cut, at most."""
     at: float
     """When it came, in monotonic seconds."""
 
@@ -51,7 +51,7 @@ class _Seat:
     """What is known of one slot's task."""
 
     link: Link
-    mark: str | None = None
+    marks: frozenset[str] | None = None
     news: bool = False
     passed: bool = False
     sent: dict[int, Report] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class TaskGroup:
     def marks(self) -> frozenset[str]:
         """The marks of the transactions of these tasks."""
         with self._lock:
-            return frozenset(mark for seat in self._seats.values() if (mark := seat.mark))
+            return frozenset(mark for seat in self._seats.values() for mark in seat.marks or () if mark)
 
     @property
     def news(self) -> bool:
@@ -156,9 +156,9 @@ class TaskGroup:
             ]
             return found if len(found) == self._slots else None
 
-    def cut(self, checkpoint: int, options: JsonObject, allowances: Sequence[Sequence[int]] = ()) -> None:
-        """Order all tasks to cut. ``options``: for the sink's writers of the next checkpoint. ``allowances``: for the
-        source's readers of it, by slot."""
+    def cut(self, checkpoint: int, sinks: Mapping[str, JsonObject], allowances: Sequence[Sequence[int]] = ()) -> None:
+        """Order all tasks to cut. ``sinks``: options for the writers of each sink, for the next checkpoint.
+        ``allowances``: for the source's readers of it, by slot."""
         with self._lock:
             seats = dict(self._seats)
             for seat in seats.values():
@@ -168,7 +168,7 @@ class TaskGroup:
         for slot, seat in seats.items():
             allowed = {"allowed": allowances[slot]} if allowances else {}
             with contextlib.suppress(LinkLostError):  # its listener notices
-                seat.link.send({"cut": checkpoint, "options": options, "at": time.time(), **allowed})
+                seat.link.send({"cut": checkpoint, "sinks": sinks, "at": time.time(), **allowed})
 
     def failure(self) -> Exception:
         """Return what broke the group."""
@@ -208,7 +208,7 @@ class TaskGroup:
     # -- threads
 
     def _marked(self) -> Mapping[int, _Seat]:
-        return {slot: seat for slot, seat in self._seats.items() if seat.mark is not None}
+        return {slot: seat for slot, seat in self._seats.items() if seat.marks is not None}
 
     def _all_over(self) -> bool:
         """All tasks that came are over, and no other can come."""
@@ -295,15 +295,15 @@ class TaskGroup:
     def _heard(self, seat: _Seat, message: Message) -> None:
         flushed: int | None = None
         with self._lock:
-            if "mark" in message:
-                seat.mark = str(message["mark"])
+            if "marks" in message:
+                seat.marks = frozenset(map(str, message["marks"]))
             elif "news" in message:
                 seat.news = True
             elif "passed" in message:
                 seat.passed = True
-            elif "vote" in message:
+            elif "ballot" in message:
                 report = Report(
-                    vote=str(message["vote"]),
+                    ballot=str(message["ballot"]),
                     reached=message["reached"],
                     open=float(message["open"]),
                     at=time.monotonic(),

@@ -1,6 +1,6 @@
 """The staying tasks of a job, on the driver: which group runs, and where in the input it stands."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from onceward.common.errors import ConfigurationError
@@ -14,7 +14,7 @@ from onceward.connectors.interfaces import (
     writer_options,
 )
 from onceward.connectors.slots import StayingWriter
-from onceward.connectors.tasks import CheckpointTask, check_votes
+from onceward.connectors.tasks import CheckpointTask, check_ballots
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.outputs import Votes
 from onceward.driver.runtime import THREADS, Runtime
@@ -60,7 +60,7 @@ class StayingJob(Protocol):
         self,
         slots: int,
         follow: SplitFollower,
-        writer: StayingWriter,
+        writers: Mapping[str, StayingWriter],
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
@@ -152,7 +152,8 @@ class StayingTasks:
         """Order all tasks to cut."""
         assert self._group is not None, "started before"
         self._cut_at = self._runtime.monotonic()
-        self._group.cut(checkpoint, writer_options(self._sink, checkpoint), self._source.allowances())
+        options: dict[str, JsonObject] = {self._sink.participant.name: writer_options(self._sink, checkpoint)}
+        self._group.cut(checkpoint, options, self._source.allowances())
 
     def sent(self, checkpoint: CheckpointId) -> bool:
         """Return whether all tasks have sent their records to the brokers, or one never will."""
@@ -183,8 +184,9 @@ class StayingTasks:
         reports = reports_of(self._group)
         if reports is None:
             raise self._group.failure()
-        votes = check_votes((report.vote for report in reports), self._slots)
-        return {self._sink.participant.name: votes}, reports
+        name = self._sink.participant.name
+        votes = check_ballots((report.ballot for report in reports), [name], self._slots)
+        return {name: votes[name]}, reports
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""
@@ -206,12 +208,12 @@ class StayingTasks:
             checkpoint=0,
             splits=splits,
             columns=self._checkpoint_job().columns,
-            sink=self._sink.participant.name,
-            sink_options=writer_options(self._sink),
+            sinks={self._sink.participant.name: writer_options(self._sink)},
         )
         job = self._checkpoint_job()
         context, credentials = new_credentials()
-        follow, writer = self._source.follow(), require_stays(self._sink).stay()
+        follow = self._source.follow()
+        writers: dict[str, StayingWriter] = {self._sink.participant.name: require_stays(self._sink).stay()}
         bind, host = job.reach()
         self._slots = len(splits)
         self._group = group = TaskGroup(
@@ -221,7 +223,7 @@ class StayingTasks:
             bind=bind,
             host=host,
             begin={"task": task.to_json(), "pace": self._pace},
-            job=lambda driver: job.stay(len(splits), follow, writer, driver, credentials),
+            job=lambda driver: job.stay(len(splits), follow, writers, driver, credentials),
             cancel=job.cancel_staying,
             changed=mailbox.wake,
         )

@@ -10,15 +10,15 @@ from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, SinkSession, writer_options
-from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_votes
+from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_ballots
 from onceward.driver.outputs import Votes
 from onceward.driver.spark.session import Spark, is_alive, ship
 from onceward.driver.streaming.batches import batch_of
 from onceward.driver.streaming.expressions import ArrowFunction, RecordHashes
 from onceward.driver.streaming.handover import Handover, Work
 from onceward.executor.functions import (
+    BALLOT_SCHEMA,
     DIGEST_SCHEMA,
-    VOTE_SCHEMA,
     digesting,
     onceward_digest,
     unusable_in,
@@ -73,7 +73,7 @@ class BatchTasks:
             return
         writer = self._sink.write()
         ship(Spark.of(self._spark), (type(writer).__module__,), arrow=True)
-        self._write = ArrowFunction(digesting(writer), VOTE_SCHEMA)
+        self._write = ArrowFunction(digesting(self._sink.participant.name, writer), BALLOT_SCHEMA)
 
     def alive(self) -> bool:
         return is_alive(self._spark.sparkContext)
@@ -93,8 +93,7 @@ class BatchTasks:
             checkpoint=checkpoint,
             splits=plan.splits,
             columns=(),
-            sink=self._sink.participant.name,
-            sink_options=writer_options(self._sink),
+            sinks={self._sink.participant.name: writer_options(self._sink)},
             submitted=time.time(),
         )
         replay, began = _is_replay(plan.splits), time.monotonic()
@@ -160,7 +159,7 @@ class BatchTasks:
         votes = ()
         for number, split in enumerate(work.task.splits):
             task = replace(work.task, splits=(split,))
-            (vote,) = check_votes(self._run(records.coalesce(1), task), 1)
+            (vote,) = self._run(records.coalesce(1), task, 1)
             votes += (replace(vote, slot=number),)
         kill_point(KillPoint.BATCH_AFTER_REPLAY)
         return votes
@@ -170,7 +169,7 @@ class BatchTasks:
         Kafka transaction, and stateful queries have 200 partitions by default. Coalescing moves no rows, so each
         partition's state stays where it is."""
         most = _ROUNDS * records.sparkSession.sparkContext.defaultParallelism
-        votes = check_votes(self._run(records.coalesce(most) if self._coalesces else records, task), None)
+        votes = self._run(records.coalesce(most) if self._coalesces else records, task, None)
         if len(votes) > most:
             self._coalesces = True
             _log.info(
@@ -178,13 +177,13 @@ class BatchTasks:
             )
         return votes
 
-    def _run(self, records: "DataFrame", task: CheckpointTask) -> list[str]:
-        """Run the tasks; return the texts of their votes. Raises any error of Spark."""
+    def _run(self, records: "DataFrame", task: CheckpointTask, expected: int | None) -> tuple[Vote, ...]:
+        """Run the tasks; return their votes. See :func:`check_ballots`. Raises any error of Spark."""
         assert self._write is not None, "started before its first checkpoint"
         context: Any = records.sparkSession.sparkContext
         context.setLocalProperty(TASK_PROPERTY, task.to_json())
         try:
-            return [row[0] for row in self._write.apply_to(records).collect()]
+            ballots = [row[0] for row in self._write.apply_to(records).collect()]
         except Exception as error:
             wrong = unusable_in(str(error))
             if wrong is None:
@@ -192,6 +191,8 @@ class BatchTasks:
             raise wrong from error
         finally:
             context.setLocalProperty(TASK_PROPERTY, None)
+        name = self._sink.participant.name
+        return check_ballots(ballots, [name], expected)[name]
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 from onceward import KafkaSink
 from onceward.connectors.interfaces import JobContext, writer_options
-from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt
 from onceward.protocol.values import JobName
 from tests.support.sink_job import batch
+from tests.support.slots import write_slot
 
 
 def main() -> int:
@@ -27,11 +27,10 @@ def main() -> int:
         checkpoint=2,
         splits=(),
         columns=(),
-        sink=sink.participant.name,
-        sink_options=writer_options(sink),
+        sinks={sink.participant.name: writer_options(sink)},
     )
     try:
-        write_slot(sink.write(), SlotContext(task=task, slot=0, attempt=100), iter([batch(b"written by a zombie")]))
+        write_slot(sink.write(), Attempt(task=task, slot=0, number=100), [batch(b"written by a zombie")])
     except Exception as error:  # noqa: BLE001 - the test examines any error
         print("failed:", error, flush=True)
         return 1

@@ -1,14 +1,13 @@
 """Which columns of the source a plan needs, according to Spark's own optimised plans. Nothing runs."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward.connectors.slots import SlotWriter
 from onceward.driver.spark import plans
-from onceward.executor.functions import VOTE_SCHEMA, reading, writing
+from onceward.executor.functions import BALLOT_SCHEMA, reading, to_one, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +63,7 @@ def test_only_the_columns_that_a_plan_needs_are_read(
     spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", needed: set[str]
 ) -> None:
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
-    written = transform(source).mapInArrow(writing(cast(SlotWriter, None)), VOTE_SCHEMA)
+    written = transform(source).mapInArrow(writing({}, to_one("out")), BALLOT_SCHEMA)
     facts = plans.examine(written, ALL, per_checkpoint_operations=True)
     assert set(facts.columns) == needed
 
@@ -95,6 +94,6 @@ def test_spark_is_left_out_only_where_columns_are_chosen_and_nothing_else(
     spark: "SparkSession", transform: "Callable[[DataFrame], DataFrame]", chosen: dict[str, str] | None
 ) -> None:
     source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
-    written = transform(source).mapInArrow(writing(cast(SlotWriter, None)), VOTE_SCHEMA)
+    written = transform(source).mapInArrow(writing({}, to_one("out")), BALLOT_SCHEMA)
     facts = plans.examine(written, ALL, per_checkpoint_operations=True)
     assert facts.chosen == chosen

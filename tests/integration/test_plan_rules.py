@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -13,12 +13,11 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.slots import SlotWriter
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
 from onceward.driver.spark.plans import PlanFacts
 from onceward.driver.spark.session import Spark
-from onceward.executor.functions import VOTE_SCHEMA, reading, writing
+from onceward.executor.functions import BALLOT_SCHEMA, reading, to_one, writing
 from onceward.protocol.values import JobName
 from onceward.sinks.kafka.driver.columns import project
 
@@ -68,7 +67,7 @@ def facts_of(
     df = read(spark)
     df.createOrReplaceTempView("input")
     table.createOrReplaceTempView("names")
-    written = transform(df, table).mapInArrow(writing(cast(SlotWriter, None)), VOTE_SCHEMA)
+    written = transform(df, table).mapInArrow(writing({}, to_one("out")), BALLOT_SCHEMA)
     return plans.examine(written, COLUMNS, per_checkpoint_operations=per_checkpoint_operations)
 
 

@@ -1,7 +1,6 @@
 """Executors: worker processes that run the real slot writer, one task at a time; some die, some outlive their
 driver."""
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -12,11 +11,12 @@ import pyarrow as pa
 from greenlet import GreenletExit
 
 from onceward.connectors.interfaces import Plan, SplitFollower, writer_options
-from onceward.connectors.slots import OpenSlot, SlotContext, SlotWriter, StayingWriter
-from onceward.connectors.tasks import CheckpointTask, Vote, check_votes, ranges_of
+from onceward.connectors.slots import SlotWriter, StayingWriter
+from onceward.connectors.tasks import CheckpointTask, check_ballots, ranges_of
 from onceward.driver.outputs import Votes
+from onceward.executor.functions import to_one
 from onceward.executor.link import Link, TaskCredentials
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.staying import StayingTask
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 from tests.simulation.links import connect
@@ -52,29 +52,6 @@ class TaskFaults:
     """Maximum seconds per batch."""
     idle: float = 0.0
     """The worker process ends after its task, as an idle one does."""
-
-
-def _write_all(
-    writers: Mapping[ParticipantName, SlotWriter],
-    contexts: Mapping[ParticipantName, SlotContext],
-    batches: Iterator[pa.RecordBatch],
-) -> Mapping[ParticipantName, Vote]:
-    """Write the same slot of each sink. On any error, abandon all."""
-    if len(writers) == 1:
-        ((name, writer),) = writers.items()
-        return {name: write_slot(writer, contexts[name], batches)}
-    slots: dict[ParticipantName, OpenSlot] = {}
-    try:
-        for name, writer in writers.items():
-            slots[name] = writer.open(contexts[name])
-        for batch in batches:
-            for slot in slots.values():
-                slot.write(batch)
-        return {name: slot.finish() for name, slot in slots.items()}
-    except BaseException:
-        for slot in slots.values():
-            slot.abandon()
-        raise
 
 
 class Executors:
@@ -196,35 +173,30 @@ class WorkerTasks:
     def run(
         self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
     ) -> Votes:
-        texts, writers = {}, {}
-        for name in sinks:
-            texts[name] = CheckpointTask(
-                job=self._job_name,
-                generation=generation,
-                checkpoint=checkpoint,
-                splits=plan.splits,
-                columns=self.columns,
-                sink=name,
-                sink_options=writer_options(self._sinks[name].session),
-            ).to_json()
+        text = CheckpointTask(
+            job=self._job_name,
+            generation=generation,
+            checkpoint=checkpoint,
+            splits=plan.splits,
+            columns=self.columns,
+            sinks={name: writer_options(self._sinks[name].session) for name in sinks},
+        ).to_json()
         self._before(checkpoint)
-        for name in sinks:
-            writers[name] = self._sinks[name].session.write()
+        writers: dict[str, SlotWriter] = {name: self._sinks[name].session.write() for name in sinks}
 
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
-            tasks = {name: CheckpointTask.from_json(text) for name, text in texts.items()}
-            contexts = {name: SlotContext(task=task, slot=slot, attempt=attempt) for name, task in tasks.items()}
-            batches = self._batches(tasks[next(iter(tasks))], slot, fails, slow)
-            votes = _write_all(writers, contexts, batches)
-            return json.dumps({name: vote.to_json() for name, vote in votes.items()})
+            task = CheckpointTask.from_json(text)
+            batches = self._batches(task, slot, fails, slow)
+            routed = ((name, batch) for batch in batches for name in sinks)
+            return write_slots(writers, Attempt(task=task, slot=slot, number=attempt), routed).to_json()
 
         job = self._running = _Job(body=body, moments=(0.01, 0.05, 0.2))
         try:
-            results = self._results(job, len(plan.splits))
+            ballots = self._results(job, len(plan.splits))
         finally:
             self._running = None
-        votes = [json.loads(result) for result in results]
-        return {name: check_votes((each[name] for each in votes), len(plan.splits)) for name in sinks}
+        votes = check_ballots(ballots, sinks, len(plan.splits))
+        return {name: votes[name] for name in sinks}
 
     # -- staying tasks
 
@@ -238,15 +210,16 @@ class WorkerTasks:
         self,
         slots: int,
         follow: SplitFollower,
-        writer: StayingWriter,
+        writers: Mapping[str, StayingWriter],
         driver: tuple[str, int],
         credentials: TaskCredentials,
     ) -> None:
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
             link = connect(driver, credentials)
-            transform = partial(self._troubled, fails=fails, slow=slow)
+            (name,) = writers
+            route = to_one(name, partial(self._troubled, fails=fails, slow=slow))
             try:
-                StayingTask(cast(Link, link), slot, attempt, follow, writer, transform, frozenset(self.columns)).run()
+                StayingTask(cast(Link, link), slot, attempt, follow, writers, route, frozenset(self.columns)).run()
             finally:
                 link.close()
             return "ended"

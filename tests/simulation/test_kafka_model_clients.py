@@ -13,10 +13,9 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
-from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
@@ -32,6 +31,7 @@ from onceward.sinks.kafka.executor import producers
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
 from tests.support.kafka_model import Call, Produce, Settings, SimProducer
 from tests.support.kafka_model.bench import OUT, Bench
+from tests.support.slots import write_slot
 
 
 class Sink:
@@ -73,11 +73,9 @@ class Sink:
     def write(
         self, *values: bytes, checkpoint: int = 1, slot: int = 0, announced: Callable[[Vote], None] | None = None
     ) -> Vote:
-        task = CheckpointTask(
-            job="job", generation=1, checkpoint=checkpoint, splits=(), columns=(), sink="sink", sink_options={}
-        )
+        task = CheckpointTask(job="job", generation=1, checkpoint=checkpoint, splits=(), columns=(), sinks={"sink": {}})
         batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
-        return write_slot(self.writer, SlotContext(task=task, slot=slot, attempt=0), iter([batch]), announced)
+        return write_slot(self.writer, Attempt(task=task, slot=slot, number=0), [batch], announced)
 
     def prepared(self, *slots: list[bytes], checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
         votes = [self.write(*values, checkpoint=checkpoint, slot=slot) for slot, values in enumerate(slots)]

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from onceward import KafkaCluster, KafkaSink
 from onceward.connectors.interfaces import JobContext, writer_options
-from onceward.connectors.slots import SlotContext, SlotWriter
+from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import origins_of
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt
 from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
 from onceward.sinks.kafka.client import ArrowProducer
@@ -22,6 +22,7 @@ from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.control.transactions import Transactions, TransactionView
 from onceward.sinks.kafka.executor.producers import PoolKey, ProducerPool
+from tests.support.slots import write_slot
 from tests.support.waiting import wait_until
 
 QUICK = Clock(wait=lambda seconds: time.sleep(min(seconds, 0.02)))
@@ -81,8 +82,7 @@ class SinkJob:
             checkpoint=checkpoint,
             splits=(),
             columns=(),
-            sink=self.sink.participant.name,
-            sink_options=writer_options(self.sink),
+            sinks={self.sink.participant.name: writer_options(self.sink)},
         )
 
     def write(self, checkpoint: int, *batches: pa.RecordBatch, slot: int = 0, writer: SlotWriter | None = None) -> Vote:
@@ -91,8 +91,8 @@ class SinkJob:
     def write_all(
         self, checkpoint: int, batches: Iterable[pa.RecordBatch], *, slot: int = 0, writer: SlotWriter | None = None
     ) -> Vote:
-        context = SlotContext(task=self.task(checkpoint), slot=slot, attempt=100 + slot)
-        return write_slot(writer or self.sink.write(), context, iter(batches))
+        attempt = Attempt(task=self.task(checkpoint), slot=slot, number=100 + slot)
+        return write_slot(writer or self.sink.write(), attempt, batches)
 
     def pre_commit(
         self, checkpoint: int, votes: Sequence[Vote], unsettled: Iterable[Committable] = ()

@@ -7,16 +7,16 @@ import contextlib
 import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 from onceward import Pipeline
 from onceward.connectors.interfaces import Plan, SinkSession, Source, writer_options
-from onceward.connectors.slots import SlotContext
-from onceward.connectors.tasks import CheckpointTask, check_votes
+from onceward.connectors.slots import SlotWriter
+from onceward.connectors.tasks import CheckpointTask, check_ballots
 from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Votes
 from onceward.driver.spark.tasks import Tasks
-from onceward.executor.slots import write_slot
+from onceward.executor.functions import to_one
+from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
@@ -47,20 +47,21 @@ class TasksInProcess:
             checkpoint=checkpoint,
             splits=plan.splits,
             columns=tuple(columns),
-            sink=self._sink.participant.name,
-            sink_options=writer_options(self._sink),
+            sinks={self._sink.participant.name: writer_options(self._sink)},
             submitted=time.time(),
         )
-        read, writer = self._source.read(), self._sink.write()
-        votes = []
+        read, name = self._source.read(), self._sink.participant.name
+        writers: dict[str, SlotWriter] = {name: self._sink.write()}
+        route = to_one(name)
+        ballots = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
-            made = Timed(batch.select(columns) for batch in batches)
-            vote = write_slot(writer, SlotContext(task=task, slot=slot, attempt=self._attempts), made)
+            made = Timed(route(batch.select(columns) for batch in batches))
+            ballot = write_slots(writers, Attempt(task=task, slot=slot, number=self._attempts), made)
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
-            votes.append(replace(vote, steps=steps, held=held).to_json())
-        return {self._sink.participant.name: check_votes(votes, len(plan.splits))}
+            ballots.append(ballot.measured(steps, held).to_json())
+        return {name: check_ballots(ballots, [name], len(plan.splits))[name]}
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
         return [[split] for split in plan.splits]

@@ -51,7 +51,7 @@ class AtLeastOnceWriter:
         """Return a slot that takes a producer with the first record."""
         return _Slot(self, context)
 
-    def mark(self, task: CheckpointTask) -> str:
+    def mark(self, task: CheckpointTask, sink: str) -> str:
         """Return nothing: there are no transactions."""
         return ""
 

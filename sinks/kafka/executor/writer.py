@@ -60,16 +60,16 @@ class KafkaSlotWriter:
         """Return a slot that begins its transaction with the first record."""
         return _Slot(self, context)
 
-    def mark(self, task: CheckpointTask) -> str:
+    def mark(self, task: CheckpointTask, sink: str) -> str:
         """Return the worker part of this process's transactional ids."""
-        return self.pool(task).worker
+        return self.pool(task, sink).worker
 
-    def pool(self, task: CheckpointTask) -> ProducerPool:
+    def pool(self, task: CheckpointTask, sink: str) -> ProducerPool:
         """Return this process's producers."""
         return pool_for(
             PoolKey(
                 job=task.job,
-                sink=task.sink,
+                sink=sink,
                 generation=task.generation,
                 cluster=self.cluster,
                 transaction_timeout_ms=self.transaction_timeout_ms,
@@ -91,8 +91,8 @@ class _Slot(RecordsSlot):
 
     def _begin(self, first: pa.RecordBatch) -> Delivery:
         task = self._context.task
-        pool = self._writer.pool(task)
-        committed: Mapping[str, int] = task.sink_options.get(COMMITTED_OPTION, {})
+        pool = self._writer.pool(task, self._context.sink)
+        committed: Mapping[str, int] = self._context.options.get(COMMITTED_OPTION, {})
         kill_point(KillPoint.TASK_BEFORE_BEGIN)
         prepared = pool.take(committed)
         delivery = self._new_delivery(prepared.producer, prepared.failures, failed=partial(_failed, prepared))

@@ -14,10 +14,10 @@ from pyspark import TaskContext
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.slots import OpenSlot, SlotContext
-from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote
+from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Vote
 from onceward.driver.journal import EVENTS_VARIABLE, Journal
 from onceward.executor import functions as executor
-from onceward.executor.functions import Batches, choosing, digesting, fusing, reading, unusable_in, writing
+from onceward.executor.functions import Batches, choosing, digesting, fusing, reading, to_one, unusable_in, writing
 
 TASK = CheckpointTask(
     job="orders",
@@ -25,10 +25,16 @@ TASK = CheckpointTask(
     checkpoint=7,
     splits=({"values": ["a", "b"]}, {"values": []}, {"values": ["c"]}),
     columns=("value",),
-    sink="out",
+    sinks={"out": {}},
     submitted=1.0,
 )
-CONTEXT = SlotContext(task=TASK, slot=1, attempt=30)
+
+
+def vote_in(ballot: str) -> Vote:
+    return Ballot.from_json(ballot).votes["out"]
+
+
+CONTEXT = SlotContext(task=TASK, sink="out", slot=1, attempt=30)
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +88,9 @@ def test_a_reader_yields_the_records_of_its_splits_in_order() -> None:
 
 def test_a_writer_returns_its_vote_as_the_only_row() -> None:
     written = Written()
-    (ballot,) = writing(written)(read(TASK.splits[0], frozenset({"value"})))
+    (ballot,) = writing({"out": written}, to_one("out"))(read(TASK.splits[0], frozenset({"value"})))
     assert written.values == ["a", "b"]
-    vote = Vote.from_json(ballot.column("vote").to_pylist()[0])
+    vote = vote_in(ballot.column("ballot").to_pylist()[0])
     assert (vote.slot, vote.attempt, vote.records, vote.body) == (1, 30, 2, {"id": "x"})
     assert {"schedule", "read+transform", "produce", "flush"} == vote.steps.keys()
 
@@ -99,9 +105,9 @@ def hashed(*rows: tuple[str, int, int]) -> pa.RecordBatch:
 def test_digests_depend_on_the_records_of_each_partition_and_not_on_their_order() -> None:
     def digests_of(*batches: list[tuple[str, int, int]]) -> Mapping[str, str]:
         writer = Written()
-        (ballot,) = digesting(writer)(hashed(*batch) for batch in batches)
+        (ballot,) = digesting("out", writer)(hashed(*batch) for batch in batches)
         assert writer.values == [row[0] for batch in batches for row in batch]
-        return Vote.from_json(ballot.column("vote")[0].as_py()).digests
+        return vote_in(ballot.column("ballot")[0].as_py()).digests
 
     most, least = 2**63 - 1, -(2**63)
     digests = digests_of([("a", most, 3), ("b", most, 3)], [("c", least, 3), ("d", 1, 12)])
@@ -125,11 +131,11 @@ def test_a_replay_evaluates_the_whole_batch_and_writes_only_the_partitions_of_it
     context = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0, taskAttemptId=lambda: 30)
     monkeypatch.setattr(TaskContext, "get", lambda: context)
     rows = iter([hashed(("a", 1, 3), ("b", 2, 5)), hashed(("c", 2, 5)), hashed(("d", 3, 12))])
-    writer = Written(SlotContext(task=task, slot=0, attempt=30))
-    (ballot,) = digesting(writer)(rows)
+    writer = Written(SlotContext(task=task, sink="out", slot=0, attempt=30))
+    (ballot,) = digesting("out", writer)(rows)
     assert writer.values == ["a", "d"]
     assert list(rows) == []
-    assert Vote.from_json(ballot.column("vote")[0].as_py()).digests == task.splits[0]["digests"]
+    assert vote_in(ballot.column("ballot")[0].as_py()).digests == task.splits[0]["digests"]
 
 
 def test_reader_function_and_writer_in_one_task_write_the_functions_output() -> None:
@@ -140,9 +146,9 @@ def test_reader_function_and_writer_in_one_task_write_the_functions_output() -> 
             yield batch
             yield batch
 
-    (text,) = fusing(read, written, doubling, ["value"])([0, 2])
+    (text,) = fusing(read, {"out": written}, to_one("out", doubling), ["value"])([0, 2])
     assert written.values == ["a", "a", "b", "b", "c", "c"]
-    vote = Vote.from_json(text)
+    vote = vote_in(text)
     assert (vote.slot, vote.records) == (1, 6)
     assert {"schedule", "read", "transform", "produce", "flush"} == vote.steps.keys()
 
@@ -160,7 +166,7 @@ def test_all_numbers_are_taken_before_anything_is_read() -> None:
         assert drained
         return read(split, columns)
 
-    list(fusing(noticing, Written(), lambda batches: batches, ["value"])(some()))
+    list(fusing(noticing, {"out": Written()}, to_one("out"), ["value"])(some()))
 
 
 def test_columns_are_chosen_by_their_new_names() -> None:
@@ -184,13 +190,13 @@ def first_only(batches: Batches) -> Batches:
 def test_a_function_that_would_skip_records_writes_none(transform: Any, names: str) -> None:
     writer = Written()
     with pytest.raises(ConfigurationError, match=names):
-        list(fusing(read, writer, transform, ["value"])([0]))
+        list(fusing(read, {"out": writer}, to_one("out", transform), ["value"])([0]))
     assert writer.abandoned
 
 
 def test_a_function_may_take_nothing_where_nothing_is() -> None:
-    (text,) = fusing(read, Written(), lambda _batches: iter(()), ["value"])([1])
-    assert Vote.from_json(text).records == 0
+    (text,) = fusing(read, {"out": Written()}, to_one("out", lambda _batches: iter(())), ["value"])([1])
+    assert vote_in(text).records == 0
 
 
 def test_an_unwritable_batch_is_marked_for_the_driver() -> None:
@@ -199,7 +205,7 @@ def test_an_unwritable_batch_is_marked_for_the_driver() -> None:
             raise ConfigurationError("there is no column value")
 
     with pytest.raises(ConfigurationError) as refused:
-        list(writing(Refusing())(read(TASK.splits[0], frozenset({"value"}))))
+        list(writing({"out": Refusing()}, to_one("out"))(read(TASK.splits[0], frozenset({"value"}))))
     found = unusable_in(f"PythonException: {refused.value}\n\tat org.apache")
     assert str(found) == "there is no column value"
 

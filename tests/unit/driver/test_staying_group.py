@@ -44,7 +44,7 @@ class Cluster:
         link = self.links[slot] = connect(self.address, self.credentials)
         link.send({"hello": slot, "attempt": slot})
         assert link.receive() == {"task": "copy"}
-        link.send({"mark": mark or f"worker-{slot}"})
+        link.send({"marks": [mark or f"worker-{slot}"]})
         return link
 
 
@@ -74,7 +74,7 @@ def group_of(cluster: Cluster, slots: int, changed: Callable[[], None] = lambda:
 def votes(link: Link, checkpoint: int) -> None:
     order = link.receive()
     assert order["cut"] == checkpoint
-    link.send({"vote": f"vote-{checkpoint}", "checkpoint": checkpoint, "reached": {"ranges": []}, "open": 0.0})
+    link.send({"ballot": f"ballot-{checkpoint}", "checkpoint": checkpoint, "reached": {"ranges": []}, "open": 0.0})
 
 
 def ends(cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_cut_when_every_slot_has_voted(cluster: Cluster) -> None
     wait_until(lambda: not group.broken and group.reports(7) is None, "one vote is not enough")
     votes(second, 7)
     wait_until(lambda: group.reports(7), "both have voted")
-    assert [report.vote for report in group.reports(7) or ()] == ["vote-7", "vote-7"]
+    assert [report.ballot for report in group.reports(7) or ()] == ["ballot-7", "ballot-7"]
     threading.Thread(target=ends, args=(cluster,)).start()
     assert group.end()
     assert not cluster.cancelled
@@ -110,13 +110,13 @@ def test_votes_to_come_are_there_when_every_slot_has_sent_its_records(cluster: C
     wait_until(lambda: group.ready, "both tasks have begun")
     group.cut(7, {})
     assert first.receive()["cut"] == 7
-    first.send({"sent": True, "vote": "coming", "checkpoint": 7, "reached": {}, "open": 0.0})
+    first.send({"sent": True, "ballot": "coming", "checkpoint": 7, "reached": {}, "open": 0.0})
     wait_until(lambda: not group.broken and group.sent(7) is None, "one slot is not enough")
     votes(second, 7)
     wait_until(lambda: group.sent(7), "both have sent")
-    assert [report.vote for report in group.sent(7) or ()] == ["coming", "vote-7"]
+    assert [report.ballot for report in group.sent(7) or ()] == ["coming", "ballot-7"]
     assert group.reports(7) is None, "the brokers have not confirmed the records of the first slot"
-    first.send({"vote": "vote-7", "checkpoint": 7, "reached": {}, "open": 0.0})
+    first.send({"ballot": "ballot-7", "checkpoint": 7, "reached": {}, "open": 0.0})
     wait_until(lambda: group.reports(7), "both have voted")
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from onceward.connectors.slots import OpenSlot, SlotContext
-from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.executor.link import Link
+from onceward.connectors.tasks import Ballot, CheckpointTask, Vote
+from onceward.executor.functions import to_one
+from onceward.executor.link import Link, Message
 from onceward.executor.staying import StayingTask
-from onceward.protocol.values import Generation, JobName, ParticipantName
+from onceward.protocol.values import Generation, JobName
 from tests.support.waiting import wait_until
 from tests.unit.driver.test_staying_link import linked
 
@@ -62,7 +63,7 @@ class Output:
         self.written: list[str] = []
         self.wrote = threading.Semaphore(0)
 
-    def mark(self, _task: CheckpointTask) -> str:
+    def mark(self, _task: CheckpointTask, _sink: str) -> str:
         return "worker"
 
     def open(self, context: SlotContext) -> OpenSlot:
@@ -95,9 +96,13 @@ class AnnouncingOutputSlot(OutputSlot):
         return self.finish()
 
 
+def vote_in(message: Message) -> Vote:
+    return Ballot.from_json(message["ballot"]).votes["sink"]
+
+
 def cut(driver: Link, checkpoint: int) -> None:
     """Order the cut and receive the vote."""
-    driver.send({"cut": checkpoint, "options": {}, "at": 0.0})
+    driver.send({"cut": checkpoint, "sinks": {"sink": {}}, "at": 0.0})
     assert driver.receive()["checkpoint"] == checkpoint
 
 
@@ -107,19 +112,18 @@ TASK = CheckpointTask(
     checkpoint=0,
     splits=({"ranges": []},),
     columns=(),
-    sink=ParticipantName("sink"),
-    sink_options={},
+    sinks={"sink": {}},
 )
 
 
 def begun(driver: Link, link: Link, given: Input, output: Output) -> threading.Thread:
     """A task that copies ``given`` to ``output`` and waits for input."""
-    stay = StayingTask(link, 0, 0, lambda *_: given, output, lambda batches: batches, frozenset())
+    stay = StayingTask(link, 0, 0, lambda *_: given, {"sink": output}, to_one("sink"), frozenset())
     running = threading.Thread(target=stay.run)
     running.start()
     assert driver.receive() == {"hello": 0, "attempt": 0}
     driver.send({"task": TASK.to_json(), "pace": {}})
-    assert driver.receive() == {"mark": "worker"}
+    assert driver.receive() == {"marks": ["worker"]}
     return running
 
 
@@ -131,13 +135,13 @@ def test_a_task_says_what_it_has_read_and_will_vote_before_the_brokers_have_conf
         given.add("a", "b")
         output.wrote.acquire()
         output.wrote.acquire()
-        driver.send({"cut": 1, "options": {}, "at": 0.0})
+        driver.send({"cut": 1, "sinks": {"sink": {}}, "at": 0.0})
         coming, voted = driver.receive(), driver.receive()
         assert coming["sent"]
         assert "sent" not in voted
         assert coming["reached"] == voted["reached"] == {"ranges": [2], "lags": []}
-        announced = Vote.from_json(coming["vote"])
-        assert replace(Vote.from_json(voted["vote"]), steps={}) == announced
+        announced = vote_in(coming)
+        assert replace(vote_in(voted), steps={}) == announced
         assert announced.body == {"checkpoint": 1}
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}
@@ -150,8 +154,8 @@ def test_a_task_reports_with_each_vote_for_how_long_its_reading_was_held_back() 
         running = begun(driver, link, given, output)
         for checkpoint, held in ((1, 7.5), (2, 0.0)):
             given.held = held
-            driver.send({"cut": checkpoint, "options": {}, "at": 0.0})
-            assert Vote.from_json(driver.receive()["vote"]).held == held
+            driver.send({"cut": checkpoint, "sinks": {"sink": {}}, "at": 0.0})
+            assert vote_in(driver.receive()).held == held
             driver.send({"flushed": checkpoint})
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}
@@ -166,10 +170,10 @@ def test_a_task_reports_since_when_its_transaction_is_open() -> None:
         output.wrote.acquire()
         wrote = time.perf_counter()
         wait_until(lambda: time.perf_counter() > wrote + _QUIET_S, "the transaction is open for a while")
-        driver.send({"cut": 1, "options": {}, "at": 0.0})
+        driver.send({"cut": 1, "sinks": {"sink": {}}, "at": 0.0})
         assert driver.receive()["open"] >= _QUIET_S
         driver.send({"flushed": 1})
-        driver.send({"cut": 2, "options": {}, "at": 0.0})
+        driver.send({"cut": 2, "sinks": {"sink": {}}, "at": 0.0})
         assert driver.receive()["open"] == 0.0, "nothing was written"
         driver.send({"end": True})
         assert driver.receive() == {"ended": True}

@@ -10,7 +10,7 @@ import pytest
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Assignment, FollowedSource, Plan, SinkSession
-from onceward.connectors.tasks import Vote
+from onceward.connectors.tasks import Ballot, Vote
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.runtime import Threads
 from onceward.driver.staying.group import TaskFailedError
@@ -75,12 +75,12 @@ class Cluster:
         link.send({"hello": 0, "attempt": 0})
         assert "task" in link.receive()
         self._happened.append("began")
-        link.send({"mark": "worker"})
+        link.send({"marks": ["worker"]})
         with contextlib.suppress(LinkLostError):
             while "end" not in (order := link.receive()):
                 if "cut" in order:
-                    vote = Vote(slot=0, attempt=0, records=1, bytes=1).to_json()
-                    link.send({"vote": vote, "checkpoint": order["cut"], "reached": {}, "open": self.open})
+                    ballot = Ballot({"sink": Vote(slot=0, attempt=0, records=1, bytes=1)}).to_json()
+                    link.send({"ballot": ballot, "checkpoint": order["cut"], "reached": {}, "open": self.open})
             self._happened.append("ended")
             link.send({"ended": True})
         link.close()

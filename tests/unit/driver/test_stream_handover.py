@@ -27,7 +27,7 @@ def found(batch: Batch) -> Found:
 
 
 def work(batch: Batch = FIVE, *, replay: bool = False) -> Work:
-    task = CheckpointTask(job="j", generation=1, checkpoint=2, splits=({"batch": 5},), columns=(), sink="sink")
+    task = CheckpointTask(job="j", generation=1, checkpoint=2, splits=({"batch": 5},), columns=(), sinks={"sink": {}})
     return Work(task=task, batch=batch, replay=replay)
 
 

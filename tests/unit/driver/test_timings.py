@@ -115,7 +115,9 @@ def test_a_vote_and_a_task_carry_times_through_spark_and_do_without() -> None:
     bare = json.loads(Vote(slot=0, attempt=1, records=2, bytes=3).to_json())
     del bare["steps"]
     assert Vote.from_json(json.dumps(bare)).steps == {}
-    task = CheckpointTask(job="j", generation=1, checkpoint=2, splits=(), columns=(), sink="s", submitted=time.time())
+    task = CheckpointTask(
+        job="j", generation=1, checkpoint=2, splits=(), columns=(), sinks={"s": {}}, submitted=time.time()
+    )
     assert CheckpointTask.from_json(task.to_json()).submitted == task.submitted
 
 

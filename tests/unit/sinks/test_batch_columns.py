@@ -9,17 +9,18 @@ import pytest
 
 from onceward import KafkaCluster
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.slots import SlotContext, SlotWriter
+from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import CheckpointTask
-from onceward.executor.slots import write_slot
+from onceward.executor.slots import Attempt
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
+from tests.support.slots import write_slot
 
-CONTEXT = SlotContext(
-    task=CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sink="out"), slot=0, attempt=0
+ATTEMPT = Attempt(
+    task=CheckpointTask(job="j", generation=1, checkpoint=1, splits=(), columns=(), sinks={"out": {}}), slot=0, number=0
 )
 NOWHERE = KafkaCluster("127.0.0.1:9")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -68,7 +69,7 @@ def produced(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
             made.append(first)
             return cast(Delivery, SimpleNamespace(produce=made.append))
 
-    slot = Slot(CONTEXT, topic="out", topics=("out",), limit_ms=60_000)
+    slot = Slot(ATTEMPT.at("out"), topic="out", topics=("out",), limit_ms=60_000)
     for each in batches:
         slot.write(each)
     slot._hand_over()
@@ -156,7 +157,7 @@ def test_an_object_that_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
 )
 def test_both_writers_refuse_a_batch_that_cannot_be_written_before_they_connect(writer: SlotWriter) -> None:
     with pytest.raises(ConfigurationError, match="value: is int64"):
-        write_slot(writer, CONTEXT, iter([batch(value=[1])]))
+        write_slot(writer, ATTEMPT, [batch(value=[1])])
 
 
 @pytest.mark.parametrize(
