@@ -23,7 +23,7 @@ from onceward import KafkaSink
 from onceward.connectors.interfaces import JobContext
 from onceward.connectors.tasks import CheckpointTask
 from onceward.dev.kafka import LocalKafka
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.executor.slots import Attempt
 from onceward.protocol.values import (
     Author,
@@ -97,7 +97,7 @@ def _pre_committed(servers: str, count: int) -> tuple[Committable, ...]:
             votes.append(write_slot(writer, Attempt(task=task, slot=slot, number=slot), [batch]))
             if slot % 100 == 99:
                 say(f"{slot + 1} of {count}")
-        made = sink.pre_commit(CheckpointId(1), votes, origins_of([[] for _ in votes], str), leftovers=False)
+        made = sink.pre_commit(CheckpointId(1), votes, slot_origins([[] for _ in votes], str), leftovers=False)
         return made.committables
     finally:
         sink.close()

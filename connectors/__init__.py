@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onceward.common.links import Links
     from onceward.connectors.interfaces import (
         Assignment,
+        Chosen,
         Finding,
         FollowedSource,
         Follower,
@@ -84,6 +85,7 @@ __all__ = [
     "CheckpointFailedError",
     "CheckpointId",
     "CheckpointTask",
+    "Chosen",
     "Claim",
     "ClaimChangedError",
     "Committable",

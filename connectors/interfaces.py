@@ -5,11 +5,12 @@ run on executors; they may import only the standard library, pyarrow and their o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
 
 from onceward.common.errors import OncewardError
 from onceward.common.links import Links
@@ -26,14 +27,15 @@ from onceward.protocol.values import (
     JobName,
     JsonObject,
     Participant,
+    ParticipantName,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 __all__ = [
     "Assignment",
+    "Chosen",
     "Finding",
     "FollowedSource",
     "Follower",
@@ -139,6 +141,18 @@ class Resource:
     cluster: str
     """The id that its cluster gives itself: addresses and names of clusters differ between a job's two sides."""
     name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A column that a sink's writer takes."""
+
+    column: str
+    """Its name in the records."""
+    name: str
+    """Its name in the writer's batches."""
+    cast: str | None = None
+    """The Spark type to which it is cast; None if it stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +366,14 @@ class Sink(ABC):
     def connect(self, context: JobContext) -> "SinkSession":
         """Connect for one run of a job. Closes what it has opened if it raises."""
 
+    def named(self, name: ParticipantName) -> Self:
+        """Return the same sink under ``name``."""
+        if name == self.participant.name:
+            return self
+        other = copy(self)
+        other.participant = replace(self.participant, name=name)
+        return other
+
 
 class SinkSession(ABC):
     """A sink for one run of a job, on the driver. Nothing of a checkpoint is visible before the decision if
@@ -376,13 +398,9 @@ class SinkSession(ABC):
         """Called once a generation is granted, before anything is written or swept."""
 
     @abstractmethod
-    def prepare(self, df: "DataFrame") -> "DataFrame":
-        """Check the columns and project to the writer's. Raises ConfigurationError that names what is missing."""
-
-    def takes(self, columns: Mapping[str, str]) -> bool:
-        """Return whether a DataFrame with these columns (Spark's types by name) needs no :meth:`prepare` to be checked;
-        a job without DataFrames then starts without Spark SQL."""
-        return False
+    def choose(self, columns: Sequence[tuple[str, str]]) -> Sequence[Chosen]:
+        """Return what the writer takes of records with these ``columns``: names, and Spark's types as text, such as
+        ``decimal(10,2)``. Asks no one. Raises ConfigurationError that names everything that is missing or wrong."""
 
     @abstractmethod
     def write(self) -> SlotWriter:

@@ -1,16 +1,16 @@
 """A way to run the tasks of checkpoints: a job chooses one, and its loop knows no other difference between them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 from onceward.connectors.interfaces import Plan
 from onceward.driver.mailbox import Mailbox
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
 from onceward.protocol.phases import Phase
 from onceward.protocol.settings import CheckpointSettings
-from onceward.protocol.values import CheckpointId, Document, Generation, JsonObject
+from onceward.protocol.values import CheckpointId, Document, Generation
 
 __all__ = ["CheckpointTasks", "Nothing", "Turn", "Written"]
 
@@ -37,8 +37,7 @@ class Written:
     """What they have read."""
     votes: Votes
     """Those of the tasks, or those that are coming."""
-    inputs: Sequence[Sequence[JsonObject]]
-    """The splits that made each slot."""
+    inputs: Inputs
     planning: float
     """Seconds that the plan took."""
     began: float

@@ -7,7 +7,7 @@ from onceward.connectors.interfaces import Source
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.journal import Journal
 from onceward.driver.narrowing import Narrowing
-from onceward.driver.outputs import Output
+from onceward.driver.outputs import OpenOutput
 from onceward.driver.progress import Progress
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.spark.tasks import Tasks
@@ -24,7 +24,7 @@ class Members:
 
     job: JobName
     source: Source
-    outputs: Sequence[Output]
+    outputs: Sequence[OpenOutput]
     """In the order in which they are committed."""
     tasks: Tasks
     """Runs one plan at a time."""

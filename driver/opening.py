@@ -19,7 +19,7 @@ from onceward.driver.journal import Journal
 from onceward.driver.measuring import Measured, measure
 from onceward.driver.members import Members
 from onceward.driver.options import CheckedOptions, JobOptions
-from onceward.driver.outputs import Output
+from onceward.driver.outputs import OpenOutput
 from onceward.driver.progress import Progress, follow_time
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.tracing import Traced, trace
@@ -36,7 +36,7 @@ class OpenJob:
 
     name: JobName
     source: Source
-    sink: SinkSession
+    sinks: Sequence[SinkSession]
     settings: CheckpointSettings
     access: CoordinatorAccess
     links: Links
@@ -76,13 +76,14 @@ class OpenJob:
         tasks: Tasks,
         checkpoint_tasks: Callable[[Members, Turn], CheckpointTasks],
     ) -> Members:
-        """What the job's generations share; ``stack`` closes its system."""
-        system = self.sink.system()
-        stack.callback(system.close)
+        """What the job's generations share; ``stack`` closes its systems."""
+        outputs = tuple(OpenOutput(sink=sink, system=sink.system()) for sink in self.sinks)
+        for output in outputs:
+            stack.callback(output.system.close)
         return Members(
             job=self.name,
             source=self.source,
-            outputs=(Output(sink=self.sink, system=system),),
+            outputs=outputs,
             tasks=tasks,
             checkpoint_tasks=checkpoint_tasks,
             settings=self.settings,
@@ -119,7 +120,7 @@ class Job:
         self,
         stack: contextlib.ExitStack,
         source: Source,
-        sink: Sink,
+        sinks: Sequence[Sink],
         settings: CheckpointSettings,
         findings: Sequence[Finding],
     ) -> OpenJob:
@@ -143,14 +144,16 @@ class Job:
         )
         stack.callback(source.close)
         source.open(context)
-        session = sink.connect(context)
-        stack.callback(session.close)
-        preflight.require_safe(self._job, [*preflight.examine(source, [session]), *findings], options.accepted)
+        sessions = []
+        for sink in sinks:
+            sessions.append(session := sink.connect(context))
+            stack.callback(session.close)
+        preflight.require_safe(self._job, [*preflight.examine(source, sessions), *findings], options.accepted)
         measured = measure(stack, options.metrics, self._job, links, options.access)
         self._opened = OpenJob(
             name=self._job,
             source=source,
-            sink=session,
+            sinks=sessions,
             settings=settings,
             access=options.access,
             links=links,

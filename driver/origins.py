@@ -4,12 +4,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, SinkSession
+from onceward.driver.outputs import Inputs, Origins
 from onceward.protocol.values import Committable, JsonObject
 
-__all__ = ["lost_splits", "origins_of"]
+__all__ = ["lost_splits", "origins_of", "slot_origins"]
 
 
-def origins_of(
+def origins_of(inputs: Inputs, describe: Callable[[Sequence[JsonObject]], str]) -> Origins:
+    """Return the origin of each slot, for each sink; those that share their inputs share them."""
+    made = {id(each): slot_origins(each, describe) for each in {id(each): each for each in inputs.values()}.values()}
+    return {name: made[id(each)] for name, each in inputs.items()}
+
+
+def slot_origins(
     inputs: Sequence[Sequence[JsonObject]], describe: Callable[[Sequence[JsonObject]], str]
 ) -> tuple[Origin, ...]:
     """Return the origin of each slot. ``inputs[slot]``: the splits that made it. ``describe``: :meth:`Source.describe`,

@@ -20,12 +20,13 @@ from onceward.protocol.values import (
     Committable,
     Generation,
     JobName,
+    JsonObject,
     Participant,
     ParticipantName,
     Settlement,
 )
 
-__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Made", "Output", "Outputs", "Votes"]
+__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Inputs", "Made", "OpenOutput", "Origins", "Outputs", "Votes"]
 
 LISTING_INTERVAL_S = 1.0
 """Between two looks for leftovers while tasks stay: these have no attempts that lose, and what others left open only
@@ -33,6 +34,10 @@ holds readers back. Two requests less for each checkpoint."""
 
 Votes: TypeAlias = Mapping[ParticipantName, Sequence[Vote]]
 """The votes of each sink's slots."""
+Inputs: TypeAlias = Mapping[ParticipantName, Sequence[Sequence[JsonObject]]]
+"""The splits that made each slot, for each sink. Sinks that one pass has written share one list."""
+Origins: TypeAlias = Mapping[ParticipantName, Sequence[Origin]]
+"""The origins of each sink's slots."""
 Held: TypeAlias = Mapping[ParticipantName, Sequence[Committable]]
 """Committables by participant."""
 Made: TypeAlias = Mapping[ParticipantName, PreCommitted]
@@ -42,7 +47,7 @@ Claims: TypeAlias = Sequence[Claim | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OpenOutput:
     """A sink, and the system that it is on."""
 
     sink: SinkSession
@@ -57,11 +62,11 @@ class Outputs:
     """The outputs of a job. :meth:`pre_commit` and :meth:`end_leftovers` are called by the driver's main thread, claims
     and commits of a generation that has recovered by the settler's thread."""
 
-    def __init__(self, job: JobName, outputs: Sequence[Output], runtime: Runtime = THREADS) -> None:
+    def __init__(self, job: JobName, outputs: Sequence[OpenOutput], runtime: Runtime = THREADS) -> None:
         self._job = job
         self._outputs = {output.name: output for output in outputs}
         self._runtime = runtime
-        self._by_system: Sequence[Sequence[Output]] | None = None
+        self._by_system: Sequence[Sequence[OpenOutput]] | None = None
         self._looked = -math.inf
         """When leftovers were looked for last, on the runtime's monotonic clock."""
 
@@ -76,16 +81,16 @@ class Outputs:
     def sink(self, name: ParticipantName) -> SinkSession:
         return self._outputs[name].sink
 
-    def _systems(self) -> Sequence[Sequence[Output]]:
+    def _systems(self) -> Sequence[Sequence[OpenOutput]]:
         """The outputs on each system, in the order in which the systems were declared."""
         if self._by_system is None:
-            found: dict[str, list[Output]] = {}
+            found: dict[str, list[OpenOutput]] = {}
             for output in self._outputs.values():
                 found.setdefault(output.system.id() if len(self._outputs) > 1 else "", []).append(output)
             self._by_system = list(found.values())
         return self._by_system
 
-    def _on(self, group: Sequence[Output], held: Held) -> tuple[Committable, ...]:
+    def _on(self, group: Sequence[OpenOutput], held: Held) -> tuple[Committable, ...]:
         return tuple(one for output in group for one in held.get(output.name, ()))
 
     # -- a generation
@@ -123,7 +128,7 @@ class Outputs:
         self,
         checkpoint: CheckpointId,
         votes: Votes,
-        origins: Sequence[Origin],
+        origins: Origins,
         *,
         keep: Held,
         staying: Collection[str] = (),
@@ -139,7 +144,9 @@ class Outputs:
             for output in writing:
                 # one of them lists for all: the votes of all are in
                 lists = due and output is writing[0]
-                made[output.name] = output.sink.pre_commit(checkpoint, votes[output.name], origins, leftovers=lists)
+                made[output.name] = output.sink.pre_commit(
+                    checkpoint, votes[output.name], origins[output.name], leftovers=lists
+                )
             if due and writing:
                 known = [made[output.name] for output in writing]
                 kept = (*(one for each in known for one in each.committables), *self._on(group, keep))

@@ -54,7 +54,7 @@ class TasksPerCheckpoint(CheckpointTasks):
         return Written(
             plan=plan,
             votes=votes,
-            inputs=m.tasks.inputs(plan, max(map(len, votes.values()))),
+            inputs=m.tasks.inputs(plan, votes),
             planning=planning,
             began=began,
             open_since=began,

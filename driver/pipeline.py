@@ -1,7 +1,7 @@
 """The public entry point: runs a job from its description to its exit code."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -14,13 +14,15 @@ from onceward.driver.generations import Generations
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
+from onceward.driver.output import Output, outputs_of, require_whole
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.runtime import THREADS
+from onceward.driver.spark.passes import passes_of
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_followed, require_short_interval, require_stays
-from onceward.executor.functions import BatchesTransform
+from onceward.executor.functions import BatchesTransform, RoutedTransform
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
 
@@ -45,9 +47,10 @@ class Pipeline(Job):
         *,
         job: str,
         source: Source,
-        sink: Sink,
+        sink: Sink | None = None,
+        outputs: Mapping[str, Output] | None = None,
         transform: "Callable[[DataFrame], DataFrame] | None" = None,
-        transform_batches: BatchesTransform | None = None,
+        transform_batches: BatchesTransform | RoutedTransform | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
         tasks: Literal["per_checkpoint", "staying"] = "per_checkpoint",
@@ -56,10 +59,12 @@ class Pipeline(Job):
         """Describe a job. Starts nothing and uses no network before :meth:`run`.
 
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; generations of one job continue each other.
+        :param outputs: instead of ``sink``, several places to write to, decided together: :class:`Output` by a name
+            that is the same in every run (docs/how-to/outputs.md).
         :param transform: lazy, DataFrame to DataFrame; without one, key, value and headers are copied.
         :param transform_batches: alternative to ``transform``: iterator of pyarrow.RecordBatch to iterator of
-            RecordBatch, with the columns that the DataFrames would have. It runs once per task, in the Python worker
-            that reads and writes.
+            RecordBatch, with the columns that the DataFrames would have; with several outputs, to pairs of a name and
+            a RecordBatch. It runs once per task, in the Python worker that reads and writes.
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param tasks: ``per_checkpoint``: one Spark job per checkpoint. ``staying``: tasks that stay, each on a core of
@@ -76,13 +81,15 @@ class Pipeline(Job):
                 "transform and transform_batches: give one of them. A function on batches fits into a transform, too: "
                 "df.mapInArrow(function, schema)."
             )
-        if source.participant.name == sink.participant.name:
+        self._outputs = outputs_of(sink, outputs)
+        if source.participant.name in self._outputs:
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
+        if transform_batches is not None:
+            require_whole(self._outputs)
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
         self._stay = tasks == "staying"
         self._source = source
-        self._sink = sink
         self._transform = transform
         self._transform_batches = transform_batches
         self._settings = self._options.settings or CheckpointSettings()
@@ -115,16 +122,18 @@ class Pipeline(Job):
                 if self._spark is None
                 else check_session(self._spark, embedded=embedded)
             )
-            opened = self._open_job(stack, self._source, self._sink, self._settings, findings)
+            sinks = [output.sink for output in self._outputs.values()]
+            opened = self._open_job(stack, self._source, sinks, self._settings, findings)
             stack.enter_context(stopping_on_signals(self.stop))
             tasks = self._tasks(stack, opened)
             client = self._connect(stack, opened)
-            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sink)), client)
+            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks)), client)
 
     def _launch(self) -> None:
         """Launch Spark's JVM beside what is done before it is needed."""
         if self._spark is None and not self._stopping.is_set():
-            THREADS.beside(lambda: launch(scheduling=self._transform is None))
+            plans = self._transform is not None or any(output.plans for output in self._outputs.values())
+            THREADS.beside(lambda: launch(scheduling=not plans))
 
     def _connect(self, stack: contextlib.ExitStack, opened: OpenJob) -> CoordinatorClient:
         return opened.connect(stack)
@@ -132,12 +141,12 @@ class Pipeline(Job):
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
         if self._stay:  # refuse what cannot be done before Spark starts
             require_followed(opened.source).follow()
-            require_stays(opened.sink)
+            for sink in opened.sinks:
+                require_stays(sink)
         tasks = SparkTasks(
             job=self._job,
             source=self._source,
-            sink=opened.sink,
-            transform=self._transform,
+            passes=passes_of(self._outputs, opened.sinks, self._transform),
             transform_batches=self._transform_batches,
             spark=self._spark,
             embedded=self._options.access.embedded,
@@ -152,19 +161,21 @@ class Pipeline(Job):
             tasks.begin()
         return tasks
 
-    def _checkpoint_tasks(self, tasks: Tasks, sink: SinkSession) -> Callable[[Members, Turn], CheckpointTasks]:
+    def _checkpoint_tasks(
+        self, tasks: Tasks, sinks: Sequence[SinkSession]
+    ) -> Callable[[Members, Turn], CheckpointTasks]:
         if not self._stay:
             return TasksPerCheckpoint
-        return partial(CheckpointsOfStayingTasks, self._staying(tasks, sink))
+        return partial(CheckpointsOfStayingTasks, self._staying(tasks, sinks))
 
-    def _staying(self, tasks: Tasks, sink: SinkSession) -> StayingTasks:
+    def _staying(self, tasks: Tasks, sinks: Sequence[SinkSession]) -> StayingTasks:
         assert isinstance(tasks, SparkTasks)
         return StayingTasks(
             job=self._job,
             source=require_followed(self._source),
-            sink=sink,
+            sinks=sinks,
             settings=self._settings,
-            checkpoint_job=lambda: tasks.checkpoint_job,
+            staying_job=lambda: tasks.staying_job,
         )
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:

@@ -103,8 +103,8 @@ class Replayer:
         finally:
             self._mailbox.running(None)
         written_by = votes[wanted.participant]
-        inputs = m.tasks.inputs(plan, len(written_by))
-        if [list(made) for made in inputs] != [[split] for split in splits]:
+        inputs = m.tasks.inputs(plan, votes)
+        if [list(made) for made in inputs[wanted.participant]] != [[split] for split in splits]:
             raise ReplayRefusedError(
                 f"the transform moves rows between partitions now: {len(written_by)} slots came of {len(splits)} ranges"
             )

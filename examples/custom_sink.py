@@ -29,9 +29,11 @@ from onceward.connectors import (
     Author,
     CheckpointFailedError,
     CheckpointId,
+    Chosen,
     Claim,
     ClaimChangedError,
     Committable,
+    ConfigurationError,
     Document,
     FencedError,
     Finding,
@@ -59,7 +61,6 @@ from onceward.connectors import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,11 @@ class DirectorySession(SinkSession):
     def begin_generation(self, generation: Generation) -> None:
         self._system.generation = generation
 
-    def prepare(self, df: "DataFrame") -> "DataFrame":
-        return df.selectExpr("cast(value as binary) as value")
+    def choose(self, columns: Sequence[tuple[str, str]]) -> Sequence[Chosen]:
+        kind = dict(columns).get("value")
+        if kind not in ("string", "binary"):
+            raise ConfigurationError(f"value: must be text or binary, and is {kind or 'missing'}. Nothing was read.")
+        return [Chosen(column="value", name="value", cast=None if kind == "binary" else "binary")]
 
     def write(self) -> SlotWriter:
         return FileWriter(str(self._staged))

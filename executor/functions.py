@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.slots import SlotWriter
@@ -26,9 +26,12 @@ BatchesTransform: TypeAlias = Callable[["Batches"], "Batches"]
 Called once per task, with an empty iterator for a split without records; may yield any number of batches. A split may
 hold ranges of several partitions: the partitions may interleave, and a batch of a task that stays may hold several.
 """
+RoutedTransform: TypeAlias = Callable[["Batches"], Routed]
+"""The same for a job with several outputs: yields pairs of an output's name and a batch to write there."""
 Router: TypeAlias = Callable[["Batches"], Routed]
-"""The same, with the name of the sink that gets each batch."""
+"""What decides in a task which sink gets which batch."""
 
+_T = TypeVar("_T")
 FusedTask: TypeAlias = Callable[[Iterable[int]], Iterable[str]]
 
 BALLOT_SCHEMA = "ballot string"
@@ -142,20 +145,51 @@ def to_one(sink: str, transform: BatchesTransform | None = None) -> Router:
     return onceward_to_one
 
 
-def choosing(columns: Mapping[str, str]) -> BatchesTransform:
-    """Return a function that only selects columns of the source: ``columns`` maps each new name to a source column."""
+def choosing(columns: Mapping[str, Mapping[str, str]]) -> Router:
+    """Return a router of every record to every sink, with its columns only: ``columns`` maps each new name to a column
+    of the source, by sink."""
 
-    def onceward_choose(batches: Batches) -> Batches:
+    def onceward_choose(batches: Batches) -> Routed:
         import pyarrow as pa
 
-        names = list(columns)
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([batch.column(column) for column in columns.values()], names)
+            for sink, chosen in columns.items():
+                arrays = [batch.column(column) for column in chosen.values()]
+                yield sink, pa.RecordBatch.from_arrays(arrays, list(chosen))
 
     return onceward_choose
 
 
-def applied(transform: BatchesTransform, batches: Batches) -> Batches:
+def onceward_by_column(batches: Batches) -> Routed:
+    """Route the records of batches with a struct column for each sink: null where a record does not go there."""
+    import pyarrow as pa
+
+    for batch in batches:
+        for sink, column in zip(batch.schema.names, batch.columns, strict=True):
+            records = column.drop_null() if column.null_count else column
+            if len(records):
+                yield sink, pa.RecordBatch.from_struct_array(records)
+
+
+def by_name(sinks: Iterable[str], transform: RoutedTransform) -> Router:
+    """Return a router of what ``transform`` yields: pairs of the name of one of ``sinks`` and a batch."""
+    known = frozenset(sinks)
+
+    def onceward_by_name(batches: Batches) -> Routed:
+        for pair in applied(transform, batches):
+            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] not in known:
+                found = repr(pair[0]) if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
+                raise ConfigurationError(
+                    f"transform_batches yielded {found} where a job with outputs needs a pair of a name and a batch. "
+                    "Nothing of this checkpoint becomes visible; its records stay unread. The names are "
+                    f"{', '.join(sorted(known))}."
+                )
+            yield pair
+
+    return onceward_by_name
+
+
+def applied(transform: "Callable[[Batches], Iterator[_T]]", batches: Batches) -> "Iterator[_T]":
     """Yield what ``transform`` makes of ``batches``. Raises ConfigurationError when it breaks its contract."""
     given = _Given(batches)
     made = transform(given)

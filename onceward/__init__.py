@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
     from onceward.connectors.interfaces import Sink, Source
+    from onceward.driver.output import Output
     from onceward.driver.pipeline import Pipeline
     from onceward.driver.restarts import NO_RESTART, Restart
     from onceward.driver.streaming.pipeline import StreamingPipeline
@@ -32,6 +33,7 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "MetricsEndpoint",
+    "Output",
     "Pipeline",
     "Restart",
     "Sink",
@@ -53,6 +55,7 @@ _HOMES = {
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",
     "MetricsEndpoint": "watch.metrics.endpoint",
+    "Output": "driver.output",
     "Pipeline": "driver.pipeline",
     "Restart": "driver.restarts",
     "Sink": "connectors.interfaces",

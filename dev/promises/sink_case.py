@@ -17,7 +17,7 @@ from onceward.connectors.interfaces import JobContext, Severity, Sink, writer_op
 from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.dev.promises.checking import broken, eventually
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.protocol.committing import System
 from onceward.protocol.values import (
     Author,
@@ -154,7 +154,7 @@ class Driver:
     # -- as the loop of a job
 
     def pre_commit(self, *votes: Vote, checkpoint: int = 1) -> tuple[Committable, ...]:
-        origins = origins_of([[{"slot": vote.slot}] for vote in votes], str)
+        origins = slot_origins([[{"slot": vote.slot}] for vote in votes], str)
         return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins, leftovers=True).committables
 
     def prepared(self, *slots: Sequence[bytes], checkpoint: int = 1) -> tuple[Committable, ...]:

@@ -6,25 +6,30 @@ of a query with the same tasks (measured on 2 cores; Spark plans and announces e
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
-from onceward.connectors.interfaces import Plan, SinkSession, Source, SplitFollower, writer_options
-from onceward.connectors.slots import StayingWriter
-from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Vote, check_ballots
+from onceward.connectors.interfaces import Plan, Source, SplitFollower, writer_options
+from onceward.connectors.slots import SlotWriter, StayingWriter
+from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, check_ballots
+from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
+from onceward.driver.spark.passes import Pass
 from onceward.driver.spark.schemas import simple_columns
 from onceward.driver.spark.session import Spark, is_on
 from onceward.executor.functions import (
     BALLOT_SCHEMA,
     BatchesTransform,
+    RoutedTransform,
     Router,
+    by_name,
     choosing,
     fusing,
+    onceward_by_column,
     reading,
     to_one,
     unusable_in,
@@ -32,7 +37,7 @@ from onceward.executor.functions import (
 )
 from onceward.executor.link import TaskCredentials
 from onceward.executor.staying import staying
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject
+from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -89,18 +94,18 @@ class CheckpointJob:
         spark: Spark,
         job: JobName,
         source: Source,
-        transform: "Callable[[DataFrame], DataFrame] | None",
-        transform_batches: BatchesTransform | None,
-        sink: SinkSession,
+        work: Pass,
+        transform_batches: BatchesTransform | RoutedTransform | None,
         per_checkpoint_operations: bool,
     ) -> None:
+        """``transform_batches``: instead of a transform of ``work``; yields batches for its only sink, or pairs of a
+        sink's name and a batch."""
         self._spark = spark
         self._job = job
         self._source = source
-        self._transform = transform
+        self._work = work
         self._transform_batches = transform_batches
-        self._sink = sink
-        self._name = sink.participant.name
+        self._sinks = {share.name: share.sink for share in work.shares}
         self._per_checkpoint_operations = per_checkpoint_operations
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
@@ -113,6 +118,11 @@ class CheckpointJob:
         self._built: _Built | None = None
         self._ran: tuple[Plan, tuple[JsonObject, ...]] | None = None
         """The plan that ran last, and its splits as the tasks read them."""
+
+    @property
+    def sinks(self) -> Collection[ParticipantName]:
+        """The names of the sinks that it writes to."""
+        return self._sinks.keys()
 
     @property
     def path(self) -> Path:
@@ -131,10 +141,8 @@ class CheckpointJob:
         return self._built.facts.columns if self._built is not None else ()
 
     def check(self) -> None:
-        """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used, and for a
-        copy without a column that the sink needs."""
-        if self._transform is None and self._transform_batches is None:
-            self._check_copy()
+        """Build the plan without running it. Raises ConfigurationError for a transform that cannot be used, and for
+        columns that a sink cannot take."""
         # two splits: with one, Spark leaves out the exchanges that more would need
         seeds = self._build(2).facts.seeds
         if seeds and not self._per_checkpoint_operations:
@@ -146,15 +154,10 @@ class CheckpointJob:
                     "or set Pipeline(per_checkpoint_operations=True)."
                 )
 
-    def _check_copy(self) -> None:
-        known, copied = simple_columns(self._source.schema), self._source.copied_columns
-        if known is not None and self._sink.takes({name: kind for name, kind in known.items() if name in copied}):
-            return
-        empty = self._spark.session.createDataFrame([], self._source.schema)
-        self._sink.prepare(empty.select(*copied))
-
-    def run(self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan) -> tuple[Vote, ...]:
-        """Read, transform and write the plan's splits. Nothing of it is visible yet.
+    def run(
+        self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
+    ) -> Votes:
+        """Read, transform and write the plan's splits to ``sinks``. Nothing of it is visible yet.
 
         Raises CheckpointFailedError when votes are missing, ConfigurationError when the batches of
         ``transform_batches`` cannot be written, and any error of Spark.
@@ -169,7 +172,7 @@ class CheckpointJob:
             checkpoint=checkpoint,
             splits=splits,
             columns=built.facts.columns,
-            sinks={self._name: writer_options(self._sink)},
+            sinks={name: writer_options(self._sinks[name]) for name in sinks},
             submitted=submitted,
         )
         context = self._spark.context
@@ -185,11 +188,12 @@ class CheckpointJob:
             raise wrong from error
         if built.facts.adaptive and not built.facts.moving:
             self._look_again(built, len(splits))
-        votes = check_ballots(ballots, [self._name], built.expected)[self._name]
-        return _held(votes, built.held() - held)
+        votes = check_ballots(ballots, sinks, built.expected)
+        return _held({name: votes[name] for name in sinks}, built.held() - held)
 
     def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """Return the splits that made each slot of the plan that ran last: one if no rows move, else all of them."""
+        """Return the splits that made each of the ``slots`` of the plan that ran last: one if no rows move, else all
+        of them."""
         if self._built is None or self._ran is None or self._ran[0] is not plan:
             raise CheckpointFailedError("This plan was not run. Nothing was written.")
         splits = self._ran[1]
@@ -256,7 +260,7 @@ class CheckpointJob:
     def _build(self, splits: int) -> _Built:
         built = self._builds.pop(splits, None)
         if built is None:
-            built = self._through_python(splits) if self._transform is None else self._through_spark(splits)
+            built = self._through_python(splits) or self._through_spark(splits)
         if built.facts.reusable:
             self._builds[splits] = built
             if len(self._builds) > _KEPT_BUILDS:
@@ -274,27 +278,38 @@ class CheckpointJob:
         else:
             self._builds.pop(splits, None)
 
-    def _through_python(self, splits: int) -> _Built:
+    def _through_python(self, splits: int) -> _Built | None:
+        """Return the job if records need not go through the JVM."""
         if self._transform_batches is not None:
-            return self._fused(splits, Path.BATCHES, to_one(self._name, self._transform_batches), self._source_columns)
-        return self._copied(splits, {column: column for column in self._source.copied_columns})
+            return self._fused(splits, Path.BATCHES, self._routed(self._transform_batches), self._source_columns)
+        choices = self._work.choices(self._source.schema, self._source.copied_columns)
+        return None if choices is None else self._copied(splits, choices)
 
-    def _copied(self, splits: int, chosen: Mapping[str, str]) -> _Built:
-        route = to_one(self._name, choosing(chosen))
-        return self._fused(splits, Path.COPY, route, tuple(dict.fromkeys(chosen.values())))
+    def _routed(self, transform: BatchesTransform | RoutedTransform) -> Router:
+        if len(self._sinks) > 1:
+            return by_name(self._sinks, cast("RoutedTransform", transform))
+        (name,) = self._sinks
+        return to_one(name, cast("BatchesTransform", transform))
+
+    def _copied(self, splits: int, choices: Mapping[str, Mapping[str, str]]) -> _Built:
+        columns = dict.fromkeys(column for chosen in choices.values() for column in chosen.values())
+        return self._fused(splits, Path.COPY, choosing(choices), tuple(columns))
+
+    def _writers(self) -> Mapping[str, SlotWriter]:
+        return {name: sink.write() for name, sink in self._sinks.items()}
 
     def _fused(self, splits: int, path: Path, route: Router, columns: tuple[str, ...]) -> _Built:
-        task = fusing(self._source.read(), {self._name: self._sink.write()}, route, columns)
+        task = fusing(self._source.read(), self._writers(), route, columns)
         partitions = max(1, splits)
         tasks = self._spark.context.parallelize(range(splits), partitions).mapPartitions(task)
         facts = plans.PlanFacts(columns=columns, one_to_one=True, changing=False, moving=False)
         return _Built(path=path, ballots=tasks.collect, facts=facts, expected=partitions, worker=route)
 
     def _through_spark(self, splits: int) -> _Built:
-        assert self._transform is not None
         source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
-        prepared = self._sink.prepare(self._transform(source))
-        df = prepared.mapInArrow(writing({self._name: self._sink.write()}, to_one(self._name)), BALLOT_SCHEMA)
+        chosen = self._work.dataframe(source, self._source.copied_columns)
+        route = onceward_by_column if len(self._sinks) > 1 else to_one(next(iter(self._sinks)))
+        df = chosen.mapInArrow(writing(self._writers(), route), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts
@@ -304,8 +319,8 @@ class CheckpointJob:
                 self._source_columns,
                 per_checkpoint_operations=self._per_checkpoint_operations,
             )
-        if facts.chosen is not None:
-            return self._copied(splits, facts.chosen)
+        if facts.chosen is not None and len(self._sinks) == 1:
+            return self._copied(splits, dict.fromkeys(self._sinks, facts.chosen))
         # counting the partitions of an adaptive plan would run parts of it
         expected = None if facts.moving or facts.adaptive else _partitions(df)
         return _Built(
@@ -333,9 +348,13 @@ class CheckpointJob:
         return leaf
 
 
-def _held(votes: tuple[Vote, ...], seconds: float) -> tuple[Vote, ...]:
-    """Add to the first vote what readers in other processes reported: only the sum over all votes counts."""
-    return (replace(votes[0], held=votes[0].held + seconds), *votes[1:]) if votes and seconds > 0 else votes
+def _held(votes: Votes, seconds: float) -> Votes:
+    """Add to one vote what readers in other processes reported: only the sum over all votes counts."""
+    name, of_first = next(iter(votes.items()))
+    if not of_first or seconds <= 0:
+        return votes
+    first, *others = of_first
+    return {**votes, name: (replace(first, held=first.held + seconds), *others)}
 
 
 def tasks_port(given: str) -> int:

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from onceward.connectors.interfaces import Plan, SinkSession, Source
+from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import Plan, Source
+from onceward.connectors.tasks import Vote
 from onceward.driver import preflight
 from onceward.driver.journal import Journal
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.runtime import THREADS
 from onceward.driver.spark.job import CheckpointJob, Path
+from onceward.driver.spark.passes import Pass
 from onceward.driver.spark.session import (
     Spark,
     check_closures,
@@ -22,11 +25,11 @@ from onceward.driver.spark.session import (
     make_context,
     ship,
 )
-from onceward.executor.functions import BatchesTransform
+from onceward.executor.functions import BatchesTransform, RoutedTransform
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class Tasks(Protocol):
@@ -44,8 +47,8 @@ class Tasks(Protocol):
         """Read and transform the plan's splits, and write them to ``sinks``. Return each one's votes, complete and
         ordered by slot. A task writes the same slot of every sink."""
 
-    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        """Return the splits that made each slot."""
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        """Return the splits that made each slot that voted."""
 
     def cancel(self) -> None:
         """Stop the running tasks, from any thread."""
@@ -62,20 +65,19 @@ class SparkTasks:
         *,
         job: JobName,
         source: Source,
-        sink: SinkSession,
-        transform: "Callable[[DataFrame], DataFrame] | None",
-        transform_batches: BatchesTransform | None,
+        passes: Sequence[Pass],
+        transform_batches: BatchesTransform | RoutedTransform | None,
         spark: "SparkSession | None",
         embedded: bool,
         per_checkpoint_operations: bool,
         journal: Journal,
         stay: bool = False,
     ) -> None:
-        """``stay``: the transform must be one that staying tasks can run."""
+        """``passes``: run one after the other for each checkpoint. ``stay``: there must be one, whose transform staying
+        tasks can run."""
         self._job = job
         self._source = source
-        self._sink = sink
-        self._transform = transform
+        self._passes = passes
         self._transform_batches = transform_batches
         self._spark = None if spark is None else Spark.of(spark)
         self._made = False
@@ -84,7 +86,8 @@ class SparkTasks:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._journal = journal
         self._stay = stay
-        self._checkpoint_job: CheckpointJob | None = None
+        self._jobs: Sequence[CheckpointJob] = ()
+        """One for each pass; none before the start."""
 
     def begin(self) -> None:
         """Begin to make the session, in a thread of its own: that takes seconds, in which the job is recovered."""
@@ -93,35 +96,46 @@ class SparkTasks:
 
     def start(self) -> None:
         """Raises PreflightError or ConfigurationError for a session or a transform that cannot be used."""
-        if self._checkpoint_job is not None:
+        if self._jobs:
             return
         if self._spark is None:
             make, self._making = self._making or self._make, None
             self._spark, self._made = make()
             preflight.require_safe(self._job, check_context(self._spark.context, embedded=self._embedded))
-        checkpoint_job = CheckpointJob(
-            spark=self._spark,
-            job=self._job,
-            source=self._source,
-            transform=self._transform,
-            transform_batches=self._transform_batches,
-            sink=self._sink,
-            per_checkpoint_operations=self._per_checkpoint_operations,
-        )
-        checkpoint_job.check()
-        if self._stay:
-            checkpoint_job.require_in_worker()
-            checkpoint_job.reach()  # refuses a port that cannot be one
-            preflight.require_safe(self._job, check_closures(self._spark.context.getConf()))
-        if checkpoint_job.moving:
-            preflight.require_safe(self._job, check_retries(self._spark.session))
+        if self._stay and len(self._passes) > 1:
+            raise ConfigurationError(
+                'tasks="staying": outputs with a transform of their own read the input again, in a Spark job for '
+                'each checkpoint. Nothing was started. Use transform_batches, or leave out tasks="staying".'
+            )
+        jobs = [self._checked(self._spark, work) for work in self._passes]
+        writers = [share.sink.write() for work in self._passes for share in work.shares]
         ship(
             self._spark,
-            tuple(type(part).__module__ for part in (self._source.read(), self._sink.write())),
-            arrow=checkpoint_job.path is Path.DATAFRAME,
+            tuple(dict.fromkeys(type(part).__module__ for part in (self._source.read(), *writers))),
+            arrow=any(job.path is Path.DATAFRAME for job in jobs),
         )
-        self._checkpoint_job = checkpoint_job
-        self._journal.log("planned", path=checkpoint_job.path.value, columns=list(checkpoint_job.columns))
+        self._jobs = jobs
+        for job in jobs:
+            self._journal.log("planned", path=job.path.value, columns=list(job.columns), outputs=sorted(job.sinks))
+
+    def _checked(self, spark: Spark, work: Pass) -> CheckpointJob:
+        """Raises ConfigurationError or PreflightError for a pass that cannot be used."""
+        job = CheckpointJob(
+            spark=spark,
+            job=self._job,
+            source=self._source,
+            work=work,
+            transform_batches=self._transform_batches,
+            per_checkpoint_operations=self._per_checkpoint_operations,
+        )
+        job.check()
+        if self._stay:
+            job.require_in_worker()
+            job.reach()  # refuses a port that cannot be one
+            preflight.require_safe(self._job, check_closures(spark.context.getConf()))
+        if job.moving:
+            preflight.require_safe(self._job, check_retries(spark.session))
+        return job
 
     def alive(self) -> bool:
         return self._spark is None or is_alive(self._spark.context)
@@ -129,15 +143,22 @@ class SparkTasks:
     def run(
         self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
     ) -> Votes:
-        (name,) = sinks
-        return {name: self.checkpoint_job.run(generation=generation, checkpoint=checkpoint, plan=plan)}
+        votes: dict[ParticipantName, Sequence[Vote]] = {}
+        for job in self._jobs:
+            if writing := [name for name in job.sinks if name in sinks]:
+                votes |= job.run(generation=generation, checkpoint=checkpoint, plan=plan, sinks=writing)
+        return votes
 
-    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        return self.checkpoint_job.inputs(plan, slots)
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        inputs: dict[ParticipantName, Sequence[Sequence[JsonObject]]] = {}
+        for job in self._jobs:
+            if written := [name for name in job.sinks if name in votes]:
+                inputs |= dict.fromkeys(written, job.inputs(plan, len(votes[written[0]])))
+        return inputs
 
     def cancel(self) -> None:
-        if self._checkpoint_job is not None:
-            self._checkpoint_job.cancel()
+        for job in self._jobs[:1]:  # the jobs of all passes are in one group
+            job.cancel()
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         if self._spark is None or not self._made:
@@ -155,16 +176,22 @@ class SparkTasks:
 
     def _make(self) -> tuple[Spark, bool]:
         with _our_handlers_kept():
-            context, made = make_context(self._job, scheduling=self._transform is None)
+            context, made = make_context(self._job, scheduling=not self._plans)
         spark = Spark(context)
-        if self._transform is not None:
+        if self._plans:
             _ = spark.session  # made here, beside the recovery
         return spark, made
 
     @property
-    def checkpoint_job(self) -> CheckpointJob:
-        assert self._checkpoint_job is not None, "started before its first checkpoint"
-        return self._checkpoint_job
+    def _plans(self) -> bool:
+        """Spark SQL is needed for certain: there is a transform of DataFrames."""
+        return any(work.plans for work in self._passes)
+
+    @property
+    def staying_job(self) -> CheckpointJob:
+        """The job whose tasks stay."""
+        (job,) = self._jobs
+        return job
 
 
 @contextlib.contextmanager

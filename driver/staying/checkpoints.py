@@ -56,10 +56,11 @@ class CheckpointsOfStayingTasks(CheckpointTasks):
         kill_point(KillPoint.DRIVER_AFTER_CUT)
         self._await_tasks(checkpoint, lambda: staying.sent(checkpoint))
         coming, plan, since = staying.coming(checkpoint)
+        inputs = [[split] for split in plan.splits]
         written = Written(
             plan=plan,
             votes=coming,
-            inputs=[[split] for split in plan.splits],
+            inputs=dict.fromkeys(coming, inputs),
             planning=planning,
             began=began,
             open_since=since,

@@ -78,14 +78,15 @@ class StayingTasks:
         *,
         job: JobName,
         source: FollowedSource,
-        sink: SinkSession,
+        sinks: Sequence[SinkSession],
         settings: CheckpointSettings,
-        checkpoint_job: Callable[[], StayingJob],
+        staying_job: Callable[[], StayingJob],
         runtime: Runtime = THREADS,
     ) -> None:
-        """``checkpoint_job``: what starts tasks; asked when the first group begins."""
-        self._job, self._source, self._sink, self._runtime = job, source, sink, runtime
-        self._checkpoint_job = checkpoint_job
+        """``staying_job``: what starts tasks; asked when the first group begins."""
+        self._job, self._source, self._runtime = job, source, runtime
+        self._sinks = {sink.participant.name: sink for sink in sinks}
+        self._staying_job = staying_job
         interval = 0.0 if settings.interval is None else as_duration(settings.interval).total_seconds()
         self._pace = {"interval": interval, "hold": interval + settings.seconds("timeout") / 4}
         self._group: TaskGroup | None = None
@@ -119,7 +120,7 @@ class StayingTasks:
                 return self._assigned
         self.end()
         sweep()
-        room = self._checkpoint_job().room()
+        room = self._staying_job().room()
         assignment = self._source.assign(base, room)
         self._base, self._assigned, self.finished = base, assignment.positions, assignment.finished
         if assignment.splits:
@@ -152,7 +153,7 @@ class StayingTasks:
         """Order all tasks to cut."""
         assert self._group is not None, "started before"
         self._cut_at = self._runtime.monotonic()
-        options: dict[str, JsonObject] = {self._sink.participant.name: writer_options(self._sink, checkpoint)}
+        options: dict[str, JsonObject] = {name: writer_options(sink, checkpoint) for name, sink in self._sinks.items()}
         self._group.cut(checkpoint, options, self._source.allowances())
 
     def sent(self, checkpoint: CheckpointId) -> bool:
@@ -184,9 +185,8 @@ class StayingTasks:
         reports = reports_of(self._group)
         if reports is None:
             raise self._group.failure()
-        name = self._sink.participant.name
-        votes = check_ballots((report.ballot for report in reports), [name], self._slots)
-        return {name: votes[name]}, reports
+        votes = check_ballots((report.ballot for report in reports), self._sinks, self._slots)
+        return {name: votes[name] for name in self._sinks}, reports
 
     def end(self) -> None:
         """End the tasks that run. Raises GenerationFailedError if one did not end in order: it may still write."""
@@ -207,13 +207,13 @@ class StayingTasks:
             generation=generation,
             checkpoint=0,
             splits=splits,
-            columns=self._checkpoint_job().columns,
-            sinks={self._sink.participant.name: writer_options(self._sink)},
+            columns=self._staying_job().columns,
+            sinks={name: writer_options(sink) for name, sink in self._sinks.items()},
         )
-        job = self._checkpoint_job()
+        job = self._staying_job()
         context, credentials = new_credentials()
         follow = self._source.follow()
-        writers: dict[str, StayingWriter] = {self._sink.participant.name: require_stays(self._sink).stay()}
+        writers: dict[str, StayingWriter] = {name: require_stays(sink).stay() for name, sink in self._sinks.items()}
         bind, host = job.reach()
         self._slots = len(splits)
         self._group = group = TaskGroup(

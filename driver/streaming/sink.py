@@ -141,11 +141,11 @@ class StreamSink(Job):
         options = self._options
         settings = replace(options.settings or CheckpointSettings(timeout=_TIMEOUT), interval=0, min_pause=0)
         source = BatchSource(self._job, self._handover, continue_at=self._continue_at)
-        opened = self._open_job(stack, source, sink, settings, check_session(spark, embedded=options.access.embedded))
+        opened = self._open_job(stack, source, [sink], settings, check_session(spark, embedded=options.access.embedded))
         self._progress = opened.progress
         client = opened.connect(stack, shared=True)
         self._tasks = BatchTasks(
-            spark, job=self._job, sink=opened.sink, handover=self._handover, timeout=settings.seconds("timeout")
+            spark, job=self._job, sink=opened.sinks[0], handover=self._handover, timeout=settings.seconds("timeout")
         )
         self._generations = Generations(
             opened.members(stack, self._tasks, TasksPerCheckpoint),

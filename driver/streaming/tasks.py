@@ -11,7 +11,8 @@ from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, SinkSession, writer_options
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_ballots
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
+from onceward.driver.spark.passes import chosen_by
 from onceward.driver.spark.session import Spark, is_alive, ship
 from onceward.driver.streaming.batches import batch_of
 from onceward.driver.streaming.expressions import ArrowFunction, RecordHashes
@@ -125,13 +126,15 @@ class BatchTasks:
         else:
             self._handover.forbid(HaltedError(f"{text}."))
 
-    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
         """A slot is written again by running its whole batch again and writing the records of its partitions only.
         Their digests show whether the second run gives the same."""
         if _is_replay(plan.splits):
-            return [[split] for split in plan.splits]
-        (batch,) = plan.splits
-        return [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in self._votes]
+            inputs = [[split] for split in plan.splits]
+        else:
+            (batch,) = plan.splits
+            inputs = [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in self._votes]
+        return dict.fromkeys(votes, inputs)
 
     def cancel(self) -> None:
         self._handover.cancel(self._cancel_jobs)
@@ -149,7 +152,7 @@ class BatchTasks:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
-        records = self._hashes.add_to(self._sink.prepare(df))
+        records = self._hashes.add_to(chosen_by(self._sink, df))
         if not _is_replay(work.task.splits):
             votes = self._written(records, work.task)
             kill_point(KillPoint.BATCH_AFTER_RUN)
@@ -196,7 +199,7 @@ class BatchTasks:
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
-        records = self._hashes.add_to(self._sink.prepare(df))
+        records = self._hashes.add_to(chosen_by(self._sink, df))
         rows = records.mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
         return str(sum((Digest.parse(row[0]) for row in rows), Digest()))
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,14 +16,15 @@ from confluent_kafka import Producer
 
 from onceward import KafkaCluster, KafkaSink
 from onceward.common.errors import ConfigurationError, HaltedError, PreflightError
-from onceward.connectors.interfaces import Finding, JobContext, Severity
+from onceward.connectors.interfaces import Finding, JobContext, Severity, SinkSession
+from onceward.driver.spark.passes import chosen_by
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome
 from onceward.sinks.kafka.client.partitioner import LONGEST_KEY
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.fencing import fence_ids
 from onceward.sinks.kafka.control.transactions import State
-from onceward.sinks.kafka.driver.columns import project
+from onceward.sinks.kafka.driver import columns
 from onceward.sinks.kafka.errors import DeliveryError, PreCommitError, RouteError
 from onceward.sinks.kafka.executor import producers, records
 from onceward.sinks.kafka.identifiers import TransactionalId
@@ -625,23 +628,28 @@ def test_an_unreachable_cluster_is_one_clear_error_in_time(job: str) -> None:
 # -- columns
 
 
-def test_prepare_projects_text_to_bytes_and_adds_no_shuffle(spark: Any) -> None:
+def chosen(df: Any, *, routed: bool) -> Any:
+    """What the writer gets of a DataFrame."""
+    return chosen_by(cast(SinkSession, SimpleNamespace(choose=partial(columns.choose, routed=routed))), df)
+
+
+def test_only_the_columns_of_the_sink_are_chosen_and_nothing_is_shuffled(spark: Any) -> None:
     df = spark.sql(
         "select 'k' as Key, 'wörld' as value, 't' as topic, 1 as partition, timestamp'2024-01-01' as timestamp, 5 as x"
     )
-    routed_sink = project(df, routed=True)
+    routed_sink = chosen(df, routed=True)
     assert routed_sink.columns == ["key", "value", "topic", "partition", "timestamp"]
     row = routed_sink.collect()[0]
-    assert (bytes(row.key), bytes(row.value)) == (b"k", "wörld".encode())
-    fixed = project(df, routed=False)
+    assert (row.key, row.value) == ("k", "wörld")  # the writer encodes it
+    fixed = chosen(df, routed=False)
     assert fixed.columns == ["key", "value", "partition", "timestamp"]
     assert "Exchange" not in fixed._jdf.queryExecution().executedPlan().toString()
 
 
-def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
+def test_every_column_that_is_wrong_is_named(spark: Any) -> None:
     df = spark.sql("select 1.5D as key, map('a', 1) as headers, 1L as partition, 'now' as timestamp")
     with pytest.raises(ConfigurationError) as caught:
-        project(df, routed=True)
+        chosen(df, routed=True)
     for said in ("key: is double", "value: the column is missing", "headers: is map", "topic: the column is missing"):
         assert said in str(caught.value)
     for said in ("partition: is bigint", "timestamp: is string"):
@@ -650,4 +658,4 @@ def test_prepare_names_every_column_that_is_wrong(spark: Any) -> None:
 
 def test_headers_from_spark_have_the_declared_type(spark: Any) -> None:
     df = spark.sql("select 'v' as value, array(named_struct('key', 'h', 'value', cast('1' as binary))) as headers")
-    assert project(df, routed=False).columns == ["value", "headers"]
+    assert chosen(df, routed=False).columns == ["value", "headers"]

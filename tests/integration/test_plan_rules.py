@@ -1,7 +1,7 @@
 """Which transforms are refused, which plans are reused, and which slots can be written again, by Spark's own plans.
 Nothing runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +13,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import Chosen
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
+from onceward.driver.spark.passes import Pass, Share
 from onceward.driver.spark.plans import PlanFacts
 from onceward.driver.spark.session import Spark
 from onceward.executor.functions import BALLOT_SCHEMA, reading, to_one, writing
-from onceward.protocol.values import JobName
-from onceward.sinks.kafka.driver.columns import project
+from onceward.protocol.values import JobName, ParticipantName
+from onceward.sinks.kafka.driver.columns import choose
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -239,31 +241,36 @@ def test_a_cached_copy_beside_the_input_is_refused_too(spark: "SparkSession", ta
     kept[0].unpersist()
 
 
+def every(columns: Sequence[tuple[str, str]]) -> Sequence[Chosen]:
+    return [Chosen(column=name, name=name) for name, _ in columns]
+
+
 def job_of(
     spark: "SparkSession",
     transform: "Callable[[DataFrame], DataFrame] | None",
     *,
-    prepare: "Callable[[DataFrame], DataFrame]",
+    choose: "Callable[[Sequence[tuple[str, str]]], Sequence[Chosen]] | None" = None,
     copied: tuple[str, ...] = ("key", "value"),
 ) -> CheckpointJob:
     source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None, copied_columns=copied)
-    sink: Any = SimpleNamespace(write=lambda: None, prepare=prepare, takes=lambda columns: False)
+    sink: Any = SimpleNamespace(
+        write=lambda: None, choose=choose or every, participant=SimpleNamespace(name=ParticipantName("out"))
+    )
     return CheckpointJob(
         spark=Spark.of(spark),
         job=JobName("job"),
         source=source,
-        transform=transform,
+        work=Pass([Share(sink)], transform),
         transform_batches=None,
-        sink=sink,
         per_checkpoint_operations=True,
     )
 
 
 def test_a_copy_without_a_column_that_the_sink_needs_is_refused_before_it_runs(spark: "SparkSession") -> None:
-    prepare = partial(project, routed=False)
-    job_of(spark, None, prepare=prepare).check()
+    choosing = partial(choose, routed=False)
+    job_of(spark, None, choose=choosing).check()
     with pytest.raises(ConfigurationError, match="value: the column is missing"):
-        job_of(spark, None, prepare=prepare, copied=("key",)).check()
+        job_of(spark, None, choose=choosing, copied=("key",)).check()
 
 
 def test_a_plan_that_each_checkpoint_builds_is_examined_once(
@@ -277,7 +284,7 @@ def test_a_plan_that_each_checkpoint_builds_is_examined_once(
         return examine(df, *arguments, **options)
 
     monkeypatch.setattr(plans, "examine", counted)
-    job = job_of(spark, lambda df: df.groupBy("key").agg(F.first("value").alias("value")), prepare=lambda df: df)
+    job = job_of(spark, lambda df: df.groupBy("key").agg(F.first("value").alias("value")))
     job.check()
     job.check()
     assert job.moving

@@ -106,6 +106,7 @@ from onceward.connectors import JobContext, JobName
 from onceward.driver.spark.session import Spark, make_context, ship
 from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from onceward.driver.spark.job import CheckpointJob
+from onceward.driver.spark.passes import Pass, Share
 from pyspark.sql import SparkSession
 
 context, made = make_context("orders", scheduling=True)
@@ -117,9 +118,8 @@ job = CheckpointJob(
     spark=Spark(context),
     job="orders",
     source=KafkaSource("localhost:9092", topics=["in"]),
-    transform=None,
+    work=Pass([Share(sink)]),
     transform_batches=None,
-    sink=sink,
     per_checkpoint_operations=False,
 )
 job.check()

@@ -9,7 +9,7 @@ from onceward.client.session import Session
 from onceward.common.errors import CoordinatorLostError, StoreError
 from onceward.coordinator.service.engine import CommitBatch, Engine
 from onceward.driver.checkpoint_runner import CheckpointRunner
-from onceward.driver.outputs import Held, Made, Output, Outputs
+from onceward.driver.outputs import Held, Made, OpenOutput, Outputs
 from onceward.driver.recovery import Recovery
 from onceward.driver.settler import Settler
 from onceward.protocol.committing import PreCommitted, System
@@ -105,15 +105,15 @@ def _careless(keep: Callable[[Engine, CommitBatch], None], self: Engine, batch: 
         keep(self, batch)
 
 
-def _keeps_first(self: Outputs, group: Sequence[Output], held: Held) -> tuple[Committable, ...]:
+def _keeps_first(self: Outputs, group: Sequence[OpenOutput], held: Held) -> tuple[Committable, ...]:
     return tuple(held.get(group[0].name, ()))
 
 
-def _one_by_one(self: Outputs) -> Sequence[Sequence[Output]]:
+def _one_by_one(self: Outputs) -> Sequence[Sequence[OpenOutput]]:
     return [[output] for group in self._systems() for output in group]
 
 
-def _first_alone(self: Outputs) -> Sequence[Sequence[Output]]:
+def _first_alone(self: Outputs) -> Sequence[Sequence[OpenOutput]]:
     return self._systems()[:1]
 
 

@@ -7,17 +7,16 @@ from typing import Any
 
 from onceward.client.calls import Caller
 from onceward.client.session import CoordinatorClient
-from onceward.connectors.interfaces import JobContext, Sink, SinkSession
+from onceward.connectors.interfaces import Sink, SinkSession
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
 from onceward.driver.opening import OpenJob
-from onceward.driver.outputs import Output
+from onceward.driver.output import Output
 from onceward.driver.pipeline import Pipeline
 from onceward.driver.progress import Progress
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.staying.tasks import StayingTasks, require_followed
 from onceward.protocol.events import CloseReason
-from onceward.protocol.settings import as_duration
 from onceward.sinks.kafka.control.clock import Clock
 from tests.simulation.executors import WorkerTasks
 from tests.simulation.threads import VirtualRuntime, scheduler
@@ -65,9 +64,9 @@ class SimulatedPipeline(Pipeline):
     """A `Pipeline` with its coordinator behind a simulated network and its tasks on simulated executors."""
 
     def __init__(self, surroundings: Surroundings, *, sinks: Sequence[Sink], **arguments: Any) -> None:
-        super().__init__(coordinator="coordinator:7878", sink=sinks[0], **arguments)
+        outputs: dict[str, Output] = {sink.participant.name: Output(sink) for sink in sinks}
+        super().__init__(coordinator="coordinator:7878", outputs=outputs, **arguments)
         self._surroundings = surroundings
-        self._sinks = sinks
 
     def _launch(self) -> None:
         """Do nothing: there is no Spark."""
@@ -82,30 +81,24 @@ class SimulatedPipeline(Pipeline):
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
         return self._surroundings.tasks
 
-    def _staying(self, tasks: Tasks, sink: SinkSession) -> StayingTasks:
+    def _staying(self, tasks: Tasks, sinks: Sequence[SinkSession]) -> StayingTasks:
         return StayingTasks(
             job=self._job,
             source=require_followed(self._source),
-            sink=sink,
+            sinks=sinks,
             settings=self._settings,
-            checkpoint_job=lambda: self._surroundings.tasks,
+            staying_job=lambda: self._surroundings.tasks,
             runtime=VirtualRuntime(),
         )
 
     def _generations(self, members: Members, client: CoordinatorClient) -> CloseReason:
         members = replace(
             members,
-            outputs=[*members.outputs, *map(self._opened_second, self._sinks[1:])],
             runtime=VirtualRuntime(),
             journal=TracingJournal(self._job, self._surroundings.trace),
             progress=SilentProgress(self._job, clock=lambda: 0.0),
         )
         return super()._generations(members, client)
-
-    def _opened_second(self, sink: Sink) -> Output:
-        """Open a further sink: the public entry point has one."""
-        session = sink.connect(JobContext(job=self._job, checkpoint_timeout=as_duration(self._settings.timeout)))
-        return Output(sink=session, system=session.system())
 
 
 def virtual_clock(now: Callable[[], Any]) -> Clock:

@@ -13,12 +13,12 @@ from greenlet import GreenletExit
 from onceward.connectors.interfaces import Plan, SplitFollower, writer_options
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_ballots, ranges_of
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
 from onceward.executor.functions import to_one
 from onceward.executor.link import Link, TaskCredentials
 from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.staying import StayingTask
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
+from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
 from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
@@ -163,8 +163,9 @@ class WorkerTasks:
     def quiet(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        return [[split] for split in plan.splits]
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        inputs = [[split] for split in plan.splits]
+        return dict.fromkeys(votes, inputs)
 
     def cancel(self) -> None:
         if self._running is not None:

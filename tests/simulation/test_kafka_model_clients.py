@@ -14,7 +14,7 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from onceward import KafkaCluster
 from onceward.connections.per_process import PerProcess
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.executor.slots import Attempt
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
 from onceward.sinks.kafka.control.claim_reading import read_claim
@@ -82,7 +82,7 @@ class Sink:
         return self.committables(votes, checkpoint=checkpoint)
 
     def committables(self, votes: Sequence[Vote], *, checkpoint: int = 1) -> tuple[KafkaCommittable, ...]:
-        control, origins = self.bench.control, origins_of([[] for _ in votes], str)
+        control, origins = self.bench.control, slot_origins([[] for _ in votes], str)
         return make_committables(
             control, self.owner, CheckpointId(checkpoint), votes, origins, self.clock, first=self.asked(votes)
         )

@@ -16,7 +16,7 @@ from onceward.connectors.tasks import Vote
 from onceward.driver.generation import GenerationRun
 from onceward.driver.journal import Journal
 from onceward.driver.members import Members
-from onceward.driver.outputs import Output, Votes
+from onceward.driver.outputs import Inputs, OpenOutput, Votes
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.progress import Progress
 from onceward.driver.restarts import NO_RESTART, Restart, Restarts
@@ -348,7 +348,7 @@ class Job:
             Members(
                 job=JOB,
                 source=source,
-                outputs=(Output(sink=same, system=same),),
+                outputs=(OpenOutput(sink=same, system=same),),
                 tasks=same,
                 checkpoint_tasks=TasksPerCheckpoint,
                 settings=SETTINGS,
@@ -389,8 +389,9 @@ class Job:
             self.generation.stop()
         return {name: [Vote(slot=0, attempt=0, records=plan.records, bytes=plan.records)] for name in sinks}
 
-    def inputs(self, plan: Plan, _slots: int) -> Sequence[Sequence[JsonObject]]:
-        return [plan.splits]
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        inputs = [plan.splits]
+        return dict.fromkeys(votes, inputs)
 
     # -- sink
 

@@ -11,7 +11,7 @@ from onceward import KafkaCluster, KafkaSink
 from onceward.connectors.interfaces import JobContext, writer_options
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.executor.slots import Attempt
 from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
@@ -105,7 +105,7 @@ class SinkJob:
     def voted(self, checkpoint: int, votes: Sequence[Vote]) -> PreCommitted:
         """Pre-commit, and end nothing."""
         inputs = [[{"topic": "in", "partition": vote.slot}] for vote in votes]
-        return self.sink.pre_commit(CheckpointId(checkpoint), votes, origins_of(inputs, str), leftovers=True)
+        return self.sink.pre_commit(CheckpointId(checkpoint), votes, slot_origins(inputs, str), leftovers=True)
 
     def prepared(self, checkpoint: int, *slots: Sequence[bytes]) -> tuple[Committable, ...]:
         """Pre-commit one checkpoint with the given values in each slot."""

@@ -5,7 +5,7 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 
 from onceward import Pipeline
@@ -13,12 +13,12 @@ from onceward.connectors.interfaces import Plan, SinkSession, Source, writer_opt
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import CheckpointTask, check_ballots
 from onceward.driver.opening import OpenJob
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.tasks import Tasks
 from onceward.executor.functions import to_one
 from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Stopwatch, Timed
-from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
+from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
 
 
 class TasksInProcess:
@@ -63,8 +63,9 @@ class TasksInProcess:
             ballots.append(ballot.measured(steps, held).to_json())
         return {name: check_ballots(ballots, [name], len(plan.splits))[name]}
 
-    def inputs(self, plan: Plan, slots: int) -> Sequence[Sequence[JsonObject]]:
-        return [[split] for split in plan.splits]
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        inputs = [[split] for split in plan.splits]
+        return dict.fromkeys(votes, inputs)
 
     def cancel(self) -> None:
         """Do nothing: nothing runs beside the driver's main thread."""
@@ -77,4 +78,5 @@ class SparklessPipeline(Pipeline):
         """Do nothing: there is no Spark."""
 
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
-        return TasksInProcess(self._job, self._source, opened.sink)
+        (sink,) = opened.sinks
+        return TasksInProcess(self._job, self._source, sink)

@@ -6,14 +6,11 @@ ignored, as in Spark. Text is encoded as UTF-8.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import Chosen
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-__all__ = ["column_problems", "project"]
+__all__ = ["choose", "column_problems"]
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 _TYPES: dict[str, tuple[str, ...]] = {
@@ -59,23 +56,20 @@ def _plain(kind: str) -> str:
     return "string" if kind.startswith("string collate") else kind
 
 
-def project(df: "DataFrame", *, routed: bool) -> "DataFrame":
-    """Select the columns that the writer takes, with text as binary. Adds only a projection to the plan.
-
-    Raises ConfigurationError listing every problem.
-    """
-    columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+def choose(columns: Sequence[tuple[str, str]], *, routed: bool) -> Sequence[Chosen]:
+    """Choose the columns that the writer takes. Raises ConfigurationError listing every problem."""
     problems = column_problems(columns, routed=routed)
     if problems:
         raise ConfigurationError(
             "The records cannot be written to Kafka as they are; nothing was read or written. Correct these columns:\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
-    names = {name.lower(): name for name, _ in columns}
-    wanted = [name for name in _TYPES if name in names and (routed or name != "topic")]
-    return df.selectExpr(*(_expression(names[name], name) for name in wanted))
+    given = {name.lower(): (name, kind) for name, kind in columns}
+    wanted = [name for name in _TYPES if name in given and (routed or name != "topic")]
+    return [Chosen(column=given[name][0], name=name, cast=_cast(name, given[name][1])) for name in wanted]
 
 
-def _expression(column: str, name: str) -> str:
-    taken = f"cast(`{column}` as binary)" if name in ("key", "value") else f"`{column}`"
-    return f"{taken} as `{name}`"
+def _cast(name: str, kind: str) -> str | None:
+    """The hash of a text with a collation, which shows whether a batch runs the same again, is not that of its
+    bytes."""
+    return "binary" if name in ("key", "value") and _plain(kind) != kind else None

@@ -1,7 +1,7 @@
 """A Kafka sink for one run of a job, on the driver."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.common.printable import logger
 from onceward.connections.cluster import KAFKA_TOPIC
 from onceward.connectors.interfaces import (
+    Chosen,
     Finding,
     JobContext,
     Origin,
@@ -48,8 +49,6 @@ from onceward.sinks.kafka.executor.writer import COMMITTED_OPTION, KafkaSlotWrit
 from onceward.sinks.kafka.identifiers import TransactionalId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from onceward.sinks.kafka.driver.sink import KafkaSink
 
 __all__ = ["LATE_INTERVAL_S", "KafkaSinkSession"]
@@ -130,11 +129,8 @@ class KafkaSinkSession(SinkSession):
         self._ids = ReusableIds()
         self._tidied = False
 
-    def prepare(self, df: "DataFrame") -> "DataFrame":
-        return columns.project(df, routed=self._topic is None)
-
-    def takes(self, given: Mapping[str, str]) -> bool:
-        return not columns.column_problems(tuple(given.items()), routed=self._topic is None)
+    def choose(self, given: Sequence[tuple[str, str]]) -> Sequence[Chosen]:
+        return columns.choose(given, routed=self._topic is None)
 
     def write(self) -> StayingWriter:
         return self._writer(stays=False)

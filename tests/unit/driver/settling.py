@@ -7,7 +7,7 @@ from typing import Any
 
 from onceward.common.errors import OncewardError
 from onceward.driver.journal import Journal
-from onceward.driver.outputs import Output, Outputs
+from onceward.driver.outputs import OpenOutput, Outputs
 from onceward.driver.runtime import Threads
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
@@ -95,7 +95,7 @@ class Driver:
         self.settler = Settler(
             session=same,
             source=same,
-            outputs=Outputs(self.job, [Output(sink=same, system=same)]),
+            outputs=Outputs(self.job, [OpenOutput(sink=same, system=same)]),
             journal=_Journal(self.events),
             on_settled=lambda checkpoint, _records: self.said.append(f"settled {checkpoint}"),
             on_lost=lambda: self.said.append("lost"),

@@ -170,8 +170,12 @@ def test_all_numbers_are_taken_before_anything_is_read() -> None:
 
 
 def test_columns_are_chosen_by_their_new_names() -> None:
-    (batch,) = choosing({"v": "value", "again": "value"})(read({"values": ["a"]}, frozenset({"value"})))
-    assert batch.to_pydict() == {"v": ["a"], "again": ["a"]}
+    chosen = choosing({"out": {"v": "value", "again": "value"}, "other": {"value": "value"}})
+    given = read({"values": ["a"]}, frozenset({"value"}))
+    assert [(sink, batch.to_pydict()) for sink, batch in chosen(given)] == [
+        ("out", {"v": ["a"], "again": ["a"]}),
+        ("other", {"value": ["a"]}),
+    ]
 
 
 def first_only(batches: Batches) -> Batches:

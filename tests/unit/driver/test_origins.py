@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError
-from onceward.driver.origins import lost_splits, origins_of
+from onceward.driver.origins import lost_splits, slot_origins
 from onceward.protocol.values import Committable, JsonObject
 from tests.support.documents import committable
 
@@ -33,7 +33,7 @@ def describe(splits: Sequence[JsonObject]) -> str:
 def test_only_a_split_that_made_one_slot_and_that_alone_gives_the_slot_again(
     inputs: list[list[JsonObject]], slots: set[int]
 ) -> None:
-    origins = origins_of(inputs, describe)
+    origins = slot_origins(inputs, describe)
     assert [origin.inputs for origin in origins] == inputs
     assert {slot for slot, origin in enumerate(origins) if origin.replayable} == slots
 
@@ -42,7 +42,7 @@ def test_the_slots_of_a_shuffle_share_their_list_of_splits() -> None:
     """It is then sent and stored once."""
     splits: Sequence[JsonObject] = [A, B]
     described = Mock(side_effect=describe)
-    first, second, third = origins_of([splits, splits, [B]], described)
+    first, second, third = slot_origins([splits, splits, [B]], described)
     assert first.inputs is second.inputs
     assert described.mock_calls == [call(splits), call([B])], "the source describes it once, too"
     assert [first.text, second.text, third.text] == ["0 and 1", "0 and 1", "1"]
@@ -68,11 +68,11 @@ def lost(sink: Sink, *slots: int) -> tuple[JsonObject, ...]:
 
 
 def test_each_lost_slot_is_written_again_from_its_own_split_if_its_place_is_unchanged() -> None:
-    sink = Sink(*origins_of([[A], [B]], describe))
+    sink = Sink(*slot_origins([[A], [B]], describe))
     assert lost(sink, 1, 0) == (B, A)
     assert sink.checked == [1, 0]
 
 
 def test_a_slot_of_a_shuffle_is_refused_with_the_reason() -> None:
     with pytest.raises(ReplayRefusedError, match=r"slot 1 .* the plan moved rows between partitions"):
-        lost(Sink(*origins_of([[A], [A, B]], describe)), 1)
+        lost(Sink(*slot_origins([[A], [A, B]], describe)), 1)

@@ -10,8 +10,8 @@ from onceward.common.errors import HaltedError
 from onceward.connectors.interfaces import JobContext
 from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
-from onceward.driver.origins import origins_of
-from onceward.driver.outputs import Output, Outputs
+from onceward.driver.origins import slot_origins
+from onceward.driver.outputs import OpenOutput, Outputs
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
 from onceward.protocol.committing import PreCommitted
@@ -39,6 +39,8 @@ JOB, SEVEN = JobName("orders"), CheckpointId(7)
 FIRST, SECOND = ParticipantName("first"), ParticipantName("second")
 CLAIM = Claim(store_id="store", generation=Generation(2), completed=SEVEN, holder="driver")
 
+ORIGINS = slot_origins([[{"partition": 0}]], str)
+
 
 def modelled(bench: Bench, name: str) -> KafkaSinkSession:
     """The real sink on modelled brokers."""
@@ -57,18 +59,18 @@ def test_two_kafka_sinks_on_one_cluster_do_not_fence_each_other() -> None:
     bench = Bench(Settings(brokers=(1, 2, 3)))
     bench.wait(5)
     sinks = [modelled(bench, name) for name in ("first", "second")]
-    outputs = Outputs(JOB, [Output(sink=sink, system=sink.system()) for sink in sinks])
+    outputs = Outputs(JOB, [OpenOutput(sink=sink, system=sink.system()) for sink in sinks])
     outputs.begin_generation(Generation(2))
     mine, theirs = (bench.open(f"orders.{name}.2.0123abcd.0") for name in ("first", "second"))
     losers = [bench.open(f"orders.{name}.2.4567cdef.0") for name in ("first", "second")]
     votes = {FIRST: [vote(mine)], SECOND: [vote(theirs)]}
-    made = outputs.pre_commit(SEVEN, votes, origins_of([[{"partition": 0}]], str), keep={})
+    made = outputs.pre_commit(SEVEN, votes, dict.fromkeys(votes, ORIGINS), keep={})
     bench.wait(1)
     assert [bench.view(ids[0]).state for ids in (mine, theirs)] == [State.ONGOING] * 2
     assert all(bench.view(ids[0]).state is not State.ONGOING for ids in losers)
     held = {name: each.committables for name, each in made.items()}
     # the first one writes alone, as for lost slots
-    again = outputs.pre_commit(SEVEN, {FIRST: [vote(mine)]}, origins_of([[{"partition": 0}]], str), keep=held)
+    again = outputs.pre_commit(SEVEN, {FIRST: [vote(mine)]}, {FIRST: ORIGINS}, keep=held)
     assert list(again) == [FIRST]
     bench.wait(1)
     assert bench.view(theirs[0]).state is State.ONGOING
@@ -120,16 +122,16 @@ class System:
 def two(asked: list[str], *systems: str, on_lost: OnLost = OnLost.REPLAY) -> tuple[Outputs, System, System]:
     first, second = (System(asked, *pair, on_lost) for pair in zip(systems, (FIRST, SECOND), strict=True))
     given: Any = [first, second]
-    return Outputs(JOB, [Output(sink=one, system=one) for one in given]), first, second
+    return Outputs(JOB, [OpenOutput(sink=one, system=one) for one in given]), first, second
 
 
 def test_leftovers_of_a_system_are_ended_once_its_last_sink_has_pre_committed() -> None:
     votes: dict[ParticipantName, Sequence[Vote]] = {FIRST: [], SECOND: []}
     asked: list[str] = []
-    two(asked, "A", "A")[0].pre_commit(SEVEN, votes, (), keep={SECOND: [committable(1)]})
+    two(asked, "A", "A")[0].pre_commit(SEVEN, votes, dict.fromkeys(votes, ()), keep={SECOND: [committable(1)]})
     assert asked == ["first pre-commits and lists", "second pre-commits", "A is swept beside 3"]
     asked.clear()
-    two(asked, "A", "B")[0].pre_commit(SEVEN, votes, (), keep={SECOND: [committable(1)]})
+    two(asked, "A", "B")[0].pre_commit(SEVEN, votes, dict.fromkeys(votes, ()), keep={SECOND: [committable(1)]})
     assert asked == [
         "first pre-commits and lists", "A is swept beside 1", "second pre-commits and lists", "B is swept beside 2",
     ]  # fmt: skip

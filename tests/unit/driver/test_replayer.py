@@ -9,7 +9,7 @@ from onceward.common.errors import FencedError, HaltedError, OncewardError
 from onceward.connectors.interfaces import Origin, Plan, ReplayRefusedError
 from onceward.connectors.tasks import Vote
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
-from onceward.driver.outputs import Votes
+from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.replaying import Replayer
 from onceward.protocol.answers import Abort, Answer, Fail, Replay, Verdict
 from onceward.protocol.committing import PreCommitted
@@ -105,9 +105,9 @@ class Lossy(Driver):
         votes = [Vote(slot=slot, attempt=0, records=10, bytes=10) for slot in range(len(plan.splits))]
         return dict.fromkeys(sinks, votes)
 
-    def inputs(self, plan: Plan, count: int) -> Sequence[Sequence[JsonObject]]:
-        assert count == len(plan.splits)
-        return [[one] for one in plan.splits]
+    def inputs(self, plan: Plan, votes: Votes) -> Inputs:
+        inputs = [[one] for one in plan.splits]
+        return dict.fromkeys(votes, inputs)
 
     def pre_commit(self, checkpoint: CheckpointId, votes: Sequence[Vote], *_: Any, leftovers: bool) -> PreCommitted:
         return PreCommitted(committables=slots(*(vote.slot for vote in votes), again=True))
@@ -234,7 +234,7 @@ def test_output_of_a_transform_that_now_moves_rows_is_swept_before_the_job_halts
     """The replay wrote other slots than the lost ones. Left open, they hold readers back while an operator decides."""
     driver = Lossy()
     tasks: Any = driver
-    tasks.inputs = lambda *_: inputs
+    tasks.inputs = lambda _plan, votes: dict.fromkeys(votes, inputs)
     driver.replay()
     assert driver.actions == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
     assert "the transform moves rows between partitions now" in driver.declined[0]

@@ -7,7 +7,7 @@ import pytest
 
 from onceward.common.errors import HaltedError, OncewardError
 from onceward.driver.journal import Journal
-from onceward.driver.outputs import Output, Outputs
+from onceward.driver.outputs import OpenOutput, Outputs
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Verdict
@@ -39,7 +39,7 @@ def settler(runtime: Runtime = THREADS, *, session: Any = None, committer: Any =
     return Settler(
         session=session,
         source=nothing,
-        outputs=Outputs(JobName("orders"), [Output(sink=_SINK, system=committer)]),
+        outputs=Outputs(JobName("orders"), [OpenOutput(sink=_SINK, system=committer)]),
         journal=Journal("orders"),
         on_settled=lambda *_: None,
         on_lost=lambda: None,

@@ -9,6 +9,7 @@ import pytest
 from onceward.common.errors import ConfigurationError, PreflightError
 from onceward.driver.journal import Journal
 from onceward.driver.spark import tasks as spark_tasks
+from onceward.driver.spark.passes import Pass, Share
 from onceward.driver.spark.tasks import SparkTasks
 from onceward.protocol.values import JobName
 
@@ -31,8 +32,7 @@ def tasks() -> SparkTasks:
     return SparkTasks(
         job=JobName("orders"),
         source=nothing,
-        sink=nothing,
-        transform=None,
+        passes=[Pass([Share(nothing)])],
         transform_batches=None,
         spark=None,
         embedded=True,

@@ -103,9 +103,9 @@ class Bench:
         self.tasks = StayingTasks(
             job=JobName("orders"),
             source=cast(FollowedSource, self.source),
-            sink=cast(SinkSession, Output()),
+            sinks=[cast(SinkSession, Output())],
             settings=CheckpointSettings(),
-            checkpoint_job=lambda: self.cluster,
+            staying_job=lambda: self.cluster,
             runtime=self.clock,
         )
 

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from onceward import KafkaSink
 from onceward.common.errors import ConfigurationError
-from onceward.sinks.kafka.driver.columns import column_problems, project
+from onceward.sinks.kafka.driver.columns import choose, column_problems
 
 
 def test_all_argument_problems_are_reported_together() -> None:
@@ -97,43 +96,33 @@ def test_the_types_that_would_do_are_named() -> None:
     assert problem.startswith("value: is double, must be string or binary; ")
 
 
-class Frame:
-    """The part of a DataFrame that the projection needs."""
-
-    def __init__(self, columns: list[tuple[str, str]]) -> None:
-        types = {name: SimpleNamespace(simpleString=lambda kind=kind: kind) for name, kind in columns}
-        self.schema = SimpleNamespace(
-            fields=[SimpleNamespace(name=name, dataType=types[name]) for name, _ in columns],
-        )
-        self.selected: tuple[str, ...] = ()
-
-    def selectExpr(self, *expressions: str) -> "Frame":  # noqa: N802 - Spark's name
-        self.selected = expressions
-        return self
-
-
-@pytest.mark.parametrize(("routed", "topics"), [(True, ["`Topic` as `topic`"]), (False, [])])
-def test_text_is_cast_to_bytes_and_the_topic_is_taken_only_when_it_routes(routed: bool, topics: list[str]) -> None:
-    frame: Any = Frame([(name.title(), kind) for name, kind in GOOD])
-    assert project(frame, routed=routed).selected == (
-        "cast(`Key` as binary) as `key`",
-        "cast(`Value` as binary) as `value`",
-        "`Headers` as `headers`",
+@pytest.mark.parametrize(("routed", "topics"), [(True, [("Topic", "topic")]), (False, [])])
+def test_columns_get_the_sinks_names_and_the_topic_is_taken_only_when_it_routes(
+    routed: bool, topics: list[tuple[str, str]]
+) -> None:
+    chosen = choose([(name.title(), kind) for name, kind in GOOD], routed=routed)
+    assert [(one.column, one.name) for one in chosen] == [
+        ("Key", "key"),
+        ("Value", "value"),
+        ("Headers", "headers"),
         *topics,
-        "`Partition` as `partition`",
-        "`Timestamp` as `timestamp`",
-    )
+        ("Partition", "partition"),
+        ("Timestamp", "timestamp"),
+    ]
+    assert {one.cast for one in chosen} == {None}
 
 
 def test_columns_that_are_not_there_are_not_taken() -> None:
-    frame: Any = Frame([("value", "string"), ("other", "int")])
-    assert project(frame, routed=False).selected == ("cast(`value` as binary) as `value`",)
+    assert [one.name for one in choose([("value", "string"), ("other", "int")], routed=False)] == ["value"]
+
+
+def test_a_text_with_a_collation_is_taken_as_its_bytes() -> None:
+    assert [one.cast for one in choose([("value", "string collate UNICODE_CI")], routed=False)] == ["binary"]
 
 
 def test_each_problem_has_a_line_and_nothing_is_read() -> None:
-    frame: Any = Frame([("key", "double"), ("topic", "int")])
     with pytest.raises(ConfigurationError) as caught:
-        project(frame, routed=True)
+        choose([("key", "double"), ("topic", "int")], routed=True)
     assert [line.split(":")[0] for line in str(caught.value).splitlines()[1:]] == ["  - key", "  - value", "  - topic"]
 
 

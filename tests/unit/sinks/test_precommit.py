@@ -16,7 +16,7 @@ from onceward.common.errors import FencedError, HaltedError
 from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts
 from onceward.connectors.tasks import Vote
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.clock import Clock
@@ -91,7 +91,7 @@ def made(
     whose = whose or owner()
     first = ask_brokers(bench.control, whose, SEVEN, votes, ["out"], places=KnownPlaces(), now=0.0)
     return make_committables(
-        bench.control, whose, SEVEN, votes, origins_of(inputs, words_for), clock(bench), first=first
+        bench.control, whose, SEVEN, votes, slot_origins(inputs, words_for), clock(bench), first=first
     )
 
 
@@ -164,7 +164,7 @@ def test_a_coordinator_that_has_moved_since_is_found_again() -> None:
     first = asked(now=1.0)
     assert first.views[name(0)].code == ErrorCode.NOT_COORDINATOR
     (handle,) = make_committables(
-        bench.control, owner(), SEVEN, [vote(0, ids)], origins_of(ranges(1), words_for), clock(bench), first=first
+        bench.control, owner(), SEVEN, [vote(0, ids)], slot_origins(ranges(1), words_for), clock(bench), first=first
     )
     assert (handle.transaction.producer_id, handle.transaction.epoch) == ids[1:]
     assert asked(now=2.0).views[name(0)].code == ErrorCode.NONE
@@ -364,7 +364,7 @@ def test_an_outdated_coordinator_does_not_pass_off_the_transaction_before_as_the
         owner(),
         SEVEN,
         votes,
-        origins_of(ranges(1), words_for),
+        slot_origins(ranges(1), words_for),
         clock(bench),
         first=first,
         before=pairs.get,

@@ -10,7 +10,7 @@ from onceward import KafkaSource
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import ReplayRefusedError
 from onceward.connectors.tasks import ranges_of
-from onceward.driver.origins import origins_of
+from onceward.driver.origins import slot_origins
 from onceward.sources.kafka.control.metadata import TopicState
 from onceward.sources.kafka.driver.replays import refuse_incomplete
 from onceward.sources.kafka.driver.splitting import describe_ranges, halve_ranges, join_ranges, split_ranges
@@ -58,7 +58,7 @@ def test_without_a_wish_one_partition_stays_one_range() -> None:
 
 def test_each_part_made_its_slot_alone_so_that_it_can_be_replayed() -> None:
     parts = split_ranges([split(0, 0, 10), split(1, 7, 0)], 6)
-    origins = origins_of([[part] for part in parts], describe_ranges)
+    origins = slot_origins([[part] for part in parts], describe_ranges)
     assert all(origin.replayable for origin, part in zip(origins, parts, strict=True) if part["end"] > part["start"])
 
 
@@ -80,7 +80,7 @@ def test_joined_ranges_stay_whole_and_are_spread_evenly(whole: list[dict[str, An
 def test_a_joined_split_is_its_slot_s_alone_so_that_it_can_be_replayed() -> None:
     joined = join_ranges([split(number, 0, 10) for number in range(5)], 2)
     assert [[part["partition"] for part in ranges_of(each)] for each in joined] == [[0, 2, 4], [1, 3]]
-    assert all(origin.replayable for origin in origins_of([[each] for each in joined], describe_ranges))
+    assert all(origin.replayable for origin in slot_origins([[each] for each in joined], describe_ranges))
 
 
 def test_ranges_that_are_few_enough_stay_as_they_are() -> None:

@@ -1,0 +1,157 @@
+"""Which outputs share one pass over the input, and what each of them takes of it.
+
+A pass with several outputs is one DataFrame with a struct column for each: null where a record does not go there. Spark
+then evaluates the common part once for each record, and the task that writes hands each column to its sink's writer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onceward.common.errors import ConfigurationError
+from onceward.connectors.interfaces import Chosen, SinkSession
+from onceward.driver.output import Output
+from onceward.driver.spark.schemas import simple_columns
+from onceward.protocol.values import ParticipantName
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from onceward.driver.output import Expression
+
+__all__ = ["Pass", "Share", "chosen_by", "passes_of"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one sink gets of a pass. See :class:`Output`."""
+
+    sink: SinkSession
+    where: "Expression | None" = None
+    select: "Sequence[Expression] | None" = None
+
+    @property
+    def name(self) -> ParticipantName:
+        return self.sink.participant.name
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one Spark job of a checkpoint reads, transforms and writes."""
+
+    shares: Sequence[Share]
+    transform: "Callable[[DataFrame], DataFrame] | None" = None
+
+    @property
+    def plans(self) -> bool:
+        """Whether Spark must plan it for certain: there are expressions, or a transform."""
+        return self.transform is not None or any(
+            share.where is not None or share.select is not None for share in self.shares
+        )
+
+    def dataframe(self, source: "DataFrame", copied: Sequence[str]) -> "DataFrame":
+        """Return what the writers take: the columns of the only sink, or a column for each sink. Raises
+        ConfigurationError listing what a sink cannot take.
+
+        :param copied: the columns that a job without a transform writes.
+        """
+        common = source if self.transform is None else self.transform(source)
+        every = copied if self.transform is None else common.columns
+        if len(self.shares) == 1:
+            (share,) = self.shares
+            kept = common if share.where is None else common.where(share.where)
+            return chosen_by(share.sink, kept.select(*_expressions(share, every)))
+        return self._side_by_side(common, every)
+
+    def _side_by_side(self, common: "DataFrame", every: Sequence[str]) -> "DataFrame":
+        from pyspark.sql import functions as F  # noqa: N812
+
+        given = []
+        for share in self.shares:
+            record = F.struct(*_expressions(share, every))
+            if share.where is not None:
+                record = F.when(F.expr(share.where) if isinstance(share.where, str) else share.where, record)
+            given.append(record.alias(share.name))
+        wide = common.select(*given)
+        return wide.select(*(_chosen(share, wide) for share in self.shares))
+
+    def choices(self, schema: str, copied: Sequence[str]) -> Mapping[str, Mapping[str, str]] | None:
+        """Return the source column for each column of each writer, if the pass does no more than choose columns of the
+        source; None if Spark must run it. Raises ConfigurationError as :meth:`dataframe` does."""
+        known = simple_columns(schema)
+        if self.transform is not None or known is None:
+            return None
+        found: dict[str, Mapping[str, str]] = {}
+        for share in self.shares:
+            names = copied if share.select is None else share.select
+            if share.where is not None or not all(isinstance(name, str) and name in known for name in names):
+                return None
+            chosen = share.sink.choose([(str(name), known[str(name)]) for name in names])
+            if any(one.cast is not None for one in chosen):
+                return None
+            found[share.name] = {one.name: one.column for one in chosen}
+        return found
+
+
+def passes_of(
+    outputs: Mapping[ParticipantName, Output],
+    sinks: Sequence[SinkSession],
+    transform: "Callable[[DataFrame], DataFrame] | None",
+) -> Sequence[Pass]:
+    """Return the passes of a job: one for all outputs without a transform of their own, and one for each other."""
+    by_name = {sink.participant.name: sink for sink in sinks}
+    shared = [
+        Share(by_name[name], output.where, output.select) for name, output in outputs.items() if not output.transform
+    ]
+    branches = [
+        Pass([Share(by_name[name])], _composed(transform, output.transform))
+        for name, output in outputs.items()
+        if output.transform
+    ]
+    return [*([Pass(shared, transform)] if shared else []), *branches]
+
+
+def _composed(
+    first: "Callable[[DataFrame], DataFrame] | None", then: "Callable[[DataFrame], DataFrame]"
+) -> "Callable[[DataFrame], DataFrame]":
+    return then if first is None else lambda df: then(first(df))
+
+
+def chosen_by(sink: SinkSession, df: "DataFrame") -> "DataFrame":
+    """Return the columns that the sink's writer takes. Raises ConfigurationError listing what it cannot take."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+    return df.select(*(_cast(F.col(_quoted(one.column)), one) for one in sink.choose(columns)))
+
+
+def _chosen(share: Share, wide: "DataFrame") -> "Column":
+    """The column of a sink, with the fields that its writer takes."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructType
+
+    kind = wide.schema[share.name].dataType
+    assert isinstance(kind, StructType)
+    record = F.col(_quoted(share.name))
+    try:
+        chosen = share.sink.choose([(field.name, field.dataType.simpleString()) for field in kind.fields])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Output {share.name}: {error}") from None
+    fields = F.struct(*(_cast(record.getField(one.column), one) for one in chosen))
+    return F.when(record.isNotNull(), fields).alias(share.name)
+
+
+def _cast(column: "Column", one: Chosen) -> "Column":
+    return (column if one.cast is None else column.cast(one.cast)).alias(one.name)
+
+
+def _expressions(share: Share, every: Sequence[str]) -> "Sequence[Column]":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if share.select is None:
+        return [F.col(_quoted(name)) for name in every]
+    return [F.expr(one) if isinstance(one, str) else one for one in share.select]
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
