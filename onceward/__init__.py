@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.kafka.driver.sink import KafkaSink
+    from onceward.sinks.postgres.driver.sink import PostgresSink
     from onceward.sources.kafka.driver.format import register
     from onceward.sources.kafka.driver.source import KafkaSource
     from onceward.sources.kafka.driver.table import kafka_table
@@ -35,6 +36,7 @@ __all__ = [
     "MetricsEndpoint",
     "Output",
     "Pipeline",
+    "PostgresSink",
     "Restart",
     "Sink",
     "Source",
@@ -57,6 +59,7 @@ _HOMES = {
     "MetricsEndpoint": "watch.metrics.endpoint",
     "Output": "driver.output",
     "Pipeline": "driver.pipeline",
+    "PostgresSink": "sinks.postgres.driver.sink",
     "Restart": "driver.restarts",
     "Sink": "connectors.interfaces",
     "Source": "connectors.interfaces",
@@ -77,8 +80,9 @@ def __getattr__(name: str) -> Any:
                 raise
             # A coordinator needs none of it, so `pip install onceward` brings neither Spark nor Kafka's clients
             missing = error.name.partition(".")[0]
+            extra = "postgres-sink" if missing == "psycopg" else "spark"
             raise ModuleNotFoundError(
-                f"{name} needs {missing}, which is not installed. Install it with: pip install 'onceward[spark]'",
+                f"{name} needs {missing}, which is not installed. Install it with: pip install 'onceward[{extra}]'",
                 name=error.name,
             ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,6 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 # Rooms of a source and a sink, by the process that runs them. A room imports the rooms named here, and what lies beside
 # the rooms (values and errors).
+SIDES = ("sources/kafka", "sinks/kafka", "sinks/postgres")
 INSIDE: dict[str, tuple[str, ...]] = {
     "client": (),
     "executor": ("client",),
@@ -78,6 +79,7 @@ EXECUTOR_MODULES = (
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.kafka.executor.writer",
+    "sinks.postgres.executor.writer",
     "connectors.slots",
     "connectors.tasks",
 )
@@ -132,14 +134,17 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", INSIDE)
-@pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
+def rooms_of(side: str) -> set[str]:
+    return {each.name for each in (ROOT / side).iterdir() if each.is_dir()} - {"__pycache__"}
+
+
+@pytest.mark.parametrize(("side", "room"), [(side, room) for side in SIDES for room in sorted(rooms_of(side))])
 def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> None:
     itself = side.replace("/", ".")
     closed = tuple(f"{itself}.{other}" for other in INSIDE if other not in (room, *INSIDE[room]))
     files = sorted((ROOT / side / room).rglob("*.py"))
     assert len(files) > 1, f"{side}/{room} holds no modules"
-    assert {each.name for each in (ROOT / side).iterdir() if each.is_dir()} - {"__pycache__"} == set(INSIDE)
+    assert rooms_of(side) <= set(INSIDE)
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in files
@@ -149,7 +154,7 @@ def test_a_room_imports_only_rooms_of_its_own_process(side: str, room: str) -> N
     assert wrong == []
 
 
-@pytest.mark.parametrize("side", ["sources/kafka", "sinks/kafka"])
+@pytest.mark.parametrize("side", SIDES)
 def test_modules_beside_the_rooms_import_no_room(side: str) -> None:
     rooms = tuple(f"{side.replace('/', '.')}.{room}" for room in INSIDE)
     wrong = [
@@ -229,11 +234,12 @@ def test_the_core_is_pure() -> None:
 
 
 @pytest.mark.parametrize("module", [f"onceward.{name}" for name in EXECUTOR_MODULES])
-def test_an_executor_module_needs_only_arrow_numpy_and_its_kafka_client(module: str) -> None:
+def test_an_executor_module_needs_only_arrow_numpy_and_its_client(module: str) -> None:
     if find_spec(module) is None:
         pytest.fail(f"{module} is what executors import; it does not exist")
     extra, ours = loaded_by(f"import {module}")
-    assert extra - {"pyarrow", "numpy", "confluent_kafka", "cython_runtime"} == set()  # pyarrow brings Cython's
+    client = {"psycopg", "psycopg_binary", "typing_extensions"} if "postgres" in module else {"confluent_kafka"}
+    assert extra - {"pyarrow", "numpy", "cython_runtime"} - client == set()  # pyarrow brings Cython's
     assert [name for name in ours if under(name, (*NOT_ON_EXECUTORS, "onceward.connectors.interfaces"))] == []
 
 

@@ -1,0 +1,1 @@
+"""What runs in any process: it merges, aborts and sweeps what executors have staged."""

@@ -1,0 +1,195 @@
+"""The merge: one transaction that proves who owns the job, leaves a receipt, and moves the rows.
+
+Receipt, rows and the end of the staging are one transaction. So the receipt alone proves a commit. Where neither the
+receipt nor the staging is there, the rows can never be merged; one snapshot shows both.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import LiteralString
+
+from psycopg import sql
+
+from onceward.common.killpoints import KillPoint, kill_point
+from onceward.protocol.values import Outcome, Settlement
+from onceward.sinks.postgres.connecting import POSITION, SCHEMA, Session
+from onceward.sinks.postgres.documents import PostgresCommittable
+from onceward.sinks.postgres.server import Server
+
+__all__ = ["drop", "look", "merge"]
+
+_KEPT_FOR = "7 days"
+"""For people. A checkpoint is merged when all before it are settled: their receipts prove nothing any more."""
+
+_LOOK = """
+    SELECT (SELECT token FROM onceward_sink.receipts
+            WHERE job = %(job)s AND sink = %(sink)s AND store = %(store)s AND checkpoint = %(checkpoint)s),
+        (SELECT count(*) FROM onceward_sink.staged
+            WHERE name = ANY(%(names)s) AND job = %(job)s AND sink = %(sink)s AND generation = %(generation)s)
+"""
+_RECEIPT = """
+    INSERT INTO onceward_sink.receipts (job, sink, store, checkpoint, token, records)
+    VALUES (%(job)s, %(sink)s, %(store)s, %(checkpoint)s, %(token)s, %(records)s) ON CONFLICT DO NOTHING
+"""
+_OLD_RECEIPTS = f"""
+    DELETE FROM onceward_sink.receipts
+    WHERE job = %(job)s AND sink = %(sink)s AND checkpoint <> %(checkpoint)s AND at < now() - interval '{_KEPT_FOR}'
+"""
+_UNREGISTER = """
+    DELETE FROM onceward_sink.staged
+    WHERE name = ANY(%(names)s) AND job = %(job)s AND sink = %(sink)s AND generation = %(generation)s
+    RETURNING name, records
+"""
+
+
+_UPSERT: LiteralString = """
+    WITH staged AS MATERIALIZED ({staged}),
+    last AS MATERIALIZED (SELECT DISTINCT ON ({key}) * FROM staged ORDER BY {key}, onceward_slot DESC, {position} DESC),
+    deleted AS (DELETE FROM {target} t USING last l WHERE l.onceward_deleted AND {same}),
+    written AS (
+        INSERT INTO {target} ({columns}) SELECT {columns} FROM last WHERE NOT onceward_deleted
+        ON CONFLICT ({key}) DO UPDATE SET {changes} RETURNING 1)
+    SELECT (SELECT count(*) FROM staged), (SELECT count(*) FROM last WHERE NOT onceward_deleted),
+        (SELECT count(*) FROM written)
+"""
+"""One statement: what it deletes and what it writes are other keys."""
+
+
+def look(session: Session, server: Server, handle: PostgresCommittable) -> Settlement:
+    """What the database proves now. Changes nothing."""
+    row = session.execute(_LOOK, _values(handle)).fetchone()
+    assert row is not None, "it selects one row"
+    token, staged = row
+    if token is not None:
+        return _by_receipt(handle, token)
+    if staged:
+        return _doubt(handle, f"{staged} of its {len(handle.tables)} staging tables are there, and it is not merged")
+    return _gone(server, handle)
+
+
+def merge(session: Session, server: Server, handle: PostgresCommittable) -> Settlement:
+    """Merge the rows in a transaction that the caller has begun and ends; it has locked and compared the claim. The
+    transaction is to be committed if the outcome is committed, and else rolled back. Raises psycopg.Error."""
+    values = _values(handle)
+    # first: another process that merges the same is waited for here, and a repetition ends here
+    if session.execute(_RECEIPT, values).rowcount == 0:
+        return look(session, server, handle)
+    found = dict(session.execute(_UNREGISTER, values).fetchall())
+    missing = [table.name for table in handle.tables if table.name not in found]
+    if len(missing) == len(handle.tables):
+        return _gone(server, handle)
+    if missing:
+        return _doubt(handle, f"the staging tables {', '.join(missing[:3])} are gone, and others of it are there")
+    if wrong := (_upsert if handle.key else _append)(session, handle):
+        return _doubt(
+            handle,
+            f"{wrong}, so nothing was merged: a trigger or a rule of the table drops rows, or the "
+            "staging tables were changed",
+        )
+    drop(session, handle.names)
+    session.execute(_OLD_RECEIPTS, values)
+    kill_point(KillPoint.DRIVER_BETWEEN_END_TXN)
+    return _committed(handle)
+
+
+def _append(session: Session, handle: PostgresCommittable) -> str:
+    """Move the rows. Returns what is wrong with their number."""
+    columns = _listed(handle.columns)
+    for table in handle.tables:
+        staging = sql.Identifier(SCHEMA, table.name)
+        statement = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {}")
+        moved = session.execute(statement.format(sql.Identifier(*handle.target), staging, columns=columns)).rowcount
+        if moved != table.records:
+            return (
+                f"slot {table.slot} has voted for {table.records} rows, and {moved} of them came into "
+                f"{'.'.join(handle.target)}"
+            )
+    return ""
+
+
+def _upsert(session: Session, handle: PostgresCommittable) -> str:
+    """Of the rows with one key, let the last one by input order replace or delete the row of the table. Returns what is
+    wrong with their number."""
+    select = sql.SQL("SELECT {columns}, {deleted} AS onceward_deleted, {n} AS onceward_slot, {position} FROM {staging}")
+    union = sql.SQL(" UNION ALL ").join(
+        select.format(
+            columns=_listed(handle.columns),
+            deleted=sql.SQL("coalesce({}, false)").format(sql.Identifier(handle.delete)) if handle.delete else False,
+            n=number,
+            position=sql.Identifier(POSITION),
+            staging=sql.Identifier(SCHEMA, table.name),
+        )
+        for number, table in enumerate(handle.tables)
+    )
+    others = [name for name in handle.columns if name not in handle.key] or handle.key
+    statement = sql.SQL(_UPSERT).format(
+        staged=union,
+        target=sql.Identifier(*handle.target),
+        columns=_listed(handle.columns),
+        key=_listed(handle.key),
+        same=sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in handle.key),
+        position=sql.Identifier(POSITION),
+        changes=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others),
+    )
+    row = session.execute(statement).fetchone()
+    assert row is not None, "it selects one row"
+    staged, wanted, written = row
+    if staged != handle.records:
+        return f"its slots have voted for {handle.records} rows, and {staged} are staged"
+    if written != wanted:
+        return f"{wanted} keys are to be written, and {written} of them came into {'.'.join(handle.target)}"
+    return ""
+
+
+def _listed(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def drop(session: Session, names: Sequence[str]) -> None:
+    """Drop staging tables that were registered."""
+    if names:
+        tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
+        session.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables))
+
+
+def _values(handle: PostgresCommittable) -> dict[str, object]:
+    return {
+        "job": handle.job,
+        "sink": handle.sink,
+        "store": handle.store,
+        "generation": handle.generation,
+        "checkpoint": handle.checkpoint,
+        "token": handle.token,
+        "records": handle.records,
+        "names": handle.names,
+    }
+
+
+def _by_receipt(handle: PostgresCommittable, token: str) -> Settlement:
+    if token == handle.token:
+        return _committed(handle)
+    return _doubt(
+        handle,
+        "the receipt of this checkpoint is for other rows: two checkpoints of one store have the same number, as after "
+        "a restored copy of it",
+    )
+
+
+def _committed(handle: PostgresCommittable) -> Settlement:
+    evidence = f"the receipt of checkpoint {handle.checkpoint} has the token {handle.token}"
+    return Settlement(slot=0, outcome=Outcome.COMMITTED, evidence=evidence)
+
+
+def _gone(server: Server, handle: PostgresCommittable) -> Settlement:
+    if server.timeline != handle.timeline:
+        return _doubt(
+            handle,
+            "neither its receipt nor its staging tables are there, and the server is on timeline "
+            f"{server.timeline} instead of {handle.timeline}: it was restored from a backup, or another server took "
+            "over, and lacks what was confirmed before. Earlier checkpoints may be missing, too",
+        )
+    evidence = f"checkpoint {handle.checkpoint} has neither a receipt nor staging tables"
+    return Settlement(slot=0, outcome=Outcome.LOST, evidence=evidence)
+
+
+def _doubt(handle: PostgresCommittable, why: str) -> Settlement:
+    return Settlement(slot=0, outcome=Outcome.IN_DOUBT, evidence=f"checkpoint {handle.checkpoint}: {why}")
