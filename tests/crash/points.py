@@ -174,7 +174,8 @@ def lose_transactions(job: Job, limit_s: float = REACH_LIMIT_S) -> None:
     left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
     job.dies(job.drive(left), left, limit_s)
     wait_until(
-        lambda: not any(open_transactions_hold_back(job.topics.servers, job.sink).values()), "transactions run out"
+        lambda: not any(any(open_transactions_hold_back(job.topics.servers, sink).values()) for sink in job.sinks),
+        "transactions run out",
     )
 
 

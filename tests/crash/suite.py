@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -120,6 +121,15 @@ def _points(plan: Plan) -> Iterator[Schedule]:
                     yield visit(harness, scene, points, [nth], f"{scene.name}-{nth}")
 
 
+def _outputs(plan: Plan) -> Iterator[Schedule]:
+    with harness_of_one(plan.directory / "outputs") as harness:
+        for outputs in (2, 4):
+            for scene in SCENES:
+                if points := scene.points():
+                    several = replace(scene, setup=scene.setup.into(outputs))
+                    yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{outputs}", part="outputs")
+
+
 def _disk(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.directory / "disk", ("-m", "tests.crash.disturbed")) as harness:
         for disturbance in DISTURBANCES:
@@ -209,6 +219,7 @@ def _leaks(plan: Plan) -> Iterator[Schedule]:
 
 PARTS: Mapping[str, Part] = {
     "points": _points,
+    "outputs": _outputs,
     "disk": _disk,
     "brokers": _brokers,
     "blackouts": _blackouts,

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def assert_good(schedule: Schedule) -> None:
 def test_some_kill_points_the_second_time_through(harness: Harness) -> None:
     scene = scene_of(SLICE[-1])
     assert_good(visit(harness, scene, SLICE, [2], f"slice-{scene.name}"))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", [KillPoint.DRIVER_BETWEEN_END_TXN, KillPoint.DRIVER_AFTER_REPLAY])
+def test_a_kill_leaves_two_outputs_the_same_records(harness: Harness, point: KillPoint) -> None:
+    scene = scene_of(point)
+    several = replace(scene, setup=scene.setup.into(2))
+    assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-into-2", part="outputs"))
 
 
 @pytest.mark.kill

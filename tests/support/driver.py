@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Pipeline
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Output, Pipeline
 from onceward.driver import checkpoint_writer
 from onceward.driver.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
@@ -68,10 +68,18 @@ def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipel
     )
 
 
+def _written(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]:
+    options = spec.get("sink_options", {})
+    if not spec.get("sinks"):
+        return {"sink": KafkaSink(cluster, topic=spec["sink"], **options)}
+    sinks = [KafkaSink(cluster, topic=topic, **options) for topic in spec["sinks"]]
+    return {"outputs": {f"out-{number}": Output(sink) for number, sink in enumerate(sinks, 1)}}
+
+
 def _common(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]:
     return {
         "job": spec["job"],
-        "sink": KafkaSink(cluster, topic=spec["sink"], **spec.get("sink_options", {})),
+        **_written(spec, cluster),
         "coordinator": spec.get("coordinator"),
         "settings": CheckpointSettings(**{"interval": "200ms", **spec.get("settings", {})}),
         "state_dir": spec.get("state_dir"),

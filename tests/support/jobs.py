@@ -1,6 +1,7 @@
 """A pipeline under test: its topics, its feeder, its driver that is killed and started again, and the verdict."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self, assert_never
 
@@ -55,13 +56,15 @@ class Setup:
         spread: int = _PARTITIONS,
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
+        outputs: int = 1,
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
         ``batches``: through a function in the worker. Neither = a plain copy. ``rate``: records per second and
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
-        every partition, the leader first; empty = the cluster chooses."""
+        every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
+        by a sink of its own."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -69,7 +72,14 @@ class Setup:
         self.at_least_once = at_least_once
         self.staying = staying
         self.spread = spread
+        self.outputs = outputs
         self.settings = {**_QUICK, **(settings or {})}
+
+    def into(self, outputs: int) -> Self:
+        """The same with so many outputs."""
+        other = copy(self)
+        other.outputs = outputs
+        return other
 
     @property
     def promised(self) -> frozenset[Property]:
@@ -103,7 +113,11 @@ class Job(KilledJob):
         self.setup = setup or Setup()
         super().__init__(harness, schedule, _LIMIT_S if self.setup.spark is None else SPARK_LIMIT_S)
         self.source = self.topics.create("in", _PARTITIONS, led_by=self.setup.source_on)
-        self.sink = self.topics.create("out", self.setup.spread, config=self.setup.output, led_by=self.setup.sink_on)
+        self.sinks = [
+            self.topics.create(name, self.setup.spread, config=self.setup.output, led_by=self.setup.sink_on)
+            for name in ("out", *(f"out-{number}" for number in range(2, self.setup.outputs + 1)))
+        ]
+        self.sink = self.sinks[0]
         self.fed_besides = 0
         """Records in the input that did not come from the feeder."""
 
@@ -113,7 +127,8 @@ class Job(KilledJob):
                 self.topics.servers,
                 job=self.name,
                 inputs=[self.source],
-                outputs=[self.sink],
+                outputs=self.sinks,
+                expected=lambda _, key, value: [(sink, key, value) for sink in self.sinks],
                 file=self.harness.directory / f"{self.name}.history.jsonl",
                 coordinator=self.harness.address,
             )
@@ -141,6 +156,7 @@ class Job(KilledJob):
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
+            "sinks": self.sinks if len(self.sinks) > 1 else None,
             "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
@@ -168,7 +184,10 @@ class Job(KilledJob):
         """Let the running driver catch up, stop it, and judge. Raises AssertionError."""
         fed = self.schedule.records = self.feeder.finish() + self.fed_besides
         # values are unique; count one that is repeated, as it may be without transactions, once
-        self.wait(lambda: len({value for *_, value in self.topics.read(self.sink)}) >= fed, f"all {fed} are copied")
+        self.wait(
+            lambda: all(len({value for *_, value in self.topics.read(sink)}) >= fed for sink in self.sinks),
+            f"all {fed} are copied",
+        )
         self._stop()
         self.judge()
 

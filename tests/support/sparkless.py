@@ -5,7 +5,7 @@ Spark takes seconds to start. Tests about the driver, the coordinator and Kafka 
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from onceward import Pipeline
@@ -15,7 +15,7 @@ from onceward.connectors.tasks import CheckpointTask, check_ballots
 from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.tasks import Tasks
-from onceward.executor.functions import to_one
+from onceward.executor.functions import choosing
 from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
@@ -24,8 +24,9 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, Particip
 class TasksInProcess:
     """Replaces tasks on Spark: same reader, same writer, one task after the other."""
 
-    def __init__(self, job: JobName, source: Source, sink: SinkSession) -> None:
-        self._job, self._source, self._sink = job, source, sink
+    def __init__(self, job: JobName, source: Source, sinks: Sequence[SinkSession]) -> None:
+        self._job, self._source = job, source
+        self._sinks = {sink.participant.name: sink for sink in sinks}
         self._attempts = 0
 
     def start(self) -> None:
@@ -47,21 +48,23 @@ class TasksInProcess:
             checkpoint=checkpoint,
             splits=plan.splits,
             columns=tuple(columns),
-            sinks={self._sink.participant.name: writer_options(self._sink)},
+            sinks={name: writer_options(self._sinks[name]) for name in sinks},
             submitted=time.time(),
         )
-        read, name = self._source.read(), self._sink.participant.name
-        writers: dict[str, SlotWriter] = {name: self._sink.write()}
-        route = to_one(name)
+        read = self._source.read()
+        writers: dict[str, SlotWriter] = {name: sink.write() for name, sink in self._sinks.items()}
+        copied = {column: column for column in columns}
+        route = choosing(dict.fromkeys(self._sinks, copied))
         ballots = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
-            made = Timed(route(batch.select(columns) for batch in batches))
+            made = Timed(route(batches))
             ballot = write_slots(writers, Attempt(task=task, slot=slot, number=self._attempts), made)
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             ballots.append(ballot.measured(steps, held).to_json())
-        return {name: check_ballots(ballots, [name], len(plan.splits))[name]}
+        votes = check_ballots(ballots, sinks, len(plan.splits))
+        return {name: votes[name] for name in sinks}
 
     def inputs(self, plan: Plan, votes: Votes) -> Inputs:
         inputs = [[split] for split in plan.splits]
@@ -78,5 +81,4 @@ class SparklessPipeline(Pipeline):
         """Do nothing: there is no Spark."""
 
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
-        (sink,) = opened.sinks
-        return TasksInProcess(self._job, self._source, sink)
+        return TasksInProcess(self._job, self._source, opened.sinks)
