@@ -12,6 +12,7 @@ from onceward.common.errors import (
     OncewardError,
 )
 from onceward.common.killpoints import KillPoint, kill_point
+from onceward.common.printable import logger
 from onceward.driver.causes import shorten
 from onceward.driver.checkpoint_runner import CheckpointRunner
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
@@ -30,6 +31,8 @@ from onceward.protocol.generations import newest_first
 from onceward.protocol.values import CheckpointId
 
 __all__ = ["GenerationRun"]
+
+_log = logger("onceward.pipeline")
 
 _ENDS_LIMIT = 60.0
 """Seconds to wait at the end of a job until readers can see the last commits."""
@@ -127,6 +130,8 @@ class GenerationRun:
             stopping=lambda: self._mailbox.stopping,
         )
         m.journal.generation = self._session.generation
+        if changed := self._outputs.changes(self._session.grant.former_participants):
+            _log.warning("job %s: %s", m.job, changed)
         m.progress.opened(self._session.generation, self._session.grant.store_id)
         if self._session.grant.completed is not None:
             m.progress.completed(self._session.grant.completed.id)

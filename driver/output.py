@@ -71,6 +71,15 @@ def require_whole(outputs: Mapping[ParticipantName, Output]) -> None:
         )
 
 
+def require_one_pass(outputs: Mapping[ParticipantName, Output]) -> None:
+    """Raise ConfigurationError if an output is a branch: Spark runs a batch of a query once, with its state."""
+    if branches := [name for name, output in outputs.items() if output.transform is not None]:
+        raise ConfigurationError(
+            f"outputs: {', '.join(branches)}: transform= would run each batch of the query again. Nothing was started. "
+            "Use where= and select=, and put the rest into the query."
+        )
+
+
 def _problems(outputs: Mapping[Any, Any]) -> Sequence[str]:
     found = []
     for name, output in outputs.items():

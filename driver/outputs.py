@@ -23,6 +23,7 @@ from onceward.protocol.values import (
     JsonObject,
     Participant,
     ParticipantName,
+    Role,
     Settlement,
 )
 
@@ -92,6 +93,19 @@ class Outputs:
 
     def _on(self, group: Sequence[OpenOutput], held: Held) -> tuple[Committable, ...]:
         return tuple(one for output in group for one in held.get(output.name, ()))
+
+    def changes(self, former: Sequence[Participant]) -> str | None:
+        """Describe how these outputs differ from those of the job's last driver; None if they do not."""
+        before = [one.name for one in former if one.role is Role.SINK]
+        new, gone = [n for n in self.names if n not in before], [n for n in before if n not in self._outputs]
+        if not before or not (new or gone):
+            return None
+        said = []
+        if new:
+            said.append(f"{', '.join(new)} begins with the next checkpoint and gets nothing of what was read before")
+        if gone:
+            said.append(f"{', '.join(gone)} is gone: it is settled, and gets nothing from now on")
+        return f"The outputs have changed. {'. '.join(said)}"
 
     # -- a generation
 

@@ -67,6 +67,12 @@ def reading(read: Any, held: Callable[[float], object] | None = None) -> Batches
     return onceward_read
 
 
+def route_to(sinks: Iterable[str]) -> Router:
+    """Return the router of what a pass yields: its records, or a column of them for each sink."""
+    first, *others = sinks
+    return onceward_by_column if others else to_one(first)
+
+
 def writing(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransform:
     """Return the writer task: it writes one slot of each sink and returns its ballot as the only row."""
 
@@ -81,8 +87,8 @@ def writing(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransfor
     return onceward_write
 
 
-def digesting(sink: str, writer: SlotWriter) -> BatchesTransform:
-    """Return the writer task of a batch that may have to run again: its vote has the digests of its records.
+def digesting(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransform:
+    """Return the writer task of a batch that may have to run again: its votes have the digests of its records.
 
     The last two columns of the batches are :data:`DIGEST_COLUMN` and :data:`PARTITION_COLUMN`, which are not written. A
     task whose split has digests is a replay of one slot: it gets the whole batch, evaluates it, so that its state is
@@ -93,11 +99,11 @@ def digesting(sink: str, writer: SlotWriter) -> BatchesTransform:
         clock = Stopwatch()
         attempt = _current()
         digested = _Digested(batches, only=attempt.task.splits[0].get("digests"))
-        made = Timed(to_one(sink)(iter(digested)))
-        vote = _written({sink: writer}, attempt, made).votes[sink]
+        made = Timed(route(iter(digested)))
+        votes = _written(writers, attempt, made).votes
         _warmed_up()
         digests = {partition: str(digest) for partition, digest in digested.digests.items()}
-        ballot = Ballot({sink: replace(vote, digests=digests)})
+        ballot = Ballot({sink: replace(vote, digests=digests) for sink, vote in votes.items()})
         yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
 
     return onceward_write_digested

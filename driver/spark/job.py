@@ -29,8 +29,8 @@ from onceward.executor.functions import (
     by_name,
     choosing,
     fusing,
-    onceward_by_column,
     reading,
+    route_to,
     to_one,
     unusable_in,
     writing,
@@ -308,8 +308,7 @@ class CheckpointJob:
     def _through_spark(self, splits: int) -> _Built:
         source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
         chosen = self._work.dataframe(source, self._source.copied_columns)
-        route = onceward_by_column if len(self._sinks) > 1 else to_one(next(iter(self._sinks)))
-        df = chosen.mapInArrow(writing(self._writers(), route), BALLOT_SCHEMA)
+        df = chosen.mapInArrow(writing(self._writers(), route_to(self._sinks)), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts

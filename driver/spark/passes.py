@@ -41,6 +41,9 @@ class Pass:
 
     shares: Sequence[Share]
     transform: "Callable[[DataFrame], DataFrame] | None" = None
+    whole: bool = False
+    """Read the whole input, also if Spark can prove that no record meets a condition: a batch of a query makes its
+    state while it is read."""
 
     @property
     def plans(self) -> bool:
@@ -49,18 +52,20 @@ class Pass:
             share.where is not None or share.select is not None for share in self.shares
         )
 
-    def dataframe(self, source: "DataFrame", copied: Sequence[str]) -> "DataFrame":
+    def dataframe(self, source: "DataFrame", copied: Sequence[str] | None = None) -> "DataFrame":
         """Return what the writers take: the columns of the only sink, or a column for each sink. Raises
         ConfigurationError listing what a sink cannot take.
 
-        :param copied: the columns that a job without a transform writes.
+        :param copied: the columns that are written without a transform and without expressions; None = all.
         """
         common = source if self.transform is None else self.transform(source)
-        every = copied if self.transform is None else common.columns
+        every = common.columns if copied is None or self.transform is not None else copied
         if len(self.shares) == 1:
             (share,) = self.shares
-            kept = common if share.where is None else common.where(share.where)
-            return chosen_by(share.sink, kept.select(*_expressions(share, every)))
+            kept = common if share.where is None else common.where(self._met(_column(share.where)))
+            if share.select is not None or every != common.columns:
+                kept = kept.select(*_expressions(share, every))
+            return chosen_by(share.sink, kept)
         return self._side_by_side(common, every)
 
     def _side_by_side(self, common: "DataFrame", every: Sequence[str]) -> "DataFrame":
@@ -70,10 +75,19 @@ class Pass:
         for share in self.shares:
             record = F.struct(*_expressions(share, every))
             if share.where is not None:
-                record = F.when(F.expr(share.where) if isinstance(share.where, str) else share.where, record)
+                record = F.when(_column(share.where), record)
             given.append(record.alias(share.name))
         wide = common.select(*given)
+        if all(share.where is not None for share in self.shares):
+            some = " or ".join(f"{_quoted(share.name)} is not null" for share in self.shares)
+            wide = wide.where(self._met(F.expr(some)))
         return wide.select(*(_chosen(share, wide) for share in self.shares))
+
+    def _met(self, condition: "Column") -> "Column":
+        from pyspark.sql import functions as F  # noqa: N812
+
+        # never true, and not known to Spark when it plans
+        return condition | (F.spark_partition_id() < 0) if self.whole else condition
 
     def choices(self, schema: str, copied: Sequence[str]) -> Mapping[str, Mapping[str, str]] | None:
         """Return the source column for each column of each writer, if the pass does no more than choose columns of the
@@ -119,10 +133,10 @@ def _composed(
 
 def chosen_by(sink: SinkSession, df: "DataFrame") -> "DataFrame":
     """Return the columns that the sink's writer takes. Raises ConfigurationError listing what it cannot take."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
-    return df.select(*(_cast(F.col(_quoted(one.column)), one) for one in sink.choose(columns)))
+    return df.selectExpr(
+        *(f"{_taken(_quoted(one.column), one)} as {_quoted(one.name)}" for one in sink.choose(columns))
+    )
 
 
 def _chosen(share: Share, wide: "DataFrame") -> "Column":
@@ -130,19 +144,24 @@ def _chosen(share: Share, wide: "DataFrame") -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
-    kind = wide.schema[share.name].dataType
+    kind, record = wide.schema[share.name].dataType, _quoted(share.name)
     assert isinstance(kind, StructType)
-    record = F.col(_quoted(share.name))
     try:
         chosen = share.sink.choose([(field.name, field.dataType.simpleString()) for field in kind.fields])
     except ConfigurationError as error:
         raise ConfigurationError(f"Output {share.name}: {error}") from None
-    fields = F.struct(*(_cast(record.getField(one.column), one) for one in chosen))
-    return F.when(record.isNotNull(), fields).alias(share.name)
+    fields = [F.expr(_taken(f"{record}.{_quoted(one.column)}", one)).alias(one.name) for one in chosen]
+    return F.when(F.expr(f"{record} is not null"), F.struct(*fields)).alias(share.name)
 
 
-def _cast(column: "Column", one: Chosen) -> "Column":
-    return (column if one.cast is None else column.cast(one.cast)).alias(one.name)
+def _taken(column: str, one: Chosen) -> str:
+    return column if one.cast is None else f"cast({column} as {one.cast})"
+
+
+def _column(expression: "Expression") -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.expr(expression) if isinstance(expression, str) else expression
 
 
 def _expressions(share: Share, every: Sequence[str]) -> "Sequence[Column]":
@@ -150,7 +169,7 @@ def _expressions(share: Share, every: Sequence[str]) -> "Sequence[Column]":
 
     if share.select is None:
         return [F.col(_quoted(name)) for name in every]
-    return [F.expr(one) if isinstance(one, str) else one for one in share.select]
+    return list(map(_column, share.select))
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,8 @@ from typing import NoReturn
 
 from onceward.common.errors import CheckpointFailedError, HaltedError, OncewardError
 from onceward.connectors.interfaces import ReplayRefusedError
-from onceward.connectors.tasks import CheckpointTask, Digest, Vote
+from onceward.connectors.tasks import CheckpointTask, Digest
+from onceward.driver.outputs import Votes
 from onceward.driver.streaming.batches import Batch, Found
 
 __all__ = ["Handover", "StreamEndedError", "Work"]
@@ -30,7 +31,7 @@ class Work:
     replay: bool
     """It writes lost slots again. It may wait until Spark runs the batch: after a restart, the query starts later."""
     taken: bool = False
-    result: tuple[Vote, ...] | Exception | None = field(default=None)
+    result: Votes | Exception | None = field(default=None)
 
 
 class Handover:
@@ -93,7 +94,7 @@ class Handover:
         wanted = work is not None and not work.taken and work.batch == batch
         return wanted or self._settled == batch or self._ended is not None
 
-    def answer(self, work: Work, result: tuple[Vote, ...] | Exception) -> bool:
+    def answer(self, work: Work, result: Votes | Exception) -> bool:
         """Hand the result of a run over; return False if it is not wanted any more."""
         with self._changed:
             if work.result is not None:
@@ -171,7 +172,7 @@ class Handover:
         with self._changed:
             return self._offer
 
-    def run(self, work: Work) -> tuple[Vote, ...]:
+    def run(self, work: Work) -> Votes:
         """Have Spark's thread run the batch, and return the votes. Raises what the run raised, CheckpointFailedError
         when the query has stopped or :meth:`cancel` was called, ReplayRefusedError when Spark runs another batch."""
         with self._changed:
@@ -186,7 +187,8 @@ class Handover:
             if isinstance(work.result, Exception):
                 raise work.result
             if not work.replay:
-                self._digest = str(sum((vote.digest for vote in work.result), Digest()))
+                votes = next(iter(work.result.values()))  # each sink's have the digests of the whole batch
+                self._digest = str(sum((vote.digest for vote in votes), Digest()))
         return work.result
 
     def _impossible(self, work: Work) -> bool:

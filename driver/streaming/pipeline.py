@@ -13,6 +13,7 @@ from onceward.driver import preflight
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.opening import Job
 from onceward.driver.options import JobOptions, describing_options
+from onceward.driver.output import Output, outputs_of, require_one_pass
 from onceward.driver.restarts import FINAL, Restarts
 from onceward.driver.spark.session import check_submission, is_alive, make_session
 from onceward.driver.streaming.sink import StreamSink
@@ -49,7 +50,8 @@ class StreamingPipeline(Job):
         *,
         job: str,
         query: "Callable[[SparkSession], DataFrame]",
-        sink: Sink,
+        sink: Sink | None = None,
+        outputs: Mapping[str, Output] | None = None,
         checkpoint_location: str | os.PathLike[str],
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
@@ -63,6 +65,7 @@ class StreamingPipeline(Job):
 
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
         :param query: function of a session that returns a streaming DataFrame; called at each start of the query.
+        :param outputs: as for :class:`StreamSink`.
         :param checkpoint_location: where Spark keeps the query's offsets and state.
         :param output_mode: ``append``, ``update`` or ``complete``.
         :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
@@ -86,7 +89,8 @@ class StreamingPipeline(Job):
         super().__init__(job, options)
         self._given = options
         self._query = query
-        self._sink = sink
+        self._sink, self._outputs = sink, outputs
+        require_one_pass(outputs_of(sink, outputs))
         self._checkpoint_location = os.fspath(checkpoint_location)
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})
@@ -117,6 +121,7 @@ class StreamingPipeline(Job):
                     spark,
                     job=self._job,
                     sink=self._sink,
+                    outputs=self._outputs,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     continue_at=self._continue_at,

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -12,14 +12,16 @@ from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Finding, ReplayRefusedError, Sink
-from onceward.connectors.tasks import Vote
 from onceward.driver import preflight
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
 from onceward.driver.mailbox import NothingToReadError
 from onceward.driver.opening import Job
 from onceward.driver.options import JobOptions, describing_options
+from onceward.driver.output import Output, outputs_of, require_one_pass
+from onceward.driver.outputs import Votes
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
+from onceward.driver.spark.passes import passes_of
 from onceward.driver.spark.session import check_retries, check_session
 from onceward.driver.streaming.batches import (
     Batch,
@@ -75,7 +77,8 @@ class StreamSink(Job):
         spark: "SparkSession",
         *,
         job: str,
-        sink: Sink,
+        sink: Sink | None = None,
+        outputs: Mapping[str, Output] | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
         continue_at: int | None = None,
@@ -86,6 +89,8 @@ class StreamSink(Job):
 
         :param spark: the query's classic session, never changed.
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
+        :param outputs: instead of ``sink``, several places to write to, decided together: :class:`Output` by a name
+            that is the same in every run (docs/how-to/outputs.md).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
         :param allow_different_state: accept that a batch of a query with state has other records when Spark runs it
             again to write its state, as a query that draws at random or reads the clock gives them. The output keeps
@@ -96,6 +101,8 @@ class StreamSink(Job):
         :raises OncewardError: every final error of ``Pipeline.run``.
         """
         super().__init__(job, options)
+        self._outputs = outputs_of(sink, outputs)
+        require_one_pass(self._outputs)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._continue_at = continue_at
@@ -123,7 +130,7 @@ class StreamSink(Job):
         exit_with_codes()
         with contextlib.ExitStack() as stack:
             self._register(stack)
-            self._open(stack, spark, sink)
+            self._open(stack, spark)
             self._stack = stack.pop_all()
 
     def _register(self, stack: contextlib.ExitStack) -> None:
@@ -137,15 +144,17 @@ class StreamSink(Job):
             _open[self._job] = self
         stack.callback(_open.pop, self._job)
 
-    def _open(self, stack: contextlib.ExitStack, spark: "SparkSession", sink: Sink) -> None:
+    def _open(self, stack: contextlib.ExitStack, spark: "SparkSession") -> None:
         options = self._options
         settings = replace(options.settings or CheckpointSettings(timeout=_TIMEOUT), interval=0, min_pause=0)
         source = BatchSource(self._job, self._handover, continue_at=self._continue_at)
-        opened = self._open_job(stack, source, [sink], settings, check_session(spark, embedded=options.access.embedded))
+        sinks = [output.sink for output in self._outputs.values()]
+        opened = self._open_job(stack, source, sinks, settings, check_session(spark, embedded=options.access.embedded))
+        (work,) = passes_of(self._outputs, opened.sinks, None)
         self._progress = opened.progress
         client = opened.connect(stack, shared=True)
         self._tasks = BatchTasks(
-            spark, job=self._job, sink=opened.sinks[0], handover=self._handover, timeout=settings.seconds("timeout")
+            spark, job=self._job, shares=work.shares, handover=self._handover, timeout=settings.seconds("timeout")
         )
         self._generations = Generations(
             opened.members(stack, self._tasks, TasksPerCheckpoint),
@@ -295,7 +304,7 @@ class StreamSink(Job):
         if df is not None and not ran and query.has_state():
             self._write_state(df, query, found.batch)
 
-    def _run_work(self, df: "DataFrame | None", work: Work) -> tuple[Vote, ...]:
+    def _run_work(self, df: "DataFrame | None", work: Work) -> Votes:
         if df is None:
             raise ReplayRefusedError(f"the program skips batch {work.batch.number} now, and has written it before")
         return self._tasks.execute(df, work)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from onceward.common.errors import CheckpointFailedError, HaltedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
-from onceward.connectors.interfaces import Plan, ReplayRefusedError, SinkSession, writer_options
+from onceward.connectors.interfaces import Plan, ReplayRefusedError, writer_options
+from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_ballots
 from onceward.driver.outputs import Inputs, Votes
-from onceward.driver.spark.passes import chosen_by
+from onceward.driver.spark.passes import Pass, Share
 from onceward.driver.spark.session import Spark, is_alive, ship
 from onceward.driver.streaming.batches import batch_of
 from onceward.driver.streaming.expressions import ArrowFunction, RecordHashes
@@ -22,6 +23,7 @@ from onceward.executor.functions import (
     DIGEST_SCHEMA,
     digesting,
     onceward_digest,
+    route_to,
     unusable_in,
 )
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
@@ -48,19 +50,20 @@ class BatchTasks:
     """Runs tasks in the thread of a query. Implements ``Tasks``."""
 
     def __init__(
-        self, spark: "SparkSession", *, job: JobName, sink: SinkSession, handover: Handover, timeout: float
+        self, spark: "SparkSession", *, job: JobName, shares: Sequence[Share], handover: Handover, timeout: float
     ) -> None:
         """``timeout``: seconds that a batch may take."""
         self._spark = spark
         self._job = job
-        self._sink = sink
+        self._pass = Pass(shares, whole=True)
+        self._sinks = {share.name: share.sink for share in shares}
         self._handover = handover
         self._timeout = timeout
         self._slow = -1, 0
         """The batch that was aborted for its time, and how often in a row."""
         self._write: ArrowFunction | None = None
         self._hashes = RecordHashes()
-        self._votes: tuple[Vote, ...] = ()
+        self._votes: Votes = {}
         """Of the run that ended last."""
         self._job_group = ""
         self._coalesces = False
@@ -72,9 +75,10 @@ class BatchTasks:
         """Send the code to the executors. Raises PreflightError if they cannot run it."""
         if self._write is not None:
             return
-        writer = self._sink.write()
-        ship(Spark.of(self._spark), (type(writer).__module__,), arrow=True)
-        self._write = ArrowFunction(digesting(self._sink.participant.name, writer), BALLOT_SCHEMA)
+        writers: dict[str, SlotWriter] = {name: sink.write() for name, sink in self._sinks.items()}
+        modules = dict.fromkeys(type(writer).__module__ for writer in writers.values())
+        ship(Spark.of(self._spark), tuple(modules), arrow=True)
+        self._write = ArrowFunction(digesting(writers, route_to(writers)), BALLOT_SCHEMA)
 
     def alive(self) -> bool:
         return is_alive(self._spark.sparkContext)
@@ -94,7 +98,7 @@ class BatchTasks:
             checkpoint=checkpoint,
             splits=plan.splits,
             columns=(),
-            sinks={self._sink.participant.name: writer_options(self._sink)},
+            sinks={name: writer_options(self._sinks[name]) for name in sinks},
             submitted=time.time(),
         )
         replay, began = _is_replay(plan.splits), time.monotonic()
@@ -105,9 +109,9 @@ class BatchTasks:
                 self._look_at_time(batch.number, time.monotonic() - began)
             raise
         if replay:
-            _require_same(batch.number, plan.splits, self._votes)
-        (name,) = sinks
-        return {name: self._votes}
+            for votes in self._votes.values():
+                _require_same(batch.number, plan.splits, votes)
+        return self._votes
 
     def _look_at_time(self, batch: int, ran: float) -> None:
         """Say that a batch took too long, and after some runs forbid more: no run makes it shorter."""
@@ -133,7 +137,8 @@ class BatchTasks:
             inputs = [[split] for split in plan.splits]
         else:
             (batch,) = plan.splits
-            inputs = [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in self._votes]
+            slots = next(iter(self._votes.values()))  # the same for each sink
+            inputs = [[{**batch, _SLOT: vote.slot, _DIGESTS: vote.digests}] for vote in slots]
         return dict.fromkeys(votes, inputs)
 
     def cancel(self) -> None:
@@ -148,39 +153,38 @@ class BatchTasks:
 
     # -- the query's thread
 
-    def execute(self, df: "DataFrame", work: Work) -> tuple[Vote, ...]:
+    def execute(self, df: "DataFrame", work: Work) -> Votes:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
-        records = self._hashes.add_to(chosen_by(self._sink, df))
+        records = self._hashes.add_to(self._pass.dataframe(df))
         if not _is_replay(work.task.splits):
             votes = self._written(records, work.task)
             kill_point(KillPoint.BATCH_AFTER_RUN)
             return votes
         kill_point(KillPoint.BATCH_BEFORE_REPLAY)
         # How Spark coalesces may differ between two runs, so each lost slot is written by a single task of its own run.
-        votes = ()
+        written: dict[ParticipantName, tuple[Vote, ...]] = {}
         for number, split in enumerate(work.task.splits):
             task = replace(work.task, splits=(split,))
-            (vote,) = self._run(records.coalesce(1), task, 1)
-            votes += (replace(vote, slot=number),)
+            for name, (vote,) in self._run(records.coalesce(1), task, 1).items():
+                written[name] = (*written.get(name, ()), replace(vote, slot=number))
         kill_point(KillPoint.BATCH_AFTER_REPLAY)
-        return votes
+        return written
 
-    def _written(self, records: "DataFrame", task: CheckpointTask) -> tuple[Vote, ...]:
+    def _written(self, records: "DataFrame", task: CheckpointTask) -> Votes:
         """Write a batch. Once a batch has had many partitions, later ones are coalesced into fewer slots: a slot has a
         Kafka transaction, and stateful queries have 200 partitions by default. Coalescing moves no rows, so each
         partition's state stays where it is."""
         most = _ROUNDS * records.sparkSession.sparkContext.defaultParallelism
         votes = self._run(records.coalesce(most) if self._coalesces else records, task, None)
-        if len(votes) > most:
+        slots = len(next(iter(votes.values())))
+        if slots > most:
             self._coalesces = True
-            _log.info(
-                "job %s: a batch has %d partitions; they are coalesced into %d slots", self._job, len(votes), most
-            )
+            _log.info("job %s: a batch has %d partitions; they are coalesced into %d slots", self._job, slots, most)
         return votes
 
-    def _run(self, records: "DataFrame", task: CheckpointTask, expected: int | None) -> tuple[Vote, ...]:
+    def _run(self, records: "DataFrame", task: CheckpointTask, expected: int | None) -> Votes:
         """Run the tasks; return their votes. See :func:`check_ballots`. Raises any error of Spark."""
         assert self._write is not None, "started before its first checkpoint"
         context: Any = records.sparkSession.sparkContext
@@ -194,12 +198,12 @@ class BatchTasks:
             raise wrong from error
         finally:
             context.setLocalProperty(TASK_PROPERTY, None)
-        name = self._sink.participant.name
-        return check_ballots(ballots, [name], expected)[name]
+        votes = check_ballots(ballots, task.sinks, expected)
+        return {name: votes[name] for name in self._sinks if name in votes}
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
-        records = self._hashes.add_to(chosen_by(self._sink, df))
+        records = self._hashes.add_to(self._pass.dataframe(df))
         rows = records.mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
         return str(sum((Digest.parse(row[0]) for row in rows), Digest()))
 

@@ -165,6 +165,22 @@ def test_a_column_that_an_output_cannot_take_is_refused_before_the_start_with_th
     assert "partition: is string" in str(refused.value)
 
 
+def test_a_new_output_begins_with_the_next_checkpoint_and_one_that_is_gone_gets_nothing_more(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Output(bench.sink("first")), Output(bench.sink("second"))
+    bench.pipeline({"first": first}).run()
+    assert "outputs have changed" not in caplog.text
+    bench.topics.fill(bench.source, [b'{"n": 5000}'])
+    bench.pipeline({"first": first, "second": second}).run()
+    assert "second begins with the next checkpoint and gets nothing of what was read before" in caplog.text
+    bench.topics.fill(bench.source, [b'{"n": 6000}'])
+    bench.pipeline({"second": second}).run()
+    assert "first is gone: it is settled, and gets nothing from now on" in caplog.text
+    assert bench.numbers("first") == [*N, 5000]
+    assert bench.numbers("second") == [5000, 6000]
+
+
 def losing_one(sink: KafkaSink, name: str) -> KafkaSink:
     """A sink of which one transaction is aborted after the decision and before the commit."""
     connect, robberies = KafkaSink.connect, iter([True])

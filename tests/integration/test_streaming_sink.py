@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import GroupedData, functions
 from typer.testing import CliRunner
 
-from onceward import CheckpointSettings, KafkaSink, Restart, StreamingPipeline, StreamSink
+from onceward import CheckpointSettings, KafkaSink, Output, Restart, StreamingPipeline, StreamSink
 from onceward.common.errors import ConfigurationError, HaltedError, PreflightError
 from onceward.common.killpoints import KillPoint
 from onceward.driver.journal import EVENTS_VARIABLE
@@ -66,7 +66,7 @@ class Counting:
         return StreamSink(
             self.spark,
             job=self.job,
-            sink=sink or KafkaSink(self.topics.servers, topic=self.topic),
+            sink=None if "outputs" in options else sink or KafkaSink(self.topics.servers, topic=self.topic),
             coordinator=coordinator,
             state_dir=self.directory / "state",
             **options,
@@ -262,6 +262,42 @@ def test_a_lost_transaction_is_written_again_in_the_same_batch(counting: Countin
     assert counting.run(LosingSink(counting.topics.servers, topic=counting.topic)) is CloseReason.FINISHED
     assert counting.written() == expected(files)
     assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(1, 1)]
+
+
+def test_a_query_writes_to_several_outputs_and_a_lost_transaction_is_written_again_into_its_own(
+    counting: Counting,
+) -> None:
+    files = records(5)
+    even, none = (counting.topics.create(name, 2) for name in ("even", "none"))
+    servers = counting.topics.servers
+
+    def outputs(sink: KafkaSink) -> dict[str, Output]:
+        count = "cast(substring_index(cast(value as string), '|', 1) as int)"
+        return {
+            "all": Output(sink),
+            "even": Output(KafkaSink(servers, topic=even), where=f"{count} % 2 = 0", select=["value"]),
+            "none": Output(KafkaSink(servers, topic=none), where="false"),
+        }
+
+    for part, sink in ((files[:3], LosingSink), (files[3:], KafkaSink)):
+        counting.feed(part)
+        with counting.open(outputs=outputs(sink(servers, topic=counting.topic))) as opened:
+            assert opened.await_termination(counting.start(opened)) is CloseReason.FINISHED
+    whole = expected(files)
+    assert counting.written() == whole
+    wanted = Counter(value for _, value in whole.elements() if int(value.split(b"|")[0]) % 2 == 0)
+    assert Counter(value for _, _, _, value in counting.topics.read(even)) == wanted
+    assert counting.topics.read(none) == []
+    assert [(event["slots"], event["transactions"]) for event in counting.events("replayed")] == [(1, 1)]
+
+
+def test_a_query_whose_batches_go_nowhere_continues(counting: Counting) -> None:
+    counting.feed(records(3))
+    nowhere = Output(KafkaSink(counting.topics.servers, topic=counting.topic), where="value is null")
+    with counting.open(outputs={"a": nowhere, "b": nowhere}) as opened:
+        assert opened.await_termination(counting.start(opened)) is CloseReason.FINISHED
+        assert opened.batches == 3
+    assert not counting.written()
 
 
 class LosingLater(Losing):

@@ -105,7 +105,7 @@ def hashed(*rows: tuple[str, int, int]) -> pa.RecordBatch:
 def test_digests_depend_on_the_records_of_each_partition_and_not_on_their_order() -> None:
     def digests_of(*batches: list[tuple[str, int, int]]) -> Mapping[str, str]:
         writer = Written()
-        (ballot,) = digesting("out", writer)(hashed(*batch) for batch in batches)
+        (ballot,) = digesting({"out": writer}, to_one("out"))(hashed(*batch) for batch in batches)
         assert writer.values == [row[0] for batch in batches for row in batch]
         return vote_in(ballot.column("ballot")[0].as_py()).digests
 
@@ -132,7 +132,7 @@ def test_a_replay_evaluates_the_whole_batch_and_writes_only_the_partitions_of_it
     monkeypatch.setattr(TaskContext, "get", lambda: context)
     rows = iter([hashed(("a", 1, 3), ("b", 2, 5)), hashed(("c", 2, 5)), hashed(("d", 3, 12))])
     writer = Written(SlotContext(task=task, sink="out", slot=0, attempt=30))
-    (ballot,) = digesting("out", writer)(rows)
+    (ballot,) = digesting({"out": writer}, to_one("out"))(rows)
     assert writer.values == ["a", "d"]
     assert list(rows) == []
     assert vote_in(ballot.column("ballot")[0].as_py()).digests == task.splits[0]["digests"]

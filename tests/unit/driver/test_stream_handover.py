@@ -12,14 +12,16 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.streaming.batches import Batch, Found, positions_before_the_first
 from onceward.driver.streaming.handover import Handover, StreamEndedError, Work
 from onceward.driver.streaming.source import BatchSource
-from onceward.protocol.values import JobName
+from onceward.protocol.values import JobName, ParticipantName
 from tests.support.waiting import wait_until
 
 FIVE, SIX = (Batch(query="q", number=number, offsets=str(number)) for number in (5, 6))
-VOTES = (
-    Vote(slot=0, attempt=1, records=2, bytes=3, digests={"0": "2:ffffffffffffffff"}),
-    Vote(slot=1, attempt=1, records=1, bytes=3, digests={"1": "1:0000000000000002"}),
-)
+VOTES = {
+    ParticipantName("sink"): (
+        Vote(slot=0, attempt=1, records=2, bytes=3, digests={"0": "2:ffffffffffffffff"}),
+        Vote(slot=1, attempt=1, records=1, bytes=3, digests={"1": "1:0000000000000002"}),
+    )
+}
 
 
 def found(batch: Batch) -> Found:
