@@ -10,7 +10,7 @@ from onceward.testing import SINK_PROMISES, Promise, SinkCase
 from tests.unit.sinks.postgres.database import Database
 
 
-@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("promise", SINK_PROMISES)
 def test_the_postgres_sink_keeps(
     promise: Promise[SinkCase], mode: Literal["append", "upsert"], database: Database
@@ -21,6 +21,7 @@ def test_the_postgres_sink_keeps(
         SinkCase(
             sink=lambda name: PostgresSink(database.dsn, "orders", mode=mode, key=key, name=name),
             system=lambda: PostgresSystem.open(database.dsn),
+            together=True,
             visible=lambda: [value for (value,) in database.rows("SELECT value FROM orders")],
         )
     )
