@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from onceward.dev.kafka import LocalKafka
+from onceward.dev.postgres.server import LocalPostgres
 from tests.crash.blackouts import black_out, black_out_after_end_txn, lose_leader, outlast, scenes_of_drivers
 from tests.crash.brokers import SMALL, fill_disk, kill_brokers, roll_brokers
 from tests.crash.cluster import allocate, change_executors, decommission
@@ -122,12 +123,14 @@ def _points(plan: Plan) -> Iterator[Schedule]:
 
 
 def _outputs(plan: Plan) -> Iterator[Schedule]:
-    with harness_of_one(plan.directory / "outputs") as harness:
-        for outputs in (2, 4):
+    with LocalPostgres() as database, harness_of_one(plan.directory / "outputs") as harness:
+        harness.tables = database.url
+        for outputs, table in ((2, False), (4, False), (1, True)):
             for scene in SCENES:
                 if points := scene.points():
-                    several = replace(scene, setup=scene.setup.into(outputs))
-                    yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{outputs}", part="outputs")
+                    several = replace(scene, setup=scene.setup.into(outputs, table=table))
+                    name = f"{scene.name}-into-{outputs}{'-and-a-table' if table else ''}"
+                    yield visit(harness, several, points, (1, 2), name, part="outputs")
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:

@@ -9,6 +9,7 @@ import pytest
 
 from onceward.common.killpoints import KillPoint
 from onceward.dev.postgres.binaries import is_offered
+from onceward.dev.postgres.server import LocalPostgres
 from onceward.operate.verify import CheckpointReport, Content, Fed, History, Lane, Visible
 from tests.crash.blackouts import lose_leader
 from tests.crash.brokers import fill_disk, roll_brokers
@@ -58,6 +59,21 @@ def test_a_kill_leaves_two_outputs_the_same_records(harness: Harness, point: Kil
     scene = scene_of(point)
     several = replace(scene, setup=scene.setup.into(2))
     assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-into-2", part="outputs"))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "point", [KillPoint.DRIVER_BETWEEN_END_TXN, KillPoint.DRIVER_AFTER_REPLAY, KillPoint.ORPHAN_AFTER_COMMIT]
+)
+def test_a_kill_leaves_a_topic_and_a_table_the_same_records(
+    harness: Harness, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, point: KillPoint
+) -> None:
+    monkeypatch.setattr(harness, "tables", postgres.url)
+    scene = scene_of(point)
+    several = replace(scene, setup=scene.setup.into(1, table=True))
+    assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-and-a-table", part="outputs"))
 
 
 @pytest.mark.kill

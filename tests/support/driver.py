@@ -73,7 +73,12 @@ def _written(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any
     if not spec.get("sinks"):
         return {"sink": KafkaSink(cluster, topic=spec["sink"], **options)}
     sinks = [KafkaSink(cluster, topic=topic, **options) for topic in spec["sinks"]]
-    return {"outputs": {f"out-{number}": Output(sink) for number, sink in enumerate(sinks, 1)}}
+    outputs = {f"out-{number}": Output(sink) for number, sink in enumerate(sinks, 1)}
+    if table := spec.get("table"):
+        from onceward import PostgresSink
+
+        outputs["table"] = Output(PostgresSink(**table))
+    return {"outputs": outputs}
 
 
 def _common(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]:

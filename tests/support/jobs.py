@@ -1,9 +1,10 @@
 """A pipeline under test: its topics, its feeder, its driver that is killed and started again, and the verdict."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Self, assert_never
+from typing import Any, LiteralString, Self, assert_never
 
 from onceward.operate.verify import EVERYTHING, Grade, History, Property, judge
 from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE
@@ -57,6 +58,7 @@ class Setup:
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
         outputs: int = 1,
+        table: bool = False,
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
@@ -64,7 +66,7 @@ class Setup:
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
         every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
-        by a sink of its own."""
+        by a sink of its own. ``table``: so does a table of the harness's database."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -72,13 +74,13 @@ class Setup:
         self.at_least_once = at_least_once
         self.staying = staying
         self.spread = spread
-        self.outputs = outputs
+        self.outputs, self.table = outputs, table
         self.settings = {**_QUICK, **(settings or {})}
 
-    def into(self, outputs: int) -> Self:
-        """The same with so many outputs."""
+    def into(self, outputs: int, *, table: bool = False) -> Self:
+        """The same with other outputs."""
         other = copy(self)
-        other.outputs = outputs
+        other.outputs, other.table = outputs, table
         return other
 
     @property
@@ -118,6 +120,8 @@ class Job(KilledJob):
             for name in ("out", *(f"out-{number}" for number in range(2, self.setup.outputs + 1)))
         ]
         self.sink = self.sinks[0]
+        if self.setup.table:
+            self._rows("CREATE TABLE {} (key bytea, value bytea)")
         self.fed_besides = 0
         """Records in the input that did not come from the feeder."""
 
@@ -156,7 +160,8 @@ class Job(KilledJob):
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
-            "sinks": self.sinks if len(self.sinks) > 1 else None,
+            "sinks": self.sinks if len(self.sinks) > 1 or self.setup.table else None,
+            "table": {"dsn": self.harness.tables, "table": f'"{self.name}"'} if self.setup.table else None,
             "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
@@ -188,6 +193,8 @@ class Job(KilledJob):
             lambda: all(len({value for *_, value in self.topics.read(sink)}) >= fed for sink in self.sinks),
             f"all {fed} are copied",
         )
+        if self.setup.table:
+            self.wait(lambda: self._rows("SELECT count(*) FROM {}") == [(fed,)], f"all {fed} are in the table")
         self._stop()
         self.judge()
 
@@ -200,6 +207,8 @@ class Job(KilledJob):
         if self.setup.query:
             history = replace(history, reports=())
         verdict = judge(history, self.setup.promised)
+        if self.setup.table:
+            schedule.reasons += self._wrong_rows()
         if self.setup.at_least_once:
             schedule.reasons += self._repeated(history)
         schedule.results = {result.property.value: result.grade.value for result in verdict.results.values()}
@@ -214,6 +223,23 @@ class Job(KilledJob):
                 schedule.reasons.append(verdict.text())
             case _:
                 assert_never(verdict.grade)
+
+    def _rows(self, statement: LiteralString) -> list[tuple[Any, ...]]:
+        """Run a statement about the job's table."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.harness.tables, autocommit=True) as session:
+            found = session.execute(sql.SQL(statement).format(sql.Identifier(self.name)))
+            return found.fetchall() if found.description else []
+
+    def _wrong_rows(self) -> list[str]:
+        """Reasons against the rows of the table: each record of the input must be there once, and nothing staged."""
+        read = Counter((key, value) for _, _, key, value in self.topics.read(self.source))
+        rows = Counter((key, value) for key, value in self._rows("SELECT key, value FROM {}"))
+        wrong = [] if rows == read else [f"the table lacks {read - rows} and has {rows - read} besides"]
+        staged = [name for name, job in self._rows("SELECT name, job FROM onceward_sink.staged") if job == self.name]
+        return [*wrong, *(f"staging table {name} was left" for name in staged)]
 
     def _repeated(self, history: History) -> list[str]:
         """Reasons against the records that are repeated, or against transactions where there should be none."""

@@ -96,6 +96,8 @@ class Processes:
         self.directory = directory
         self.events_file = directory / "events"
         self.clusters_file = directory / "clusters.toml"
+        self.tables = ""
+        """The connection string of a database that jobs write to; the coordinator settles there, too."""
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
         for made in (directory, self._kills, self._scratch):
@@ -145,7 +147,10 @@ class Processes:
                 f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n[clusters.{CLUSTER}.config]\n"
                 + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in (config or {}).items())
             )
-            command += ["--clusters", str(self.clusters_file)]
+            if self.tables:
+                with self.clusters_file.open("a") as file:
+                    file.write(f'[systems.tables]\nkind = "postgres"\ndsn = {json.dumps(self.tables)}\n')
+            command += ["--systems", str(self.clusters_file)]
         return self.start(name, command, environment)
 
 
