@@ -2,9 +2,9 @@
 
 ``coordinator`` measures the coordinator alone, without a broker; ``latency`` measures end-to-end latency over the
 interval, by rate and partitions; ``settle`` measures how quickly many pending transactions are committed; ``reading``
-measures reading into Spark; ``queries`` measures Structured Streaming queries; ``scale`` measures our job with more
-partitions, executors and slots, and larger records; ``start`` measures how long a job takes to its first settled
-checkpoint.
+measures reading into Spark; ``queries`` measures Structured Streaming queries; ``outputs`` measures one
+job with several outputs beside several jobs; ``scale`` measures our job with more partitions, executors and slots, and
+larger records; ``start`` measures how long a job takes to its first settled checkpoint.
 """
 
 import signal
@@ -13,6 +13,7 @@ import sys
 from benchmarks.coordinator.main import main as coordinator
 from benchmarks.latency import main as latency
 from benchmarks.main import main as systems
+from benchmarks.outputs import main as outputs
 from benchmarks.queries.main import main as queries
 from benchmarks.reading import main as reading
 from benchmarks.scale.main import main as scale
@@ -27,6 +28,8 @@ if __name__ == "__main__":
             coordinator(arguments)
         case ["latency", *arguments]:
             latency(arguments)
+        case ["outputs", *arguments]:
+            outputs(arguments)
         case ["queries", *arguments]:
             queries(arguments)
         case ["reading", *arguments]:

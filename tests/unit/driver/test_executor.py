@@ -17,7 +17,18 @@ from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Vote
 from onceward.driver.journal import EVENTS_VARIABLE, Journal
 from onceward.executor import functions as executor
-from onceward.executor.functions import Batches, choosing, digesting, fusing, reading, to_one, unusable_in, writing
+from onceward.executor.functions import (
+    Batches,
+    by_name,
+    choosing,
+    digesting,
+    fusing,
+    onceward_by_column,
+    reading,
+    to_one,
+    unusable_in,
+    writing,
+)
 
 TASK = CheckpointTask(
     job="orders",
@@ -176,6 +187,39 @@ def test_columns_are_chosen_by_their_new_names() -> None:
         ("out", {"v": ["a"], "again": ["a"]}),
         ("other", {"value": ["a"]}),
     ]
+
+
+def test_a_column_for_each_sink_holds_its_records_and_nulls_where_there_are_none() -> None:
+    kind = pa.struct([("value", pa.string()), ("n", pa.int64())])
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([{"value": "a", "n": 1}, None, {"value": None, "n": 3}], kind),
+            pa.array([None, None, None], kind),
+            pa.array([{"value": "d", "n": 1}, {"value": "e", "n": 2}, {"value": "f", "n": 3}], kind),
+        ],
+        ["some", "none", "all"],
+    )
+    routed = list(onceward_by_column(iter([batch, batch.slice(1, 1)])))
+    assert [(sink, made.to_pydict()) for sink, made in routed] == [
+        ("some", {"value": ["a", None], "n": [1, 3]}),
+        ("all", {"value": ["d", "e", "f"], "n": [1, 2, 3]}),
+        ("all", {"value": ["e"], "n": [2]}),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [("other", None), ("out",), "out", None])
+def test_a_function_that_yields_no_pair_of_a_known_name_and_a_batch_ends_the_job(wrong: Any) -> None:
+    def routing(batches: Batches) -> Any:
+        for _ in batches:
+            yield wrong
+
+    with pytest.raises(ConfigurationError, match=r"The names are more, out\."):
+        list(by_name(["out", "more"], routing)(read({"values": ["a"]}, frozenset({"value"}))))
+
+
+def test_a_function_that_yields_pairs_must_take_all_batches_too() -> None:
+    with pytest.raises(ConfigurationError, match="before it had taken all batches"):
+        list(by_name(["out"], lambda _batches: iter(()))(read({"values": ["a"]}, frozenset({"value"}))))
 
 
 def first_only(batches: Batches) -> Batches:
