@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from onceward import CheckpointSettings, KafkaSink, KafkaSource, Output, Pipeline
+from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Output, Pipeline
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import JobContext
+from onceward.dev.kafka import LocalKafka
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
@@ -41,8 +42,9 @@ class Bench:
         self._outputs: dict[str, str] = {}
 
     def sink(self, name: str, **options: Any) -> KafkaSink:
-        topic = self._outputs.setdefault(name, self.topics.create(f"out-{name}", 2))
-        return KafkaSink(self.topics.servers, topic=topic, **options)
+        if name not in self._outputs:
+            self._outputs[name] = self.topics.create(f"out-{name}", 2)
+        return KafkaSink(self.topics.servers, topic=self._outputs[name], **options)
 
     def pipeline(self, outputs: dict[str, Output], **options: Any) -> Pipeline:
         return Pipeline(
@@ -69,9 +71,9 @@ class Bench:
     def keys(self, name: str) -> set[bytes | None]:
         return {key for _, _, key, _ in self.topics.read(self._outputs[name])}
 
-    def planned(self) -> list[dict[str, Any]]:
+    def events(self, name: str) -> list[dict[str, Any]]:
         lines = (self.directory / "events").read_text().splitlines()
-        return [line for line in map(json.loads, lines) if line["event"] == "planned"]
+        return [line for line in map(json.loads, lines) if line["event"] == name]
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_outputs_filter_and_choose_in_one_pass_and_a_transform_is_a_branch(bench
     assert bench.written("twice") == sorted([*N, *(n + 1 for n in N)])
     assert bench.numbers("all") == list(N)
     assert bench.keys("eur") == {b"key-0", b"key-1", b"key-2"}
-    assert [(one["path"], one["outputs"]) for one in bench.planned()] == [
+    assert [(one["path"], one["outputs"]) for one in bench.events("planned")] == [
         ("dataframe", ["all", "big", "eur"]),
         ("dataframe", ["twice"]),
     ]
@@ -119,7 +121,7 @@ def test_outputs_that_choose_columns_only_are_written_without_spark(bench: Bench
         assert bench.numbers(name) == list(N)
     assert bench.keys("a") == {b"key-0", b"key-1", b"key-2"}
     assert bench.keys("b") == {None}
-    assert [(one["path"], one["outputs"]) for one in bench.planned()] == [("copy", ["a", "b"])]
+    assert [(one["path"], one["outputs"]) for one in bench.events("planned")] == [("copy", ["a", "b"])]
 
 
 Routed = Iterator[tuple[str, pa.RecordBatch]]
@@ -181,6 +183,27 @@ def test_a_new_output_begins_with_the_next_checkpoint_and_one_that_is_gone_gets_
     assert bench.numbers("second") == [5000, 6000]
 
 
+@pytest.mark.slow
+def test_one_decision_covers_outputs_on_two_clusters(bench: Bench, job: str) -> None:
+    with LocalKafka() as other:
+        there = Topics(other.bootstrap_servers, job)
+        topic = there.create("out", 2)
+        elsewhere = KafkaSink(KafkaCluster(other.bootstrap_servers, name="other"), topic=topic)
+
+        def outputs() -> dict[str, Output]:
+            return {
+                "here": Output(losing_one(bench.sink("here"), "here")),
+                "there": Output(losing_one(elsewhere, "there")),
+            }
+
+        bench.pipeline(outputs(), read={"adaptive": False}).run()
+        bench.topics.fill(bench.source, [b'{"n": 5000}'])
+        bench.pipeline(outputs(), read={"adaptive": False}).run()
+        assert bench.numbers("here") == [*N, 5000]
+        assert sorted(json.loads(value or b"")["n"] for value in there.values(topic)) == [*N, 5000]
+    assert len(bench.events("replayed")) == 4, "each run has lost a transaction on each cluster"
+
+
 def losing_one(sink: KafkaSink, name: str) -> KafkaSink:
     """A sink of which one transaction is aborted after the decision and before the commit."""
     connect, robberies = KafkaSink.connect, iter([True])
@@ -214,5 +237,4 @@ def test_a_lost_transaction_of_one_output_is_written_again_there_and_nowhere_els
     assert bench.written("eur") == [n for n in N if n % 3 == 0]
     assert bench.written("all") == list(N)
     assert bench.written("branch") == list(N)
-    lines = map(json.loads, (bench.directory / "events").read_text().splitlines())
-    assert [line["slots"] for line in lines if line["event"] == "replayed"] == [1]
+    assert [event["slots"] for event in bench.events("replayed")] == [1]
