@@ -11,6 +11,8 @@ __all__ = ["checked", "dsn_of", "resolved"]
 
 _SECRET = re.compile(r"\bpassword\s*=|sslpassword\s*=|^[a-z]+://[^/@]*:[^/@]*@")
 
+_READERS = "the driver, for every executor and for a coordinator that settles for this job"
+
 
 def checked(dsn: object) -> str:
     """Return ``dsn`` if it can be kept and shown. Raises ConfigurationError without repeating it."""
@@ -29,7 +31,7 @@ def checked(dsn: object) -> str:
 
 def resolved(dsn: str) -> str:
     """Return the connection string. Raises ConfigurationError if it is a reference that leads nowhere."""
-    return resolve(dsn, key="dsn") if is_reference(dsn) else dsn
+    return resolve(dsn, key="dsn", readers=_READERS) if is_reference(dsn) else dsn
 
 
 def dsn_of(name: str, table: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from onceward.protocol import committing
 
 PUBLIC = (
     *("CheckpointSettings", "System", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
-    *("Pipeline", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
+    *("Pipeline", "PostgresSink", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
     *("load_clusters", "register"),
 )
 

@@ -118,6 +118,7 @@ AXES = {
             "tests/unit/store",
             "tests/unit/protocol/test_store_machine.py",
             "tests/unit/service",
+            "tests/unit/sinks/postgres",
             "tests/unit/traces",
             f"{_INTEGRATION}/test_local_postgres.py",
             f"{_INTEGRATION}/test_leaders.py",

@@ -42,16 +42,19 @@ _UNREGISTER = """
 
 
 _UPSERT: LiteralString = """
-    WITH staged AS MATERIALIZED ({staged}),
-    last AS MATERIALIZED (SELECT DISTINCT ON ({key}) * FROM staged ORDER BY {key}, onceward_slot DESC, {position} DESC),
+    WITH last AS MATERIALIZED (
+        SELECT DISTINCT ON ({key}) * FROM ({staged}) staged ORDER BY {key}, onceward_slot DESC, {position} DESC),
     deleted AS (DELETE FROM {target} t USING last l WHERE l.onceward_deleted AND {same}),
     written AS (
         INSERT INTO {target} ({columns}) SELECT {columns} FROM last WHERE NOT onceward_deleted
         ON CONFLICT ({key}) DO UPDATE SET {changes} RETURNING 1)
-    SELECT (SELECT count(*) FROM staged), (SELECT count(*) FROM last WHERE NOT onceward_deleted),
-        (SELECT count(*) FROM written)
+    SELECT (SELECT count(*) FROM last WHERE NOT onceward_deleted), (SELECT count(*) FROM written)
 """
 """One statement: what it deletes and what it writes are other keys."""
+_MEMORY: LiteralString = """
+    SELECT set_config('work_mem', '64MB', true) WHERE pg_size_bytes(current_setting('work_mem')) < 64 * 1024 * 1024
+"""
+"""For the sort of a checkpoint's rows, until the transaction ends."""
 
 
 def look(session: Session, server: Server, handle: PostgresCommittable) -> Settlement:
@@ -79,6 +82,8 @@ def merge(session: Session, server: Server, handle: PostgresCommittable) -> Sett
         return _gone(server, handle)
     if missing:
         return _doubt(handle, f"the staging tables {', '.join(missing[:3])} are gone, and others of it are there")
+    if changed := [table.name for table in handle.tables if found[table.name] != table.records]:
+        return _doubt(handle, f"the staging tables {', '.join(changed[:3])} have other rows than their slots voted for")
     if wrong := (_upsert if handle.key else _append)(session, handle):
         return _doubt(
             handle,
@@ -130,11 +135,10 @@ def _upsert(session: Session, handle: PostgresCommittable) -> str:
         position=sql.Identifier(POSITION),
         changes=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others),
     )
+    session.execute(_MEMORY)
     row = session.execute(statement).fetchone()
     assert row is not None, "it selects one row"
-    staged, wanted, written = row
-    if staged != handle.records:
-        return f"its slots have voted for {handle.records} rows, and {staged} are staged"
+    wanted, written = row
     if written != wanted:
         return f"{wanted} keys are to be written, and {written} of them came into {'.'.join(handle.target)}"
     return ""

@@ -26,6 +26,7 @@ __all__ = ["PostgresSystem"]
 
 _Done = TypeVar("_Done")
 
+_PATIENCE_S = 30.0
 _LEFT = "SELECT name FROM onceward_sink.staged WHERE job = %s AND NOT name = ANY(%s) ORDER BY name"
 _SWEPT = """
     DELETE FROM onceward_sink.staged
@@ -101,13 +102,14 @@ class PostgresSystem(System):
         return settled
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
-        """See :meth:`System.abort`. Raises HaltedError as :meth:`commit` does, ContradictionError if the rows turn out
-        committed, DatabaseError if the database does not answer; the next sweep then drops them."""
+        """See :meth:`System.abort`. Raises HaltedError and FencedError as :meth:`commit` does, ContradictionError if
+        the rows turn out committed, DatabaseError if the database does not answer; the next sweep then drops them."""
         handles = [PostgresCommittable.own(committable, author) for committable in committables]
         if not handles:
             return
         with self.sessions.one() as (session, server), session.transaction():
             for handle in handles:
+                self._refuse_other_owner(session, handle.job, author.generations[-1])
                 if elsewhere := _elsewhere(server, handle):
                     raise DatabaseError(f"Nothing was dropped: {elsewhere}. Nothing of it is visible. Check the DSN.")
                 values = (handle.names, handle.job, handle.sink, handle.generation)
@@ -209,9 +211,23 @@ class PostgresSystem(System):
             raise _unanswered(error) from error
 
     def take_claim(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
-        """See :meth:`System.take_claim`. Also raises DatabaseError."""
-        with self.sessions.one() as (session, server):
+        """See :meth:`System.take_claim`. Waits for a merge that another process has begun. Also raises DatabaseError if
+        that is impossible within 30 s."""
+        deadline = time.monotonic() + _PATIENCE_S
+
+        def take(session: Session, server: Server) -> bool:
             claims.take(session, server, job, claim, seen)
+            return True
+
+        try:
+            taken = self._persist(take, lambda: time.monotonic() >= deadline, f"the claim of job {job}")
+        except psycopg.Error as error:
+            raise _unanswered(error) from error
+        if taken is None:
+            raise DatabaseError(
+                f"Job {job} could not be claimed within {_PATIENCE_S:.0f} s: the database does not answer, or a merge "
+                "of another process takes longer. Nothing of the job was touched; it is safe to try again."
+            )
         self._job, self._held = job, [claim]
 
     def renew_claim(

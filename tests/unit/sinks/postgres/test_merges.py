@@ -160,11 +160,30 @@ def test_a_driver_that_slept_through_its_replacement_merges_and_sweeps_nothing(r
         with pytest.raises(FencedError, match="generation=2"):
             run.commit(made)
         with pytest.raises(FencedError, match="generation=2"):
+            run.system.abort(run.author, made)
+        with pytest.raises(FencedError, match="generation=2"):
             run.system.sweep(JOB)
         with pytest.raises(FencedError, match="generation=2"):
             run.session.pre_commit(1, [run.write(rows(2))], [], leftovers=False)  # type: ignore[arg-type]
         assert seen(database) == []
         assert newer.commit(made).outcome is Outcome.COMMITTED
+    assert seen(database) == [1]
+
+
+def test_a_claim_waits_for_the_merge_that_the_former_driver_has_begun(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    """Else the former driver could commit after the new one has looked."""
+    made, point = run.takes().prepared(rows(1)), KillPoint.DRIVER_BETWEEN_END_TXN.value
+    late = committer(database, made, f"{point}:1:stop", tmp_path)
+    wait_until(lambda: (tmp_path / f"{point}:1").exists(), "it stands still")
+    with running(database.dsn, generation=2) as newer:
+        with beside(lambda: newer.takes(run.claim())) as done:
+            wait_until(lambda: waiting_for_locks(database) == 1, "the claim waits")
+            late.send_signal(signal.SIGCONT)
+            assert late.communicate(timeout=120)[0].split() == ["committed"]
+        assert done == [newer]
+        assert newer.system.outcome(made[0]).outcome is Outcome.COMMITTED
     assert seen(database) == [1]
 
 
