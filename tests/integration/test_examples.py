@@ -12,11 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from onceward.common.killpoints import KILL_POINT_VARIABLE, KillPoint
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.kafka.topics import make_topics
+from onceward.dev.postgres.server import LocalPostgres
 from tests.support.commands import onceward
 from tests.support.processes import Process, free_address, spark_variables
 from tests.support.topics import Topics
@@ -40,9 +42,9 @@ def start(name: str, servers: str, directory: Path, **environment: str) -> Proce
 
 
 @contextmanager
-def running(name: str, servers: str, directory: Path) -> Iterator[Process]:
+def running(name: str, servers: str, directory: Path, **environment: str) -> Iterator[Process]:
     """The example, stopped with Ctrl-C at the end, which must succeed."""
-    process = start(name, servers, directory)
+    process = start(name, servers, directory, **environment)
     try:
         yield process
         process.send(signal.SIGINT)
@@ -98,6 +100,34 @@ def test_routing_puts_every_reading_in_one_topic_and_keeps_dead_letters_as_they_
     assert values(topics, "rejected-readings") == sorted(bad)
     found = {message.value(): message.headers() for message in topics.messages("rejected-readings")}
     assert found == {value: [("reason", reason)] for value, reason in bad.items()}
+
+
+def test_outputs_keeps_a_table_current_and_copies_big_orders(
+    topics: Topics, postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    make_topics(topics.servers, ["order-changes", "big-orders"], partitions=2, replicas=1)
+    with psycopg.connect(postgres.url, autocommit=True) as shop:
+        shop.execute("CREATE TABLE shop_orders (order_id text PRIMARY KEY, amount bigint)")
+        try:
+            with running("outputs.py", topics.servers, tmp_path, SHOP_DSN=postgres.url) as process:
+                for amount in (990, 1010):
+                    for number in range(20):
+                        value = json.dumps({"amount": amount + number}).encode()
+                        topics.fill("order-changes", [value], partition=number % 2, key=b"%d" % number)
+                for number in range(5):
+                    topics.fill("order-changes", [None], partition=number % 2, key=b"%d" % number)
+                wait_for_output(topics, ["big-orders"], 30, process)
+                wait_until(
+                    lambda: shop.execute("SELECT count(*) FROM shop_orders").fetchone() == (15,),
+                    "the table has the orders that are left",
+                    LIMIT_S,
+                )
+            found = shop.execute("SELECT order_id, amount FROM shop_orders").fetchall()
+        finally:
+            shop.execute("DROP TABLE shop_orders")
+    assert sorted(found) == sorted((str(number), 1010 + number) for number in range(5, 20))
+    big = [990 + number for number in range(10, 20)] + [1010 + number for number in range(20)]
+    assert values(topics, "big-orders") == sorted(b"%d" % amount for amount in big)
 
 
 def lines(directory: Path) -> list[str]:
