@@ -44,6 +44,8 @@ class Sessions:
         try:
             yield found
         except BaseException:
+            if found[0].broken:
+                self._close_idle()  # the server has ended them, too: the next caller connects again
             found[0].close()
             raise
         with self._lock:
@@ -53,8 +55,12 @@ class Sessions:
         found[0].close()
 
     def close(self) -> None:
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with self._lock:
-            self._closed, idle, self._idle = True, self._idle, []
+            idle, self._idle = self._idle, []
         for session, _ in idle:
             session.close()
 

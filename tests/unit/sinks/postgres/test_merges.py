@@ -144,6 +144,8 @@ def test_rows_that_were_voted_for_survive_a_crash_of_the_server() -> None:
             made = run.begin().prepared(rows(1, 2))
             server.restart()
             assert run.system.commit(run.author, made)[0].outcome is Outcome.COMMITTED
+            with run.system.sessions.one(), run.system.sessions.one():
+                pass  # two threads have worked
             server.restart()
             assert run.system.outcome(made[0]).outcome is Outcome.IN_DOUBT, "its session is lost, so it does not know"
             assert run.system.outcome(made[0]).outcome is Outcome.COMMITTED
