@@ -74,7 +74,7 @@ class LocalStorage:
         # Linked once it is complete: a reader never sees a part, and a link is refused where the name is taken.
         new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            with _created(new) as file:
+            with self._created(new) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -92,7 +92,7 @@ class LocalStorage:
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
         try:
-            with _created(path) as file:
+            with self._created(path) as file:
                 file.write(content)
         except OSError as error:
             raise _failed("written", path, error) from error
@@ -110,7 +110,9 @@ class LocalStorage:
         path = self._root / folder
         try:
             return [one for one in os.listdir(path) if not one.startswith(".")]
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if not self._root.is_dir():  # such as a disk that is not mounted
+                raise _failed("listed", path, error) from error
             return []
         except OSError as error:
             raise _failed("listed", path, error) from error
@@ -135,7 +137,7 @@ class LocalStorage:
     def open(self, name: str) -> NewFile:
         path = self._root / name
         try:
-            return _LocalFile(path, _created(path))
+            return _LocalFile(path, self._created(path))
         except OSError as error:
             raise _failed("created", path, error) from error
 
@@ -151,6 +153,18 @@ class LocalStorage:
 
     def flush_all(self) -> None:
         os.sync()
+
+    def _created(self, path: Path) -> BinaryIO:
+        """Open a new file for writing, in a folder that is made if there is none. The directory itself is not."""
+        try:
+            return path.open("xb")
+        except FileNotFoundError:
+            for folder in reversed(path.parents):
+                if self._root in folder.parents:
+                    with suppress(FileExistsError):
+                        folder.mkdir()
+                        _flush(folder.parent)
+            return path.open("xb")
 
 
 class _LocalFile:
@@ -174,18 +188,6 @@ class _LocalFile:
             self.file.close()
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
-
-
-def _created(path: Path) -> BinaryIO:
-    """Open a new file for writing, in a directory that is made if there is none."""
-    try:
-        return path.open("xb")
-    except FileNotFoundError:
-        for folder in [*reversed(path.parents)]:
-            with suppress(FileExistsError):
-                folder.mkdir()
-                _flush(folder.parent)
-        return path.open("xb")
 
 
 def _flush(path: Path) -> None:

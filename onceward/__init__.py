@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onceward.driver.streaming.sink import StreamSink
     from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
+    from onceward.sinks.delta.driver.sink import DeltaSink
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sinks.postgres.driver.sink import PostgresSink
     from onceward.sources.kafka.driver.format import register
@@ -30,6 +31,7 @@ __all__ = [
     "NO_RESTART",
     "CheckpointSettings",
     "CoordinatorTls",
+    "DeltaSink",
     "KafkaCluster",
     "KafkaSink",
     "KafkaSource",
@@ -53,6 +55,7 @@ _HOMES = {
     "CheckpointSettings": "protocol.settings",
     "System": "protocol.committing",
     "CoordinatorTls": "client.tls",
+    "DeltaSink": "sinks.delta.driver.sink",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",

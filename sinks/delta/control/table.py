@@ -1,0 +1,163 @@
+"""A Delta table, loaded at one version. Everything that is asked of it, and a commit on it, is of that version."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from time import time
+from typing import Any, TypeVar
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from deltalake.transaction import AddAction
+
+from onceward.common.errors import OncewardError
+from onceward.connections.storage import StorageError
+from onceward.sinks.delta.documents import DataFile
+from onceward.sinks.delta.location import TableLocation
+
+__all__ = ["CommitRefusedError", "LoadedTable", "NoTableError", "UnsupportedTableError"]
+
+T = TypeVar("T")
+_UNSUPPORTED = "Unsupported table features"
+"""In the library's message; the error is of the class that a refusal has, too."""
+
+
+class NoTableError(StorageError):
+    """There is no Delta table at a location."""
+
+
+class CommitRefusedError(StorageError):
+    """Another program has made a version of the table meanwhile."""
+
+
+class UnsupportedTableError(OncewardError):
+    """The table needs what the library cannot do. Trying again does not help."""
+
+
+class LoadedTable:
+    """A table at one version."""
+
+    def __init__(self, location: TableLocation) -> None:
+        """Load the newest version. Raises NoTableError, UnsupportedTableError, StorageError."""
+        self._location = location
+        self._table = _asking(location, lambda: DeltaTable(location.uri))
+
+    @property
+    def id(self) -> str:
+        """The id that the table gives itself."""
+        return str(self._table.metadata().id)
+
+    @property
+    def version(self) -> int:
+        return self._table.version()
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return self._table.metadata().configuration
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return tuple(self._table.metadata().partition_columns)
+
+    @property
+    def writer_version(self) -> int:
+        return self._table.protocol().min_writer_version
+
+    @property
+    def writer_features(self) -> tuple[str, ...]:
+        return tuple(self._table.protocol().writer_features or ())
+
+    def fields(self) -> list[Mapping[str, Any]]:
+        """The columns as the table's log has them: ``name``, ``type``, ``nullable`` and ``metadata``."""
+        found: list[Mapping[str, Any]] = json.loads(self._table.schema().to_json())["fields"]
+        return found
+
+    def arrow_schema(self) -> Any:
+        """The columns as an Arrow schema of pyarrow."""
+        import pyarrow as pa
+
+        return pa.schema(self._table.schema().to_arrow())
+
+    def transaction(self, app: str) -> int | None:
+        """The version of an app transaction; None if there is none."""
+        return _asking(self._location, lambda: self._table.transaction_version(app))
+
+    def file_names(self) -> frozenset[str]:
+        """The names of all files of this version, without their folders."""
+        return frozenset(uri.rpartition("/")[2] for uri in _asking(self._location, self._table.file_uris))
+
+    def add_columns(self, fields: Iterable[Mapping[str, Any]]) -> None:
+        """Make the next version, with these columns as well. Does not try again. Raises as :meth:`commit` does."""
+        schema = Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
+        _asking(
+            self._location,
+            lambda: self._table.alter.add_columns(
+                schema.fields, commit_properties=CommitProperties(max_commit_retries=0)
+            ),
+        )
+
+    def commit(
+        self,
+        files: Iterable[DataFile],
+        *,
+        app: str,
+        transaction: int,
+        said: Mapping[str, str | int],
+    ) -> None:
+        """Make the next version, with these files and this version of an app transaction. Does not try again: if
+        another version was made since this one was loaded, that one must be looked at first.
+
+        :param said: what the table's history shows of the commit.
+
+        Raises StorageError if it is refused or not answered; it may be made nevertheless. Raises UnsupportedTableError.
+        """
+        actions: list[Any] = [
+            AddAction(one.path, one.size, one.partition_values, one.modified_ms, True, one.stats) for one in files
+        ]
+        properties = CommitProperties(
+            custom_metadata={"onceward": dict(said)},
+            max_commit_retries=0,
+            app_transactions=[Transaction(app, transaction, int(time() * 1000))],
+        )
+        schema = self._table.schema()
+        partitions = list(self.partition_columns)
+        _asking(
+            self._location,
+            lambda: self._table.create_write_transaction(
+                actions, "append", schema, partitions, commit_properties=properties
+            ),
+        )
+
+
+def _asking(location: TableLocation, ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except TableNotFoundError as error:
+        raise NoTableError(f"There is no Delta table at {location.uri} ({error}).") from error
+    except (DeltaProtocolError, SchemaMismatchError) as error:
+        raise _unsupported(location, error) from error
+    except CommitFailedError as error:
+        if _UNSUPPORTED in str(error):
+            raise _unsupported(location, error) from error
+        raise CommitRefusedError(
+            f"A commit to the Delta table {location.uri} was refused, as after a commit of another program: {error}. "
+            "The table is looked at again before the next attempt."
+        ) from error
+    except (DeltaError, OSError, ValueError) as error:
+        raise StorageError(
+            f"The Delta table {location.uri} could not be read or written: {error}. What is committed stays; what can "
+            "be repeated is tried again. Check the storage, its free space and the rights of this user."
+        ) from error
+
+
+def _unsupported(location: TableLocation, error: Exception) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        f"The Delta table {location.uri} needs what deltalake {version('deltalake')} cannot do: {error}. Nothing was "
+        "written to it. Install a newer deltalake, or undo what changed the table."
+    )

@@ -1,0 +1,76 @@
+"""The Delta sink that a program constructs."""
+
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
+
+from onceward.common.errors import ConfigurationError, OncewardError, PreflightError
+from onceward.connectors.interfaces import JobContext, Sink
+from onceward.protocol.values import Participant, ParticipantName, Role
+from onceward.sinks.delta.location import TableLocation
+
+if TYPE_CHECKING:
+    from onceward.sinks.delta.driver.session import DeltaSession
+
+__all__ = ["DeltaSink"]
+
+
+class DeltaSink(Sink):
+    """Appends the records of each checkpoint to a Delta table, in one commit. All executors must share its directory.
+
+    table: the directory of an existing table.
+    schema: ``strict``: columns that the table lacks are refused. ``evolve``: they are added to the table, nullable,
+        before anything is written. Columns never change their types.
+    name: the participant's name, unique within the job and the same in every run.
+
+    Columns are found by name; those that the records lack are null. Their types are checked before anything is read.
+
+    Raises ConfigurationError listing every invalid argument.
+    """
+
+    def __init__(
+        self,
+        table: str | PathLike[str],
+        *,
+        schema: Literal["strict", "evolve"] = "strict",
+        name: str = "sink",
+    ) -> None:
+        problems = []
+        try:
+            self.location = TableLocation.of(table)
+        except ConfigurationError as error:
+            problems.append(f"table: {error}")
+        try:
+            called = ParticipantName(name)
+        except (TypeError, ValueError) as error:
+            problems.append(f"name: {error}")
+        if schema not in ("strict", "evolve"):
+            problems.append(f"schema: {schema!r} is neither 'strict' nor 'evolve'")
+        if problems:
+            raise ConfigurationError(
+                "This DeltaSink cannot be used; nothing was opened. Change these arguments:\n"
+                + "\n".join(f"  - {problem}" for problem in problems)
+            )
+        self.evolves = schema == "evolve"
+        self.participant = Participant(name=called, role=Role.SINK, kind="delta")
+
+    def connect(self, context: JobContext) -> "DeltaSession":
+        """See :meth:`Sink.connect`. Raises PreflightError if there is no table, or if it cannot be read."""
+        try:
+            from onceward.sinks.delta.control.table import LoadedTable, NoTableError
+            from onceward.sinks.delta.driver.session import DeltaSession
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"DeltaSink needs {error.name}, which is not installed. Nothing was opened. Install it with: "
+                "pip install 'onceward[delta]'"
+            ) from error
+        uri = self.location.uri
+        try:
+            return DeltaSession(self, context, LoadedTable(self.location))
+        except NoTableError as error:
+            raise PreflightError(
+                f"There is no Delta table at {uri}, and this sink creates none. Nothing was started. Create it with "
+                f"the columns that the job writes, for example: DeltaTable.create({uri!r}, pyarrow.schema([('id', "
+                "pyarrow.int64()), ('text', pyarrow.string())]))"
+            ) from error
+        except OncewardError as error:
+            raise PreflightError(f"The Delta table cannot be opened, so nothing was started: {error}") from error
