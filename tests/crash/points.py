@@ -205,7 +205,8 @@ def add_fat_record(job: Job) -> None:
 
 
 def _fits(job: Job) -> None:
-    job.topics.configure(job.sink, FITS)
+    for sink in job.sinks:
+        job.topics.configure(sink, FITS)
     job.drive()
 
 
