@@ -146,6 +146,7 @@ def test_a_peer_without_the_secret_is_refused() -> None:
         task = connect(address, replace(credentials, secret=os.urandom(SECRET_BYTES)))
         with pytest.raises(LinkLostError, match="closed"):
             task.receive()
+        wait_until(lambda: came, "the driver has answered")
         assert "not a task of this group" in str(came[0])
 
 
