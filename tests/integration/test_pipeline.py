@@ -21,6 +21,7 @@ from onceward.common.errors import ConfigurationError, HaltedError, OncewardErro
 from onceward.connectors.interfaces import JobContext
 from onceward.driver import diagnosis
 from onceward.driver.journal import EVENTS_VARIABLE
+from onceward.driver.output import outputs_of
 from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.driver.spark import job as spark_job
 from onceward.operate.cli import app
@@ -533,7 +534,7 @@ def robbed(
 
     monkeypatch.setattr(sink, "connect", sabotaged)
     pipeline = bench.pipeline(*arguments, source=source or {"min_partitions": 3}, **options)
-    monkeypatch.setattr(pipeline, "_sink", sink)
+    monkeypatch.setattr(pipeline, "_outputs", outputs_of(sink, None))
     return pipeline
 
 
