@@ -1,7 +1,7 @@
 """What a program says of one of several outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from onceward.common.errors import ConfigurationError
@@ -56,10 +56,7 @@ def outputs_of(sink: Sink | None, outputs: Mapping[str, Output] | None) -> Mappi
             + "\n".join(f"  - {problem}" for problem in problems)
         )
     named = {ParticipantName(name): output for name, output in outputs.items()}
-    return {
-        name: Output(output.sink.named(name), output.where, output.select, output.transform)
-        for name, output in named.items()
-    }
+    return {name: replace(output, sink=output.sink.named(name)) for name, output in named.items()}
 
 
 def require_whole(outputs: Mapping[ParticipantName, Output]) -> None:

@@ -137,6 +137,10 @@ class Author:
     """The generations in which it may have been made: when it is acknowledged, that of the driver alone. Later, those
     from its checkpoint's to the present one, because a later generation writes lost slots again."""
 
+    def made(self, job: str, participant: str, generation: int) -> bool:
+        """Return whether this author may have made what is named by these."""
+        return (job, participant) == (self.job, self.participant) and generation in self.generations
+
     def __str__(self) -> str:
         first, last = self.generations[0], self.generations[-1]
         which = f"generation {first}" if first == last else f"generations {first} to {last}"

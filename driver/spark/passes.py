@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Chosen, SinkSession
 from onceward.driver.output import Output
-from onceward.driver.spark.schemas import simple_columns
+from onceward.driver.spark.schemas import quoted, simple_columns
 from onceward.protocol.values import ParticipantName
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Pass:
             given.append(record.alias(share.name))
         wide = common.select(*given)
         if all(share.where is not None for share in self.shares):
-            some = " or ".join(f"{_quoted(share.name)} is not null" for share in self.shares)
+            some = " or ".join(f"{quoted(share.name)} is not null" for share in self.shares)
             wide = wide.where(self._met(F.expr(some)))
         return wide.select(*(_chosen(share, wide) for share in self.shares))
 
@@ -134,9 +134,7 @@ def _composed(
 def chosen_by(sink: SinkSession, df: "DataFrame") -> "DataFrame":
     """Return the columns that the sink's writer takes. Raises ConfigurationError listing what it cannot take."""
     columns = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
-    return df.selectExpr(
-        *(f"{_taken(_quoted(one.column), one)} as {_quoted(one.name)}" for one in sink.choose(columns))
-    )
+    return df.selectExpr(*(f"{_taken(quoted(one.column), one)} as {quoted(one.name)}" for one in sink.choose(columns)))
 
 
 def _chosen(share: Share, wide: "DataFrame") -> "Column":
@@ -144,13 +142,13 @@ def _chosen(share: Share, wide: "DataFrame") -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
-    kind, record = wide.schema[share.name].dataType, _quoted(share.name)
+    kind, record = wide.schema[share.name].dataType, quoted(share.name)
     assert isinstance(kind, StructType)
     try:
         chosen = share.sink.choose([(field.name, field.dataType.simpleString()) for field in kind.fields])
     except ConfigurationError as error:
         raise ConfigurationError(f"Output {share.name}: {error}") from None
-    fields = [F.expr(_taken(f"{record}.{_quoted(one.column)}", one)).alias(one.name) for one in chosen]
+    fields = [F.expr(_taken(f"{record}.{quoted(one.column)}", one)).alias(one.name) for one in chosen]
     return F.when(F.expr(f"{record} is not null"), F.struct(*fields)).alias(share.name)
 
 
@@ -168,9 +166,5 @@ def _expressions(share: Share, every: Sequence[str]) -> "Sequence[Column]":
     from pyspark.sql import functions as F  # noqa: N812
 
     if share.select is None:
-        return [F.col(_quoted(name)) for name in every]
+        return [F.col(quoted(name)) for name in every]
     return list(map(_column, share.select))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["simple_columns"]
+__all__ = ["quoted", "simple_columns"]
 
 _ATOM = "binary|boolean|string|int|bigint|float|double|date|timestamp"
 _STRUCT = rf"array<struct<(?:\w+: ?(?:{_ATOM})(?:, ?|(?=>)))+>>"
@@ -20,3 +20,8 @@ def simple_columns(schema: str) -> dict[str, str] | None:
         found[column[1]] = column[2].replace(" ", "")
         end = column.end()
     return found or None
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's SQL takes it."""
+    return f"`{name.replace('`', '``')}`"

@@ -7,6 +7,7 @@ few records (2 cores).
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onceward.driver.spark.schemas import quoted
 from onceward.executor.functions import DIGEST_COLUMN, PARTITION_COLUMN, BatchesTransform
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class RecordHashes:
 
         columns = tuple(df.dtypes)
         if columns != self._columns:
-            hashed = ", ".join(_quoted(name) for name, kind in columns if "map<" not in kind)
+            hashed = ", ".join(quoted(name) for name, kind in columns if "map<" not in kind)
             self._added = (
                 functions.expr(f"xxhash64({hashed})").alias(DIGEST_COLUMN),
                 functions.spark_partition_id().alias(PARTITION_COLUMN),
@@ -54,12 +55,8 @@ class ArrowFunction:
     def apply_to(self, df: "DataFrame") -> "DataFrame":
         columns = tuple(df.columns)
         if columns != self._columns:
-            self._call = self._udf(*map(_quoted, columns))._jc
+            self._call = self._udf(*map(quoted, columns))._jc
             self._columns = columns
         classic: Any = df
         mapped: DataFrame = type(df)(classic._jdf.mapInArrow(self._call, False, None), df.sparkSession)
         return mapped
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

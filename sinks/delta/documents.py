@@ -124,7 +124,7 @@ class DeltaCommittable:
 
     def require_own(self, author: Author) -> None:
         """Raises ValueError if this names anything that ``author`` has not written."""
-        if (self.job, self.sink) != (author.job, author.participant) or self.generation not in author.generations:
+        if not author.made(self.job, self.sink, self.generation):
             named = f"{self.sink} of job {self.job}, generation {self.generation}"
             raise ValueError(f"it names {named}, which is none of {author}")
         for one in self.files:

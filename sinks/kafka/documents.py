@@ -28,9 +28,5 @@ def require_own(transactional_id: object, author: Author) -> None:
     """Check that an id is one of ``author``'s: a coordinator ends transactions with its own rights, which may reach
     those of other jobs and other programs. Raises ValueError."""
     found = TransactionalId.parse(str(transactional_id))
-    if (
-        found is None
-        or (found.job, found.sink) != (author.job, author.participant)
-        or found.generation not in author.generations
-    ):
+    if found is None or not author.made(found.job, found.sink, found.generation):
         raise ValueError(f"it names transaction {str(transactional_id)!r}, which is none of {author}")

@@ -114,8 +114,7 @@ class PostgresCommittable:
     def require_own(self, author: Author) -> None:
         """Check that it names rows of ``author`` alone: the process that merges them may have the rights of many jobs.
         Rows are found by these names, so no list of tables reaches those of another. Raises ValueError."""
-        theirs = self.job, self.sink
-        if theirs != (author.job, author.participant) or self.generation not in author.generations:
+        if not author.made(self.job, self.sink, self.generation):
             raise ValueError(
                 f"it names rows of sink {self.sink} of job {self.job}, generation {self.generation}, which is not "
                 f"{author}"
