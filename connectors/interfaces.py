@@ -203,17 +203,34 @@ class Assignment:
     """A bounded source has nothing left: no task is needed."""
 
 
+_TEXTS = 3
+"""Slots whose input is described in words: a checkpoint may have thousands."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The input of one slot. The sink stores it in the slot's committable, because another process may replay it."""
+    """The input of one slot, or of a whole checkpoint. The sink stores it in its committable, because another process
+    may replay it."""
 
     inputs: Sequence[JsonObject]
     """The splits whose records made the slot: one for a plan without a shuffle, else all of them. Slots of a shuffle
     share one list."""
     replayable: bool
-    """True when the slot holds exactly the records of one split: writing that split again gives the slot again."""
+    """True when writing ``inputs`` again gives the same records: of a slot, when it holds exactly those of one split;
+    of a whole checkpoint, always."""
     text: str = ""
     """What the source says of ``inputs`` (:meth:`Source.describe`): the sink cannot read them."""
+    whole: bool = False
+    """True for a committable that holds all slots of its checkpoint."""
+
+    @classmethod
+    def of_all(cls, origins: Sequence["Origin"]) -> "Origin":
+        """Return the origin of a committable that holds all slots. ``origins``: one per slot."""
+        shared = {id(one.inputs): one.inputs for one in origins}.values()
+        splits = {repr(sorted(split.items())): split for inputs in shared for split in inputs}
+        texts = list(dict.fromkeys(one.text for one in origins if one.text))
+        more = f" and {len(texts) - _TEXTS} more" if len(texts) > _TEXTS else ""
+        return cls(inputs=tuple(splits.values()), replayable=True, text="; ".join(texts[:_TEXTS]) + more, whole=True)
 
 
 class Source(ABC):
@@ -452,7 +469,8 @@ class Replays(Protocol):
     """A sink whose lost slots can be written again. Without it, a loss halts the job."""
 
     def origin(self, committable: Committable) -> Origin:
-        """Return the origin that :meth:`SinkSession.pre_commit` stored in ``committable``."""
+        """Return the origin that :meth:`SinkSession.pre_commit` stored in ``committable``, or :meth:`Origin.of_all` of
+        them."""
 
     def check_destination(self, lost: Sequence[Committable]) -> None:
         """Check that ``lost`` can be written again to the same place. Raises ReplayRefusedError when it has changed."""

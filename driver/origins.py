@@ -7,7 +7,7 @@ from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, 
 from onceward.driver.outputs import Inputs, Origins
 from onceward.protocol.values import Committable, JsonObject
 
-__all__ = ["lost_splits", "origins_of", "slot_origins"]
+__all__ = ["lost_splits", "origins_of", "require_slots", "slot_origins"]
 
 
 def origins_of(inputs: Inputs, describe: Callable[[Sequence[JsonObject]], str]) -> Origins:
@@ -36,17 +36,33 @@ def slot_origins(
 
 
 def lost_splits(sink: SinkSession, lost: Sequence[Committable]) -> tuple[JsonObject, ...]:
-    """Return the split of each lost slot: written again from it, the slot is the same. Raises ReplayRefusedError."""
+    """Return the splits of the lost slots: one for each slot, or all of a checkpoint that is lost as a whole. Written
+    again from them, the slots are the same. Raises ReplayRefusedError."""
     if not isinstance(sink, Replays):
         raise ReplayRefusedError(f"the sink {sink.participant.name} does not report the input of its committables")
     origins = [sink.origin(committable) for committable in lost]
     for committable, origin in zip(lost, origins, strict=True):
+        if origin.whole and not origin.replayable:
+            raise ReplayRefusedError("an older release has pre-committed the checkpoint, and did not store its input")
         if not origin.replayable:
             raise ReplayRefusedError(
                 f"slot {committable.slot} was not made of one input range alone: the plan moved rows between partitions"
             )
     sink.check_destination(lost)
-    return tuple(origin.inputs[0] for origin in origins)
+    return tuple(split for origin in origins for split in origin.inputs)
+
+
+def require_slots(sink: SinkSession, lost: Sequence[Committable], written: Sequence[Sequence[JsonObject]]) -> None:
+    """Check that each lost slot was written again from its split alone. ``written[slot]``: the splits that made it now.
+    One committable for a whole checkpoint has all slots, however many there are. Raises ReplayRefusedError."""
+    assert isinstance(sink, Replays), "lost_splits() looks first"
+    origins = [sink.origin(committable) for committable in lost]
+    if not all(origin.whole for origin in origins) and [list(one) for one in written] != [
+        list(origin.inputs) for origin in origins
+    ]:
+        raise ReplayRefusedError(
+            f"the transform moves rows between partitions now: {len(written)} slots came of {len(origins)} ranges"
+        )
 
 
 def _name(split: JsonObject) -> str:

@@ -1,8 +1,8 @@
 """Write lost slots of a completed checkpoint again, before anything later is written (docs/protocol.md#lost-slots).
 
-Only the lost slots are read and written: one task per slot, from the exact ranges that made it, in transactions of the
-current generation. The result counts once the coordinator has accepted it as an amendment; until then it is aborted
-like any unacknowledged transaction.
+Only the lost slots are read and written, from the exact ranges that made them, in transactions of the current
+generation. A sink with one committable for a checkpoint loses all slots at once. The result counts once the coordinator
+has accepted it as an amendment; until then it is aborted like any unacknowledged transaction.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, Rereads
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
-from onceward.driver.origins import lost_splits, origins_of
+from onceward.driver.origins import lost_splits, origins_of, require_slots
 from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler, Work
 from onceward.protocol.answers import Replay, Verdict
@@ -104,10 +104,7 @@ class Replayer:
             self._mailbox.running(None)
         written_by = votes[wanted.participant]
         inputs = m.tasks.inputs(plan, votes)
-        if [list(made) for made in inputs[wanted.participant]] != [[split] for split in splits]:
-            raise ReplayRefusedError(
-                f"the transform moves rows between partitions now: {len(written_by)} slots came of {len(splits)} ranges"
-            )
+        require_slots(self._outputs.sink(wanted.participant), lost, inputs[wanted.participant])
         made = self._outputs.pre_commit(
             checkpoint,
             votes,

@@ -74,6 +74,8 @@ class DeltaCommittable:
     """The type of each column in the files, as the table's schema has it."""
     files: Sequence[DataFile]
     bytes: int
+    inputs: Sequence[JsonObject]
+    """The splits that the files were made of; none in a document of a release that did not store them."""
     input_text: str
     """What the source says of the input."""
 
@@ -92,6 +94,7 @@ class DeltaCommittable:
             "columns": dict(self.columns),
             "files": [one.to_json() for one in self.files],
             "bytes": self.bytes,
+            "inputs": list(self.inputs),
             "input_text": self.input_text,
         }
         return Committable(slot=self.slot, document=Document(kind=KIND, version=VERSION, body=body))
@@ -159,6 +162,7 @@ def _read(slot: int, body: JsonObject) -> DeltaCommittable:
         columns=dict(body["columns"]),
         files=tuple(map(DataFile.from_json, body["files"])),
         bytes=int(body["bytes"]),
+        inputs=tuple(map(dict, body.get("inputs", ()))),
         input_text=str(body["input_text"]),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceward.common.errors import HaltedError
-from onceward.protocol.values import Author, Committable, Document
+from onceward.protocol.values import Author, Committable, Document, JsonObject
 
 __all__ = ["KIND", "VERSION", "PostgresCommittable", "StagedTable", "check_committable"]
 
@@ -55,6 +55,8 @@ class PostgresCommittable:
     tables: tuple[StagedTable, ...]
     """In the order of the input."""
     bytes: int
+    inputs: Sequence[JsonObject]
+    """The splits that the rows were made of; none in a document of a release that did not store them."""
     input_text: str
     """What the source says of the input, for people."""
 
@@ -81,6 +83,7 @@ class PostgresCommittable:
             "delete": self.delete,
             "tables": [{"name": one.name, "slot": one.slot, "records": one.records} for one in self.tables],
             "bytes": self.bytes,
+            "inputs": list(self.inputs),
             "input_text": self.input_text,
         }
         return Committable(slot=0, document=Document(kind=KIND, version=VERSION, body=body))
@@ -157,6 +160,7 @@ def _read(body: Mapping[str, Any]) -> PostgresCommittable:
             StagedTable(name=str(one["name"]), slot=int(one["slot"]), records=int(one["records"])) for one in tables
         ),
         bytes=int(body["bytes"]),
+        inputs=tuple(map(dict, body.get("inputs", ()))),
         input_text=str(body["input_text"]),
     )
 

@@ -4,7 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
-from onceward.connectors.interfaces import Chosen, Finding, JobContext, Origin, Refusal, Resource, SinkSession
+from onceward.connectors.interfaces import (
+    Chosen,
+    Finding,
+    JobContext,
+    Origin,
+    Refusal,
+    ReplayRefusedError,
+    Resource,
+    SinkSession,
+)
 from onceward.connectors.tasks import Vote
 from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import CheckpointId, Committable, Generation
@@ -23,10 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["DeltaSession"]
 
 _INDEXED = "delta.dataSkippingNumIndexedCols"
-_MOST_INPUTS = 3
 
 
 class DeltaSession(SinkSession):
+    """Implements :class:`Replays`, too."""
+
     def __init__(self, sink: "DeltaSink", context: JobContext, table: LoadedTable) -> None:
         """``table``: as it was when the sink was connected."""
         self.participant = sink.participant
@@ -98,6 +108,7 @@ class DeltaSession(SinkSession):
                 )
             found = table.transaction(app_id(self._context.job, self.participant.name))
         self._transaction = next_version(found, self._transaction)
+        origin = Origin.of_all(origins)
         made = DeltaCommittable(
             slot=0,
             table_id=self._table.id,
@@ -110,9 +121,24 @@ class DeltaSession(SinkSession):
             columns={str(one["name"]): one["type"] for one in self._fields},
             files=files,
             bytes=sum(vote.bytes for vote in votes),
-            input_text=_described([one.text for one in origins]),
+            inputs=origin.inputs,
+            input_text=origin.text,
         )
         return PreCommitted(committables=(made.to_committable(),))
+
+    def origin(self, committable: Committable) -> Origin:
+        made = DeltaCommittable.of(committable)
+        return Origin(inputs=made.inputs, replayable=bool(made.inputs), text=made.input_text, whole=True)
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """See :meth:`Replays.check_destination`. Raises StorageError."""
+        now = LoadedTable(self._location).id
+        for wanted in map(DeltaCommittable.of, lost):
+            if wanted.table_id != now:
+                raise ReplayRefusedError(
+                    f"the files were for the table with id {wanted.table_id}, and the table at {self._location.uri} "
+                    f"now has id {now}"
+                )
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """Nothing is kept for a settled checkpoint."""
@@ -122,9 +148,3 @@ class DeltaSession(SinkSession):
 
     def close(self) -> None:
         """Nothing is open between calls."""
-
-
-def _described(inputs: Sequence[str]) -> str:
-    each = list(dict.fromkeys(filter(None, inputs)))
-    more = f" and {len(each) - _MOST_INPUTS} more" if len(each) > _MOST_INPUTS else ""
-    return "; ".join(each[:_MOST_INPUTS]) + more

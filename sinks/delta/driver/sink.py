@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from onceward.common.errors import ConfigurationError, OncewardError, PreflightError
 from onceward.connectors.interfaces import JobContext, Sink
-from onceward.protocol.values import Participant, ParticipantName, Role
+from onceward.protocol.values import OnLost, Participant, ParticipantName, Role
 from onceward.sinks.delta.location import TableLocation
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ class DeltaSink(Sink):
     table: the directory of an existing table.
     schema: ``strict``: columns that the table lacks are refused. ``evolve``: they are added to the table, nullable,
         before anything is written. Columns never change their types.
+    on_lost: what happens when the files of a completed checkpoint are proved lost, such as after a VACUUM. ``replay``:
+        their records are read and written again, before anything later. ``halt``: the job halts. ``skip``: they are
+        given up, and listings report that until a person acknowledges it.
     name: the participant's name, unique within the job and the same in every run.
 
     Columns are found by name; those that the records lack are null. Their types are checked before anything is read.
@@ -32,6 +35,7 @@ class DeltaSink(Sink):
         table: str | PathLike[str],
         *,
         schema: Literal["strict", "evolve"] = "strict",
+        on_lost: Literal["replay", "halt", "skip"] = "replay",
         name: str = "sink",
     ) -> None:
         problems = []
@@ -45,13 +49,15 @@ class DeltaSink(Sink):
             problems.append(f"name: {error}")
         if schema not in ("strict", "evolve"):
             problems.append(f"schema: {schema!r} is neither 'strict' nor 'evolve'")
+        if on_lost not in ("replay", "halt", "skip"):
+            problems.append(f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'")
         if problems:
             raise ConfigurationError(
                 "This DeltaSink cannot be used; nothing was opened. Change these arguments:\n"
                 + "\n".join(f"  - {problem}" for problem in problems)
             )
         self.evolves = schema == "evolve"
-        self.participant = Participant(name=called, role=Role.SINK, kind="delta")
+        self.participant = Participant(name=called, role=Role.SINK, kind="delta", on_lost=OnLost(on_lost))
 
     def connect(self, context: JobContext) -> "DeltaSession":
         """See :meth:`Sink.connect`. Raises PreflightError if there is no table, or if it cannot be read."""

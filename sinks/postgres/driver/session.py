@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, LiteralString
 import psycopg
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError, FencedError
-from onceward.connectors.interfaces import Chosen, Finding, JobContext, Origin, Refusal, Resource, SinkSession
+from onceward.connectors.interfaces import (
+    Chosen,
+    Finding,
+    JobContext,
+    Origin,
+    Refusal,
+    ReplayRefusedError,
+    Resource,
+    SinkSession,
+)
 from onceward.connectors.tasks import Vote
 from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import CheckpointId, Committable, Generation
@@ -37,7 +46,7 @@ _STAGED: LiteralString = """
 
 
 class PostgresSinkSession(SinkSession):
-    """One table."""
+    """One table. Implements :class:`Replays`, too."""
 
     def __init__(self, sink: "PostgresSink", context: JobContext) -> None:
         self.participant = sink.participant
@@ -133,7 +142,7 @@ class PostgresSinkSession(SinkSession):
                     f"{'it is gone' if name not in staged else f'{staged[name]} are staged'}. Nothing of the "
                     "checkpoint becomes visible; its records are read again."
                 )
-        table = self._found()
+        table, origin = self._found(), Origin.of_all(origins)
         handle = PostgresCommittable(
             system=server.id,
             database=server.database,
@@ -153,9 +162,24 @@ class PostgresSinkSession(SinkSession):
                 for vote, name in zip(voted, names, strict=True)
             ),
             bytes=sum(vote.bytes for vote in voted),
-            input_text="; ".join(dict.fromkeys(origin.text for origin in origins if origin.text)),
+            inputs=origin.inputs,
+            input_text=origin.text,
         )
         return PreCommitted(committables=(handle.to_committable(),))
+
+    def origin(self, committable: Committable) -> Origin:
+        made = PostgresCommittable.of(committable)
+        return Origin(inputs=made.inputs, replayable=bool(made.inputs), text=made.input_text, whole=True)
+
+    def check_destination(self, lost: Sequence[Committable]) -> None:
+        """See :meth:`Replays.check_destination`. Raises DatabaseError."""
+        table, database = self._found(), self._system.id()
+        for wanted in map(PostgresCommittable.of, lost):
+            if (wanted.system, wanted.target) != (database, (table.schema, table.name)):
+                raise ReplayRefusedError(
+                    f"the rows were for table {'.'.join(wanted.target)} of database {wanted.system}, the sink leads to "
+                    f"{table.full_name} of {database} now"
+                )
 
     def on_settled(self, checkpoint: CheckpointId, committables: Sequence[Committable]) -> None:
         """The next merge removes what is no longer needed."""

@@ -25,8 +25,9 @@ class PostgresSink(Sink):
     key: the columns of the key; needed for ``upsert``. The table has a unique index on exactly these, and none is null.
     delete: for ``upsert``, the name of a column of Booleans that is not written: where it is true, the row with this
         key is deleted.
-    on_lost: what happens when the rows of a completed checkpoint are proved lost. ``halt``: the job halts. ``skip``:
-        they are given up, and listings report that until a person acknowledges it.
+    on_lost: what happens when the rows of a completed checkpoint are proved lost. ``replay``: they are read and written
+        again, before anything later. ``halt``: the job halts. ``skip``: they are given up, and listings report that
+        until a person acknowledges it.
     name: the participant's name, unique within the job and the same in every run.
 
     Raises ConfigurationError listing every invalid argument.
@@ -40,7 +41,7 @@ class PostgresSink(Sink):
         mode: Literal["append", "upsert"] = "append",
         key: Sequence[str] = (),
         delete: str | None = None,
-        on_lost: Literal["halt", "skip"] = "halt",
+        on_lost: Literal["replay", "halt", "skip"] = "replay",
         name: str = "sink",
     ) -> None:
         problems = [*_problems(table, on_lost), *_key_problems(mode, key, delete)]
@@ -80,8 +81,8 @@ class PostgresSink(Sink):
 def _problems(table: object, on_lost: object) -> Iterator[str]:
     if not isinstance(table, str) or not table.strip():
         yield "table: give its name as in SQL, such as orders or shop.orders"
-    if on_lost not in ("halt", "skip"):
-        yield f"on_lost: {on_lost!r} is neither 'halt' nor 'skip'"
+    if on_lost not in ("replay", "halt", "skip"):
+        yield f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'"
 
 
 def _key_problems(mode: object, key: object, delete: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError
-from onceward.driver.origins import lost_splits, slot_origins
+from onceward.driver.origins import lost_splits, require_slots, slot_origins
 from onceward.protocol.values import Committable, JsonObject
 from tests.support.documents import committable
 
@@ -71,6 +71,29 @@ def test_each_lost_slot_is_written_again_from_its_own_split_if_its_place_is_unch
     sink = Sink(*slot_origins([[A], [B]], describe))
     assert lost(sink, 1, 0) == (B, A)
     assert sink.checked == [1, 0]
+
+
+def test_a_checkpoint_that_one_committable_holds_is_written_again_from_all_its_splits() -> None:
+    """Also after a shuffle: all slots are written again, however many there are."""
+    shared = [A, B]
+    whole = Origin.of_all(slot_origins([shared, shared, [B]], describe))
+    assert (list(whole.inputs), whole.replayable, whole.text) == ([A, B], True, "0 and 1; 1")
+    sink: Any = Sink(whole)
+    assert lost(sink, 0) == (A, B)
+    require_slots(sink, [committable(0)], [[A, B], [A, B]])
+
+
+def test_what_an_older_release_has_pre_committed_without_its_input_is_refused() -> None:
+    with pytest.raises(ReplayRefusedError, match="did not store its input"):
+        lost(Sink(Origin(inputs=(), replayable=False, whole=True)), 0)
+
+
+def test_a_slot_that_another_split_makes_now_is_refused() -> None:
+    sink: Any = Sink(*slot_origins([[A], [B]], describe))
+    lost = [committable(0), committable(1)]
+    require_slots(sink, lost, [[A], [B]])
+    with pytest.raises(ReplayRefusedError, match="3 slots came of 2 ranges"):
+        require_slots(sink, lost, [[A, B]] * 3)
 
 
 def test_a_slot_of_a_shuffle_is_refused_with_the_reason() -> None:

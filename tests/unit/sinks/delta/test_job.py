@@ -85,3 +85,17 @@ def test_a_job_that_is_killed_copies_each_line_once(tmp_path: Path, point: KillP
     assert place.table.values() == sorted(place.written)
     committed = {uri.rpartition("/")[2] for uri in place.table.now().file_uris()}
     assert place.table.files() == committed, "what the killed run left is deleted"
+
+
+@pytest.mark.kill
+def test_files_that_are_gone_after_the_decision_are_written_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.add(0)
+    assert place.run(KillPoint.DRIVER_AFTER_DECISION) == -9
+    (first, _) = sorted(place.table.path.glob("*.parquet"))
+    first.unlink()  # as a VACUUM without retention does
+    for number in (1, 2):
+        assert place.run() == 0
+        assert place.table.values() == sorted(place.written)
+        place.add(number)
+    assert place.table.files() == {uri.rpartition("/")[2] for uri in place.table.now().file_uris()}

@@ -30,13 +30,71 @@ POINTS = [
 ]
 
 
-def write(files: Path, checkpoint: int) -> list[bytes]:
-    """Add lines to two files, so that a checkpoint has two slots."""
-    lines = [b"%d-%d-%d" % (checkpoint, file, line) for file in range(2) for line in range(100)]
-    for file in range(2):
-        with (files / f"{file}.log").open("ab") as out:
-            out.writelines(line + b"\n" for line in lines[file * 100 : (file + 1) * 100])
-    return lines
+class Job:
+    """Copies lines into a table, and dies the second time that it comes to a point."""
+
+    def __init__(self, database: Database, at: Path, point: KillPoint) -> None:
+        database.run("CREATE TABLE lines (value bytea)")
+        self._database, self._point = database, point
+        self._files, self._state, self._once = at / "files", at / "state", at / "once"
+        for each in (self._files, self._state, self._once):
+            each.mkdir(mode=0o700)
+        self.wanted: list[bytes] = []
+        self._checkpoints = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def add(self) -> None:
+        """Add lines to two files, so that a checkpoint has two slots."""
+        self._checkpoints += 1
+        for file in range(2):
+            lines = [b"%d-%d-%d" % (self._checkpoints, file, line) for line in range(100)]
+            with (self._files / f"{file}.log").open("ab") as out:
+                out.writelines(line + b"\n" for line in lines)
+            self.wanted += lines
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        environment = {
+            **os.environ,
+            KILL_POINT_VARIABLE: f"{self._point.value}:2",
+            KILL_ONCE_VARIABLE: str(self._once),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}",
+        }
+        command = [sys.executable, str(HERE / "lines_job.py"), self._database.dsn, str(self._files), str(self._state)]
+        self._process = subprocess.Popen(command, env=environment, cwd=ROOT)
+        return self._process
+
+    def run_until_killed(self) -> None:
+        process = self.start()
+        for _ in range(4):  # the point is reached for the second time by then
+            self.add()
+            wait_until(lambda: process.poll() is not None or self._done(), "a checkpoint, or the kill")
+            if process.poll() is not None:
+                break
+        assert process.wait(60) == -signal.SIGKILL
+
+    def run_to_the_end(self) -> None:
+        process = self.start()
+        wait_until(lambda: process.poll() is not None or self._done(), "all lines are there")
+        self.add()
+        wait_until(lambda: process.poll() is not None or self._done(), "the job continues")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert self.written() == sorted(self.wanted)
+        assert self._database.names() == [], "no staging table is left"
+
+    def written(self) -> list[bytes]:
+        return sorted(value for (value,) in self._database.rows("SELECT value FROM lines"))
+
+    def _done(self) -> bool:
+        return len(self.written()) >= len(self.wanted)
 
 
 @pytest.mark.kill
@@ -44,44 +102,17 @@ def write(files: Path, checkpoint: int) -> list[bytes]:
 def test_a_job_that_is_killed_has_written_every_line_once_when_it_is_started_again(
     point: KillPoint, database: Database, tmp_path: Path
 ) -> None:
-    database.run("CREATE TABLE lines (value bytea)")
-    files, state, once = tmp_path / "files", tmp_path / "state", tmp_path / "once"
-    for each in (files, state, once):
-        each.mkdir(mode=0o700)
-    wanted = write(files, 0)
+    with Job(database, tmp_path, point) as job:
+        job.run_until_killed()
+        job.run_to_the_end()
 
-    def start() -> "subprocess.Popen[bytes]":
-        environment = {
-            **os.environ,
-            KILL_POINT_VARIABLE: f"{point.value}:2",
-            KILL_ONCE_VARIABLE: str(once),
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}",
-        }
-        command = [sys.executable, str(HERE / "lines_job.py"), database.dsn, str(files), str(state)]
-        return subprocess.Popen(command, env=environment, cwd=ROOT)
 
-    def written() -> list[bytes]:
-        return sorted(value for (value,) in database.rows("SELECT value FROM lines"))
-
-    def ended_or_done() -> bool:
-        return job.poll() is not None or len(written()) >= len(wanted)
-
-    job = start()
-    try:
-        for checkpoint in range(1, 4):  # the point is reached for the second time by then
-            if job.poll() is not None:
-                break
-            wait_until(ended_or_done, "a checkpoint, or the kill")
-            wanted += write(files, checkpoint)
-        assert job.wait(60) == -signal.SIGKILL
-        job = start()
-        wait_until(ended_or_done, "all lines are there")
-        wanted += write(files, 9)
-        wait_until(ended_or_done, "the job continues")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 0
-    finally:
-        job.kill()
-        job.wait()
-    assert written() == sorted(wanted)
-    assert database.names() == [], "no staging table is left"
+@pytest.mark.kill
+def test_rows_that_are_gone_after_the_decision_are_written_again(database: Database, tmp_path: Path) -> None:
+    with Job(database, tmp_path, KillPoint.DRIVER_AFTER_DECISION) as job:
+        job.run_until_killed()
+        assert len(job.written()) < len(job.wanted)
+        database.run(
+            "DELETE FROM onceward_sink.staged", *(f'DROP TABLE onceward_sink."{one}"' for one in database.names())
+        )
+        job.run_to_the_end()
