@@ -7,7 +7,8 @@ of a participant, so everything that holds them is a mapping by participant.
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from onceward.connectors.interfaces import Origin, Refusal, SinkSession
 from onceward.connectors.tasks import Vote
@@ -28,6 +29,8 @@ from onceward.protocol.values import (
 )
 
 __all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Inputs", "Made", "OpenOutput", "Origins", "Outputs", "Votes"]
+
+_T = TypeVar("_T")
 
 LISTING_INTERVAL_S = 1.0
 """Between two looks for leftovers while tasks stay: these have no attempts that lose, and what others left open only
@@ -94,6 +97,22 @@ class Outputs:
     def _on(self, group: Sequence[OpenOutput], held: Held) -> tuple[Committable, ...]:
         return tuple(one for output in group for one in held.get(output.name, ()))
 
+    def _on_all(self, ask: Callable[[Sequence[OpenOutput]], _T]) -> Sequence[_T]:
+        """Ask all systems at the same time. Return their answers in order, or raise the first error, once all have
+        answered."""
+        first, *others = self._systems()
+        waits: list[Callable[[], _T]] = [self._runtime.beside(partial(ask, group)) for group in others]
+        waits.insert(0, partial(ask, first))
+        answers, errors = [], []
+        for answer in waits:
+            try:
+                answers.append(answer())
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return answers
+
     def changes(self, former: Sequence[Participant]) -> str | None:
         """Describe how these outputs differ from those of the job's last driver; None if they do not."""
         before = [one.name for one in former if one.role is Role.SINK]
@@ -129,12 +148,13 @@ class Outputs:
             group[0].system.prepare_claim(claim)
 
     def renew_claim(self, claim: Claim, *, give_up: Callable[[], bool], made: Made | None = None) -> bool:
-        """Renew the claim on every system. See :meth:`System.renew_claim`."""
+        """Renew the claim on all systems at once. See :meth:`System.renew_claim`."""
         made = made or {}
-        return all(
-            group[0].system.renew_claim(claim, give_up=give_up, known=made.get(group[0].name))
-            for group in self._systems()
-        )
+
+        def renew(group: Sequence[OpenOutput]) -> bool:
+            return group[0].system.renew_claim(claim, give_up=give_up, known=made.get(group[0].name))
+
+        return all(self._on_all(renew))
 
     # -- transactions
 
@@ -192,15 +212,19 @@ class Outputs:
         give_up: Callable[[], bool],
         made: Made,
     ) -> Mapping[ParticipantName, Sequence[Settlement]]:
-        """Commit and prove, system by system and sink by sink, in their order. See :meth:`System.commit`."""
-        return {
-            output.name: output.system.commit(
-                author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
-            )
-            for group in self._systems()
-            for output in group
-            if output.name in held
-        }
+        """Commit and prove, on all systems at once and on each sink by sink: a system that is slow holds back no other.
+        See :meth:`System.commit`."""
+
+        def commit(group: Sequence[OpenOutput]) -> Mapping[ParticipantName, Sequence[Settlement]]:
+            return {
+                output.name: output.system.commit(
+                    author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
+                )
+                for output in group
+                if output.name in held
+            }
+
+        return {name: each for found in self._on_all(commit) for name, each in found.items()}
 
     def abort(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
         """See :meth:`System.abort`."""

@@ -14,6 +14,9 @@ __all__ = ["THREADS", "Condition", "Runtime", "Threads", "Worker"]
 
 T = TypeVar("T")
 
+_BESIDE = 256
+"""Threads, at most: the systems of many jobs in one process may not answer for a while."""
+
 
 class Condition(Protocol):
     """The part of ``threading.Condition`` that is used here; its lock is reentrant."""
@@ -66,7 +69,7 @@ class Threads:
 
     def __init__(self) -> None:
         # kept: to start a thread takes 3 ms while other threads are busy, and each checkpoint needs one
-        self._beside = ThreadPoolExecutor(thread_name_prefix="onceward-beside")
+        self._beside = ThreadPoolExecutor(_BESIDE, thread_name_prefix="onceward-beside")
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -1,9 +1,13 @@
 """Two sinks of one job: on one system they share its claim and its leftovers, on two each has its own."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
+
+import pytest
 
 from onceward import KafkaSink
 from onceward.common.errors import HaltedError
@@ -12,6 +16,7 @@ from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
 from onceward.driver.origins import slot_origins
 from onceward.driver.outputs import OpenOutput, Outputs
+from onceward.driver.runtime import Threads
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
 from onceward.protocol.committing import PreCommitted
@@ -34,6 +39,8 @@ from tests.support.kafka_model import Settings
 from tests.support.kafka_model.bench import Bench, Ids
 from tests.support.running_job import SINK
 from tests.unit.driver.settling import Queue
+
+T = TypeVar("T")
 
 JOB, SEVEN = JobName("orders"), CheckpointId(7)
 FIRST, SECOND = ParticipantName("first"), ParticipantName("second")
@@ -122,7 +129,14 @@ class System:
 def two(asked: list[str], *systems: str, on_lost: OnLost = OnLost.REPLAY) -> tuple[Outputs, System, System]:
     first, second = (System(asked, *pair, on_lost) for pair in zip(systems, (FIRST, SECOND), strict=True))
     given: Any = [first, second]
-    return Outputs(JOB, [OpenOutput(sink=one, system=one) for one in given]), first, second
+    return Outputs(JOB, [OpenOutput(sink=one, system=one) for one in given], InOrder()), first, second
+
+
+class InOrder(Threads):
+    """Asks one system after the other, so that a test sees one order."""
+
+    def beside(self, call: Callable[[], T]) -> Callable[[], T]:
+        return call
 
 
 def test_leftovers_of_a_system_are_ended_once_its_last_sink_has_pre_committed() -> None:
@@ -203,6 +217,37 @@ def test_all_claims_come_before_the_first_commit_and_all_outcomes_are_reported()
         "first is settled with 1", "second is settled with 1",
     ]  # fmt: skip
     assert scene.settler.settled == SEVEN
+
+
+def test_a_system_that_is_slow_to_commit_holds_back_no_other() -> None:
+    asked: list[str] = []
+    _, first, second = two(asked, "A", "B")
+    committed, given = threading.Event(), [first, second]
+    slow, quick = first.commit, second.commit
+
+    def wait(*arguments: Any, **options: Any) -> Sequence[Settlement]:
+        assert committed.wait(60), "the other one waits for this one"
+        return slow(*arguments, **options)
+
+    def commit(*arguments: Any, **options: Any) -> Sequence[Settlement]:
+        done = quick(*arguments, **options)
+        committed.set()
+        return done
+
+    with patch.object(first, "commit", wait), patch.object(second, "commit", commit):
+        outputs = Outputs(JOB, [OpenOutput(sink=one, system=one) for one in cast(Any, given)])
+        held = {FIRST: (committable(0),), SECOND: (committable(0),)}
+        found = outputs.commit(lambda _: cast(Any, None), held, give_up=lambda: False, made={})
+    assert [name for name, (one,) in found.items() if one.outcome is Outcome.COMMITTED] == [FIRST, SECOND]
+
+
+def test_an_error_of_one_system_is_raised_after_the_others_have_answered() -> None:
+    asked: list[str] = []
+    outputs, first, _ = two(asked, "A", "B")
+    held = {FIRST: (committable(0),), SECOND: (committable(0),)}
+    with patch.object(first, "commit", side_effect=HaltedError("no")), pytest.raises(HaltedError, match="no"):
+        outputs.commit(lambda _: cast(Any, None), held, give_up=lambda: False, made={})
+    assert asked == ["second commits"]
 
 
 def test_one_sink_in_doubt_halts_the_job_and_the_other_is_settled_first() -> None:
