@@ -5,9 +5,14 @@ Kafka's clients and gRPC reconnect on their own, with their own jitter; `oncewar
 """
 
 import random
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "persist"]
+
+_Done = TypeVar("_Done")
+_Error = TypeVar("_Error", bound=Exception)
 
 
 class Backoff:
@@ -33,3 +38,28 @@ class Backoff:
     def reset(self) -> None:
         """Start again at ``first``, after an attempt has worked."""
         self._next = self._first
+
+
+def persist(
+    attempt: Callable[[], _Done],
+    passes: type[_Error] | tuple[type[_Error], ...],
+    failed: Callable[[_Error], None],
+    give_up: Callable[[], bool],
+    *,
+    first: float = 0.05,
+    longest: float,
+) -> _Done | None:
+    """Return what ``attempt`` returns; call it again as long as it raises ``passes``; None if ``give_up()`` ends that.
+
+    :param failed: called with each such error; it may raise one that does not pass.
+    :param first: seconds of the first pause, of at most ``longest``.
+    """
+    backoff = Backoff(first=first, longest=longest)
+    while True:
+        try:
+            return attempt()
+        except passes as error:
+            failed(error)
+        if give_up():
+            return None
+        time.sleep(backoff.next())

@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.common.errors import HaltedError
-from onceward.protocol.values import Author, Committable, Document, JsonObject
+from onceward.protocol.values import Author, Committable, JsonObject
+from onceward.sinks.documents import SinkDocument
 
-__all__ = ["KIND", "VERSION", "PostgresCommittable", "StagedTable", "check_committable"]
-
-KIND = "postgres-staged"
-VERSION = 1
+__all__ = ["PostgresCommittable", "StagedTable", "check_committable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +24,11 @@ class StagedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresCommittable:
+class PostgresCommittable(SinkDocument):
     """What a checkpoint has staged."""
+
+    KIND = "postgres-staged"
+    VERSION = 1
 
     system: str
     """The database's id (``server.py``)."""
@@ -86,37 +86,38 @@ class PostgresCommittable:
             "inputs": list(self.inputs),
             "input_text": self.input_text,
         }
-        return Committable(slot=0, document=Document(kind=KIND, version=VERSION, body=body))
+        return Committable(slot=0, document=self.document(body))
 
     @classmethod
-    def of(cls, committable: Committable) -> "PostgresCommittable":
-        """Parse a document. Raises HaltedError for a kind, version or content that this release does not know."""
-        document = committable.document
-        if document.kind != KIND or document.version != VERSION:
-            raise _unreadable(document, f"this release reads {KIND} version {VERSION}")
-        try:
-            return _read(document.body)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise _unreadable(document, f"its content is damaged ({error!r})") from error
-
-    @classmethod
-    def own(cls, committable: Committable, author: Author) -> "PostgresCommittable":
-        """Parse a document whose rows are to be merged or dropped. Raises HaltedError like :meth:`of`, and if they are
-        not those of ``author``."""
-        found = cls.of(committable)
-        try:
-            found.require_own(author)
-        except ValueError as error:
-            raise HaltedError(
-                f"The committable of checkpoint {found.checkpoint} is not to be trusted: {error}. Nothing was merged "
-                "or dropped for it. Find out which process acknowledged it: it acts for this job. If the store was "
-                "damaged, put back a copy of it."
-            ) from None
-        return found
+    def read(cls, slot: int, body: Mapping[str, Any]) -> "PostgresCommittable":
+        """See :meth:`SinkDocument.read`."""
+        schema, name = body["target"]
+        tables: Sequence[Mapping[str, Any]] = body["tables"]
+        return cls(
+            system=str(body["system"]["id"]),
+            database=str(body["system"]["database"]),
+            timeline=int(body["system"]["timeline"]),
+            job=str(body["job"]),
+            sink=str(body["sink"]),
+            generation=int(body["generation"]),
+            checkpoint=int(body["checkpoint"]),
+            store=str(body["store"]),
+            token=str(body["token"]),
+            target=(str(schema), str(name)),
+            columns=tuple(map(str, body["columns"])),
+            key=tuple(map(str, body["key"])),
+            delete=str(body["delete"]),
+            tables=tuple(
+                StagedTable(name=str(one["name"]), slot=int(one["slot"]), records=int(one["records"])) for one in tables
+            ),
+            bytes=int(body["bytes"]),
+            inputs=tuple(map(dict, body.get("inputs", ()))),
+            input_text=str(body["input_text"]),
+        )
 
     def require_own(self, author: Author) -> None:
-        """Check that it names rows of ``author`` alone: the process that merges them may have the rights of many jobs.
-        Rows are found by these names, so no list of tables reaches those of another. Raises ValueError."""
+        """See :meth:`SinkDocument.require_own`. Rows are found by these names, so no list of tables reaches those of
+        another."""
         if not author.made(self.job, self.sink, self.generation):
             raise ValueError(
                 f"it names rows of sink {self.sink} of job {self.job}, generation {self.generation}, which is not "
@@ -124,49 +125,4 @@ class PostgresCommittable:
             )
 
 
-def check_committable(document: Document, base: Document | None, author: Author) -> None:
-    """Validate a committable before the coordinator accepts it.
-
-    Raises ValueError for an unknown version, for a document that lacks what is needed to merge its rows, and for one
-    that names the rows of another.
-    """
-    if document.version != VERSION:
-        raise ValueError(f"it has version {document.version}, and this program knows only version {VERSION}")
-    try:
-        found = _read(document.body)
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"it lacks what is needed to merge its rows ({error!r})") from None
-    found.require_own(author)
-
-
-def _read(body: Mapping[str, Any]) -> PostgresCommittable:
-    schema, name = body["target"]
-    tables: Sequence[Mapping[str, Any]] = body["tables"]
-    return PostgresCommittable(
-        system=str(body["system"]["id"]),
-        database=str(body["system"]["database"]),
-        timeline=int(body["system"]["timeline"]),
-        job=str(body["job"]),
-        sink=str(body["sink"]),
-        generation=int(body["generation"]),
-        checkpoint=int(body["checkpoint"]),
-        store=str(body["store"]),
-        token=str(body["token"]),
-        target=(str(schema), str(name)),
-        columns=tuple(map(str, body["columns"])),
-        key=tuple(map(str, body["key"])),
-        delete=str(body["delete"]),
-        tables=tuple(
-            StagedTable(name=str(one["name"]), slot=int(one["slot"]), records=int(one["records"])) for one in tables
-        ),
-        bytes=int(body["bytes"]),
-        inputs=tuple(map(dict, body.get("inputs", ()))),
-        input_text=str(body["input_text"]),
-    )
-
-
-def _unreadable(document: Document, why: str) -> HaltedError:
-    return HaltedError(
-        f"The committable is a {document.kind!r} document of version {document.version}: {why}. Its rows were neither "
-        "merged nor dropped. Use the release that wrote it, or a newer one."
-    )
+check_committable = PostgresCommittable.check

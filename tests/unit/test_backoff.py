@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward.common.backoff import Backoff
+from onceward.common.backoff import Backoff, persist
 
 
 def longest_of(_low: float, high: float) -> float:
@@ -43,3 +43,23 @@ def test_a_pause_may_stay_the_same() -> None:
 def test_a_pause_that_would_be_a_hot_loop_is_refused(first: float, longest: float) -> None:
     with pytest.raises(ValueError, match="cannot grow"):
         Backoff(first=first, longest=longest)
+
+
+def test_an_attempt_is_repeated_until_it_works_is_given_up_or_is_refused() -> None:
+    errors = [TimeoutError("1"), TimeoutError("2")]
+    heard: list[Exception] = []
+
+    def attempt() -> str:
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    def ask(give_up: bool) -> str | None:
+        return persist(attempt, TimeoutError, heard.append, lambda: give_up, first=0.001, longest=0.001)
+
+    assert ask(give_up=True) is None
+    assert ask(give_up=False) == "done"
+    assert [str(one) for one in heard] == ["1", "2"]
+    errors.append(ValueError("refused"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="refused"):
+        ask(give_up=False)

@@ -10,8 +10,9 @@ from typing import Any
 
 from onceward.common.backoff import Backoff
 from onceward.common.errors import CheckpointFailedError
-from onceward.sinks.delta.control.table import CommitRefusedError, LoadedTable
+from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.control.tables import CommitRefusedError
 
 __all__ = ["add_columns"]
 

@@ -1,7 +1,7 @@
 """A Delta table, loaded at one version. Everything that is asked of it, and a commit on it, is of that version."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from time import time
 from typing import Any, TypeVar
@@ -16,28 +16,16 @@ from deltalake.exceptions import (
 )
 from deltalake.transaction import AddAction
 
-from onceward.common.errors import OncewardError
-from onceward.connections.storage import StorageError
-from onceward.sinks.delta.documents import DataFile
+from onceward.connections.storage import Storage, StorageError
+from onceward.sinks.delta.documents import DataFile, DeltaCommittable
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError, UnsupportedTableError
 
-__all__ = ["CommitRefusedError", "LoadedTable", "NoTableError", "UnsupportedTableError"]
+__all__ = ["LoadedTable"]
 
 T = TypeVar("T")
 _UNSUPPORTED = "Unsupported table features"
 """In the library's message; the error is of the class that a refusal has, too."""
-
-
-class NoTableError(StorageError):
-    """There is no Delta table at a location."""
-
-
-class CommitRefusedError(StorageError):
-    """Another program has made a version of the table meanwhile."""
-
-
-class UnsupportedTableError(OncewardError):
-    """The table needs what the library cannot do. Trying again does not help."""
 
 
 class LoadedTable:
@@ -54,8 +42,20 @@ class LoadedTable:
         return str(self._table.metadata().id)
 
     @property
+    def uri(self) -> str:
+        return self._location.uri
+
+    @property
+    def storage(self) -> Storage:
+        return self._location.storage()
+
+    @property
     def version(self) -> int:
         return self._table.version()
+
+    @property
+    def state(self) -> str:
+        return f"version {self.version} of {self.uri}"
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -92,6 +92,15 @@ class LoadedTable:
         """The names of all files of this version, without their folders."""
         return frozenset(uri.rpartition("/")[2] for uri in _asking(self._location, self._table.file_uris))
 
+    def unfit(self, wanted: DeltaCommittable) -> Sequence[str]:
+        """See :meth:`LakeTable.unfit`."""
+        now = {str(one["name"]): one["type"] for one in self.fields()}
+        return [
+            f"column {name} " + (f"is {now[name]} now and was {kind}" if name in now else "is gone")
+            for name, kind in wanted.columns.items()
+            if now.get(name) != kind
+        ]
+
     def add_columns(self, fields: Iterable[Mapping[str, Any]]) -> None:
         """Make the next version, with these columns as well. Does not try again. Raises as :meth:`commit` does."""
         schema = Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)}))
@@ -109,14 +118,9 @@ class LoadedTable:
         app: str,
         transaction: int,
         said: Mapping[str, str | int],
-    ) -> None:
-        """Make the next version, with these files and this version of an app transaction. Does not try again: if
-        another version was made since this one was loaded, that one must be looked at first.
-
-        :param said: what the table's history shows of the commit.
-
-        Raises StorageError if it is refused or not answered; it may be made nevertheless. Raises UnsupportedTableError.
-        """
+    ) -> str:
+        """See :meth:`LakeTable.commit`."""
+        made = self.version + 1
         actions: list[Any] = [
             AddAction(one.path, one.size, one.partition_values, one.modified_ms, True, one.stats) for one in files
         ]
@@ -133,6 +137,9 @@ class LoadedTable:
                 actions, "append", schema, partitions, commit_properties=properties
             ),
         )
+        # The library does not flush its entry: a table on a disk would lose it with the machine.
+        self.storage.flush(f"_delta_log/{made:020}.json")
+        return f"version {made} of {self.uri}"
 
 
 def _asking(location: TableLocation, ask: Callable[[], T]) -> T:

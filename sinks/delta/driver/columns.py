@@ -1,11 +1,12 @@
-"""The columns of records beside those of a table: found by name, whatever their order and case, as in Spark."""
+"""Types of columns as a Delta table's log writes them, and as Spark does."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Chosen
+from onceward.sinks.lake.driver.columns import Column, choose_columns, plain
 
 __all__ = ["choose", "delta_type", "new_fields", "spark_type"]
 
@@ -19,13 +20,6 @@ _PLAIN_TYPES = frozenset(
     }
 )
 _NAME = re.compile(r"[a-z_]+(\([0-9]+,[0-9]+\))?")
-# Types that any value of another one fits into.
-_WIDER: Mapping[str, tuple[str, ...]] = {
-    "smallint": ("tinyint",),
-    "int": ("tinyint", "smallint"),
-    "bigint": ("tinyint", "smallint", "int"),
-    "double": ("float",),
-}
 
 
 def new_fields(
@@ -52,15 +46,8 @@ def choose(given: Sequence[tuple[str, str]], fields: Sequence[Mapping[str, Any]]
 
     Raises ConfigurationError listing every problem.
     """
-    problems = list(_problems(given, fields))
-    if problems:
-        raise ConfigurationError(
-            f"The records do not fit the Delta table {table}; nothing was read or written. Correct these columns:\n"
-            + "\n".join(f"  - {problem}" for problem in problems)
-        )
-    names = {name.lower(): name for name, _ in given}
-    wanted = [str(field["name"]) for field in fields]
-    return [Chosen(column=names[name.lower()], name=name) for name in wanted if name.lower() in names]
+    columns = [Column(field["name"], spark_type(field["type"]), nullable=field["nullable"]) for field in fields]
+    return choose_columns(given, columns, f"Delta table {table}")
 
 
 def spark_type(kind: Any) -> str:
@@ -86,9 +73,9 @@ def delta_type(text: str) -> Any:
 
 def _parsed(text: str) -> tuple[Any, str]:
     """The type at the beginning of ``text``, and what follows it."""
-    name = _NAME.match(_plain(text))
+    name = _NAME.match(plain(text))
     word = name[0] if name else ""
-    rest = _plain(text)[len(word) :]
+    rest = plain(text)[len(word) :]
     if word in _PLAIN_TYPES or word.startswith("decimal("):
         return _LOG_NAMES.get(word, word), rest
     if word == "array" and rest.startswith("<"):
@@ -112,25 +99,3 @@ def _after(sign: str, text: str) -> str:
     if not text.startswith(sign):
         raise ValueError(f"{text!r} should begin with {sign!r}")
     return text[1:]
-
-
-def _problems(given: Sequence[tuple[str, str]], fields: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    known = {field["name"].lower() for field in fields}
-    for name, kind in given:
-        if name.lower() not in known:
-            yield f"{name}: the table has no such column ({kind}); leave it out, or add it to the table"
-    for field in fields:
-        name, wanted = field["name"], spark_type(field["type"])
-        found = [_plain(of) for other, of in given if other.lower() == name.lower()]
-        if len(found) > 1:
-            yield f"{name}: there are {len(found)} columns of that name; drop or rename all but one"
-        elif not found and not field["nullable"]:
-            yield f"{name}: the column is missing, and the table's {wanted} may not be null; add it"
-        elif found and found[0] not in (wanted, *_WIDER.get(wanted, ())):
-            cast = f"df.withColumn('{name}', col('{name}').cast('{wanted}'))"
-            yield f"{name}: is {found[0]}, the table has {wanted}; cast it, for example {cast}"
-
-
-def _plain(kind: str) -> str:
-    """Strip the collation, which does not affect the values written."""
-    return "string" if kind.startswith("string collate") else kind

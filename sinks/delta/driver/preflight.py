@@ -8,7 +8,7 @@ from onceward.common.errors import OncewardError
 from onceward.connections.storage import Storage
 from onceward.connectors.interfaces import Finding, Severity
 from onceward.sinks.delta.control.table import LoadedTable
-from onceward.sinks.delta.identifiers import staged_folder
+from onceward.sinks.lake.identifiers import staged_folder
 
 __all__ = ["KEPT", "examine"]
 

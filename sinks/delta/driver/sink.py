@@ -62,8 +62,9 @@ class DeltaSink(Sink):
     def connect(self, context: JobContext) -> "DeltaSession":
         """See :meth:`Sink.connect`. Raises PreflightError if there is no table, or if it cannot be read."""
         try:
-            from onceward.sinks.delta.control.table import LoadedTable, NoTableError
+            from onceward.sinks.delta.control.table import LoadedTable
             from onceward.sinks.delta.driver.session import DeltaSession
+            from onceward.sinks.lake.control.tables import NoTableError
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"DeltaSink needs {error.name}, which is not installed. Nothing was opened. Install it with: "

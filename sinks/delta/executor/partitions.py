@@ -54,4 +54,4 @@ def _written(value: Any, column: str) -> str | None:
         case date():
             return value.isoformat()
     # Delta reads an empty text as null.
-    raise ValueError(f"{value!r} in a partition does not fit the column {column}")
+    raise ValueError(f"{value!r} in a partition does not fit the column {column}: Delta reads it as null")

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 import psycopg
 
-from onceward.common.backoff import Backoff
+from onceward.common.backoff import persist
 from onceward.common.errors import ConfigurationError, FencedError
 from onceward.common.links import Links
 from onceward.protocol.committing import OpenTransaction, Place, PreCommitted, System, TransactionHandle
@@ -299,24 +299,22 @@ class PostgresSystem(System):
     ) -> _Done | None:
         """Return what ``do`` returns; call it again as long as it fails for a reason that passes; None if ``give_up``
         ends that. Raises psycopg.Error for every other reason."""
-        backoff = Backoff(first=0.05, longest=1.0)
         link = "the sink's database"
-        while True:
-            try:
-                with self.sessions.raw() as (session, server):
-                    done = do(session, server)
-                self._links.worked(link)
-                return done
-            except psycopg.Error as error:
-                if not _passes(error):
-                    raise
-                why, held = cause_of(error), isinstance(error, psycopg.errors.LockNotAvailable)
-            except DatabaseError as error:
-                why, held = str(error), False
+
+        def attempt() -> _Done:
+            with self.sessions.raw() as (session, server):
+                done = do(session, server)
+            self._links.worked(link)
+            return done
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, psycopg.Error) and not _passes(error):
+                raise error
+            why = cause_of(error) if isinstance(error, psycopg.Error) else str(error)
+            held = isinstance(error, psycopg.errors.LockNotAvailable)
             self._links.failed(link, why, waiting=waiting, held=held)
-            if give_up():
-                return None
-            time.sleep(backoff.next())
+
+        return persist(attempt, (psycopg.Error, DatabaseError), failed, give_up, longest=1.0)
 
     def _refuse_other_owner(self, session: Session, job: str, newest: int) -> None:
         """Lock the claim until the transaction ends, and compare it: a process that slept cannot merge or drop

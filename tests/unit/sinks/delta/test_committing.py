@@ -20,8 +20,8 @@ from onceward.dev.promises.sink_case import Driver, Jobs, from_json
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, ParticipantName, Settlement
 from onceward.sinks.delta.control.system import DeltaSystem
 from onceward.sinks.delta.control.table import LoadedTable
-from onceward.sinks.delta.identifiers import staged_folder
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table, in_processes, run_python
 
 CHILD = """
@@ -50,10 +50,10 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
     def once(happens: Callable[[], None]) -> None:
         commit, waiting = LoadedTable.commit, [happens]
 
-        def commit_later(loaded: LoadedTable, *arguments: Any, **named: Any) -> None:
+        def commit_later(loaded: LoadedTable, *arguments: Any, **named: Any) -> str:
             if waiting:
                 waiting.pop()()
-            commit(loaded, *arguments, **named)
+            return commit(loaded, *arguments, **named)
 
         monkeypatch.setattr(LoadedTable, "commit", commit_later)
 
@@ -98,9 +98,9 @@ def test_of_two_threads_that_looked_at_the_same_version_one_commits_and_both_kno
     made = driver.prepared([b"a"], [b"b"])
     together, commit = threading.Barrier(2), LoadedTable.commit
 
-    def at_once(loaded: LoadedTable, *arguments: Any, **named: Any) -> None:
+    def at_once(loaded: LoadedTable, *arguments: Any, **named: Any) -> str:
         together.wait(60)
-        commit(loaded, *arguments, **named)
+        return commit(loaded, *arguments, **named)
 
     monkeypatch.setattr(LoadedTable, "commit", at_once)
     with ThreadPoolExecutor(2) as threads:

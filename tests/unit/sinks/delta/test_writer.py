@@ -22,7 +22,7 @@ from onceward.connectors.slots import SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.executor.writer import DeltaSlotWriter
-from onceward.sinks.delta.identifiers import staged_folder
+from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table, run_python
 
 JOB = "orders"
@@ -61,7 +61,9 @@ NESTED = ("struct", "list", "map")
 def writer_of(table: Table, **limits: int) -> DeltaSlotWriter:
     loaded = LoadedTable(table.location)
     columns = loaded.arrow_schema().serialize().to_pybytes()
-    return DeltaSlotWriter(table.location, columns, loaded.partition_columns, **limits)
+    return DeltaSlotWriter(
+        location=table.location, columns=columns, partition_columns=loaded.partition_columns, **limits
+    )
 
 
 def context(slot: int = 0) -> SlotContext:

@@ -1,9 +1,10 @@
-"""The app transactions of a sink: the proof in the table's log that a checkpoint is committed, or never will be.
+"""Numbers of a sink's commits: the proof in a table's state that a checkpoint is committed, or never will be.
 
-Delta keeps the last version of each application in the table's state: log clean-up, table checkpoints, VACUUM and
-RESTORE do not remove it. It does not compare versions; the process that commits looks at the state that it commits on.
+A table keeps the last number of each application in its state (of Delta, an app transaction; of Iceberg, a property of
+the table), where clean-up does not remove it. Libraries do not compare numbers; the process that commits looks at the
+state that it commits on.
 
-The application is the sink of a job. A version is a sequence and a token in one number:
+The application is the sink of a job. A number is a sequence and a token:
 
 - The sequence is one above the last that the *table* has. It is not the checkpoint's id, because ids begin again when a
   job is deleted and another one takes its name.
@@ -22,13 +23,13 @@ import secrets
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["Place", "next_version", "place_of"]
+__all__ = ["Place", "next_number", "place_of"]
 
 _STEP: Final = 2**20
 
 
 class Place(Enum):
-    """Where a committable stands, by the version that the table has."""
+    """Where a committable stands, by the number that the table has."""
 
     OPEN = auto()
     """It can be committed."""
@@ -37,14 +38,14 @@ class Place(Enum):
     """A later one was committed. It never can be; whether it was before is not known."""
 
 
-def next_version(*taken: int | None) -> int:
-    """Return the version of a new committable. ``taken``: those before it, in the table and of this process."""
-    sequence = max(version // _STEP for version in (0, *filter(None, taken))) + 1
+def next_number(*taken: int | None) -> int:
+    """Return the number of a new committable. ``taken``: those before it, in the table and of this process."""
+    sequence = max(number // _STEP for number in (0, *filter(None, taken))) + 1
     return sequence * _STEP + secrets.randbelow(_STEP)
 
 
-def place_of(version: int, found: int | None) -> Place:
-    """``found``: the version in the table."""
-    if found is None or found // _STEP < version // _STEP:
+def place_of(number: int, found: int | None) -> Place:
+    """``found``: the number in the table."""
+    if found is None or found // _STEP < number // _STEP:
         return Place.OPEN
-    return Place.COMMITTED if found == version else Place.PASSED
+    return Place.COMMITTED if found == number else Place.PASSED

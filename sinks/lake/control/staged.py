@@ -8,7 +8,7 @@ with one exception: a person may have ruled on a commit. So a file that the tabl
 from collections.abc import Callable, Collection, Sequence
 
 from onceward.connections.storage import Storage
-from onceward.sinks.delta.identifiers import StagedName, staged_folder
+from onceward.sinks.lake.identifiers import StagedName, data_path, staged_folder
 
 __all__ = ["delete_files", "notes", "remove_notes"]
 
@@ -19,12 +19,14 @@ def notes(storage: Storage, job: str) -> Sequence[StagedName]:
     return [name for name in parsed if name is not None and name.job == job]
 
 
-def delete_files(storage: Storage, job: str, names: Collection[str], in_table: Callable[[], Collection[str]]) -> None:
-    """Delete files, but for those that the table has; then their notes. ``in_table`` returns the names of the table's
-    files. Raises StorageError."""
+def delete_files(
+    storage: Storage, folder: str, job: str, names: Collection[str], in_table: Callable[[], Collection[str]]
+) -> None:
+    """Delete files, but for those that the table has; then their notes. ``folder``: of the table's data files.
+    ``in_table`` returns the names of the table's files. Raises StorageError."""
     if names:
         committed = in_table()
-        storage.delete(name for name in names if name not in committed)
+        storage.delete(data_path(folder, name) for name in names if name not in committed)
         remove_notes(storage, job, names)
 
 

@@ -4,9 +4,9 @@ import re
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["CLAIMS", "StagedName", "app_id", "staged_folder"]
+__all__ = ["CLAIMS", "StagedName", "app_id", "data_path", "staged_folder"]
 
-# Neither readers of the table nor VACUUM look into a folder whose name begins with an underscore.
+# Neither readers of tables nor what deletes their unused files look into a folder whose name begins with an underscore.
 CLAIMS = "_onceward/claims"
 _STAGED = "_onceward/staged"
 
@@ -69,6 +69,11 @@ def staged_folder(job: str) -> str:
     return f"{_STAGED}/{job}"
 
 
+def data_path(folder: str, name: str) -> str:
+    """Return the path of a data file, relative to its table. ``folder``: of the table's data files; empty for none."""
+    return f"{folder}/{name}" if folder else name
+
+
 def app_id(job: str, sink: str, *, fence: bool = False) -> str:
-    """Return the application id of a sink's commits in the table's log, or of its fences."""
+    """Return the application of a sink's commits in a table's state, or of its fences (``control/transactions.py``)."""
     return f"onceward/{job}/{sink}/fence" if fence else f"onceward/{job}/{sink}"
