@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         OncewardError,
     )
     from onceward.common.links import Links
+    from onceward.connectors.at_rest import TableAtRest, rows_of
     from onceward.connectors.interfaces import (
         Assignment,
         Chosen,
@@ -137,11 +138,14 @@ __all__ = [
     "StayingWriter",
     "Stays",
     "System",
+    "TableAtRest",
     "TransactionHandle",
     "Vote",
+    "rows_of",
 ]
 
 _HOMES = (
+    "connectors.at_rest",
     "connectors.interfaces",
     "connectors.slots",
     "connectors.tasks",

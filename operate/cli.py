@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -118,22 +118,43 @@ def verify(
     ],
     outputs: Annotated[
         list[str],
-        typer.Option("--output", metavar="[CLUSTER:]TOPIC", help="An output topic of the job; repeat for several."),
+        typer.Option(
+            "--output",
+            metavar="[SYSTEM:]NAME",
+            help="An output topic of the job; repeat for several. Or one table: SYSTEM, or SYSTEM:TABLE.",
+        ),
     ],
     servers: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers of one cluster for all topics.")
     ] = None,
-    clusters: Annotated[
+    systems: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Clusters by name, as for onceward serve; topics are then CLUSTER:TOPIC."),
+        typer.Option(
+            "--systems",
+            "--clusters",
+            metavar="FILE",
+            help="Systems by name, as for onceward serve; topics are then CLUSTER:TOPIC.",
+        ),
     ] = None,
     expected_by: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Maps (topic, key, value) of an input record to a list of the same for its output. Default: a copy.",
+            help="Maps (topic, key, value) of an input record to a list of the same for its output, or to a list of "
+            "rows for a table. Default: a copy; for a table, the JSON object of the value.",
         ),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(metavar="COLUMN,...", help="Compare the rows of a table by these columns. Default: by all."),
+    ] = "",
+    key: Annotated[
+        str,
+        typer.Option(metavar="COLUMN,...", help="The sink replaces rows of a table by this key: the last one counts."),
+    ] = "",
+    delete: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The sink deletes the row of a key where this is true.")
+    ] = "",
     from_earliest: Annotated[
         bool,
         typer.Option(
@@ -164,8 +185,11 @@ def verify(
         inputs=inputs,
         outputs=outputs,
         servers=servers,
-        clusters=clusters,
+        systems=systems,
         expected_by=expected_by,
+        by=_columns(by),
+        key=_columns(key),
+        delete=delete,
         from_earliest=from_earliest,
         order=not no_order,
         at_least_once=at_least_once,
@@ -270,6 +294,10 @@ def health(
     from onceward.wire.lead import LIVE, READY
 
     raise typer.Exit(run_health(coordinator or _DEFAULT_LISTEN, LIVE if live else READY if ready else ""))
+
+
+def _columns(text: str) -> Sequence[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _add_plugged_in() -> None:

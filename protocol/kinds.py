@@ -37,6 +37,9 @@ class Kind:
     system: str = ""
     """(configuration, ``generation=``) -> :class:`System`, which connects at its first use. ``generation``: returns the
     generation for which it works, or None."""
+    reader: str = ""
+    """(configuration, name of a table, empty if the configuration says which) -> :class:`TableAtRest`, for ``onceward
+    verify``. Raises OncewardError."""
     doctor: Sequence[str] = ()
     """(configuration, topics, job) -> facts (subject, what was found) and findings, for ``onceward doctor``."""
 

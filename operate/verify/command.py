@@ -4,6 +4,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,21 @@ from confluent_kafka import KafkaException
 from onceward.common.errors import ConfigurationError, PreflightError
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.clusters_file import load_clusters
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
+from onceward.operate.options import systems_of
 from onceward.operate.prompts import print_result, say
 from onceward.operate.tables import print_json
 from onceward.operate.verify.asking import origin_of, reports_of_coordinator
 from onceward.operate.verify.history import Lane
 from onceward.operate.verify.quiescence import Job
-from onceward.operate.verify.topic_verifier import Asked, Expected, Verified, verify
+from onceward.operate.verify.table_output import ExpectedRows, RowForm, Table, rows_of_json
+from onceward.operate.verify.topic_output import Expected, Topics
 from onceward.operate.verify.verdict import Grade
+from onceward.operate.verify.verifier import Asked, Verified, verify
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.status import JobStatus
+from onceward.protocol.values import JobName
 
 __all__ = ["EXIT_CODES", "Wanted", "run_verify"]
 
@@ -30,6 +37,8 @@ EXIT_CODES: Mapping[Grade, int] = {Grade.PASS: 0, Grade.FAIL: 1, Grade.UNKNOWN: 
 
 _RUNNING = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FINISHING)
 _REPORT_EVERY_S = 1.0
+_KAFKA = NamedSystem(kind="kafka", configuration=None)
+"""What a name without a table in the systems file is taken for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +50,12 @@ class Wanted:
     """``[CLUSTER:]TOPIC``."""
     outputs: Sequence[str]
     servers: str | None
-    clusters: Path | None
+    systems: Path | None
     expected_by: str | None
+    by: Sequence[str] = ()
+    """Columns of a table; so are ``key`` and ``delete``."""
+    key: Sequence[str] = ()
+    delete: str = ""
     from_earliest: bool
     order: bool
     at_least_once: bool
@@ -53,19 +66,26 @@ class Wanted:
 def run_verify(wanted: Wanted, place: CoordinatorLocation) -> int:
     """Compare, print, and return the exit code. Raises OncewardError; then nothing was judged."""
     name = job_name(wanted.job)
-    source, inputs = _topics("--input", wanted.inputs, wanted)
-    sink, outputs = _topics("--output", wanted.outputs, wanted)
-    asked = Asked(
-        source=source,
-        inputs=inputs,
-        sink=sink,
-        outputs=outputs,
-        expected=_expected(wanted.expected_by, outputs),
-        from_earliest=wanted.from_earliest,
-        order=wanted.order,
-        at_least_once=wanted.at_least_once,
-        patience_s=wanted.patience_s,
-    )
+    source, inputs = _input(wanted)
+    with closing(_output(wanted)) as output:
+        asked = Asked(
+            source=source,
+            inputs=inputs,
+            output=output,
+            from_earliest=wanted.from_earliest,
+            order=wanted.order,
+            at_least_once=wanted.at_least_once,
+            patience_s=wanted.patience_s,
+        )
+        verified = _verified(wanted, place, name, asked)
+    if wanted.as_json:
+        print_json(_as_json(wanted.job, verified))
+    else:
+        print_result(_as_text(wanted, verified))
+    return EXIT_CODES[verified.verdict.grade]
+
+
+def _verified(wanted: Wanted, place: CoordinatorLocation, name: JobName, asked: Asked) -> Verified:
     with operators(place) as (client, _):
         positions: dict[int, dict[Lane, int] | None] = {}
         job = Job(
@@ -75,31 +95,54 @@ def run_verify(wanted: Wanted, place: CoordinatorLocation) -> int:
             origin=lambda checkpoint: origin_of(client.checkpoint(name, checkpoint).snapshots),
         )
         try:
-            verified = verify(job, asked, _Told(quiet=wanted.as_json))
+            return verify(job, asked, _Told(quiet=wanted.as_json))
         except KafkaException as error:
             raise PreflightError(
                 f"A cluster did not answer: {error.args[0]}. Nothing was judged. "
                 "Check the brokers and the topics' names."
             ) from error
-    if wanted.as_json:
-        print_json(_as_json(wanted.job, verified))
-    else:
-        print_result(_as_text(wanted, verified))
-    return EXIT_CODES[verified.verdict.grade]
+
+
+def _input(wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
+    if wanted.servers is None and wanted.systems is None:
+        raise _usage("name the brokers, either with --servers HOST:PORT or with --systems FILE")
+    return _topics("--input", wanted.inputs, wanted)
+
+
+def _output(wanted: Wanted) -> Topics | Table:
+    known = {} if wanted.systems is None else systems_of(wanted.systems, "judged")
+    tables = [one for one in wanted.outputs if known.get(one.partition(":")[0], _KAFKA).kind != "kafka"]
+    if not tables:
+        if wanted.servers is not None and wanted.systems is not None:
+            raise _usage("name the brokers, either with --servers HOST:PORT or with --systems FILE")
+        if wanted.by or wanted.key or wanted.delete:
+            raise _usage("--by, --key and --delete are for tables: --output SYSTEM:TABLE, with --systems FILE")
+        cluster, topics = _topics("--output", wanted.outputs, wanted)
+        return Topics(cluster, topics, _expected(wanted.expected_by, topics))
+    if len(wanted.outputs) > 1:
+        raise _usage(f"a table is verified alone; call the command once for each of {', '.join(wanted.outputs)}")
+    if wanted.delete and not wanted.key:
+        raise _usage("--delete needs --key: a row is deleted by its key")
+    name, _, table = tables[0].partition(":")
+    system = known[name]
+    kind = installed_kinds("judged").get(system.kind)
+    if kind is None or not kind.reader:
+        raise _usage(f"system {name} is of kind {system.kind}, and no installed package can read the tables of one")
+    open_table = part(system.kind, kind.reader, "judged")
+    form = RowForm(by=wanted.by, key=wanted.key, delete=wanted.delete)
+    return Table(lambda: open_table(system.configuration, table), form, _expected_rows(wanted.expected_by))
 
 
 def _topics(option: str, named: Sequence[str], wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
     """Return the one cluster, and its topics."""
-    if (wanted.servers is None) == (wanted.clusters is None):
-        raise _usage("name the brokers, either with --servers HOST:PORT or with --clusters FILE")
     if wanted.servers is not None:
         if any(":" in one for one in named):
             raise _usage(
-                f"{option} CLUSTER:TOPIC names a cluster of --clusters FILE; with --servers give the topic alone"
+                f"{option} CLUSTER:TOPIC names a cluster of --systems FILE; with --servers give the topic alone"
             )
         return KafkaCluster(wanted.servers), list(named)
-    assert wanted.clusters is not None
-    known = load_clusters(wanted.clusters)
+    assert wanted.systems is not None
+    known = load_clusters(wanted.systems)
     pairs = [one.rpartition(":") for one in named]
     clusters = {cluster for cluster, _, _ in pairs}
     if len(clusters) != 1 or not clusters <= known.keys():
@@ -115,28 +158,38 @@ def _expected(text: str | None, outputs: Sequence[str]) -> Expected:
         if len(outputs) != 1:
             raise _usage("a copy goes to one topic; for several, give a mapping with --expected-by MODULE:FUNCTION")
         return lambda _topic, key, value: [(outputs[0], key, value)]
-    module, _, function = text.partition(":")
+    return _checked(text, _is_record, "(topic, key, value) with bytes or None")
+
+
+def _expected_rows(text: str | None) -> ExpectedRows:
+    if text is None:
+        return rows_of_json
+    return _checked(text, lambda one: isinstance(one, Mapping), "rows as dictionaries, column to value")
+
+
+def _checked(text: str, right: Callable[[object], bool], form: str) -> Callable[..., list[Any]]:
+    """Load the user's function; report clearly when its result has the wrong form."""
+    module, _, name = text.partition(":")
     sys.path.insert(0, "")  # like python -m: the user's module is in the current directory
     try:
-        found: Any = getattr(importlib.import_module(module), function)
+        function: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise _usage(f"--expected-by {text} cannot be loaded: {error}") from error
-    if not callable(found):
+    if not callable(function):
         raise _usage(f"--expected-by {text} is no function")
-    return _checked(found, text)
 
-
-def _checked(function: Callable[..., Any], text: str) -> Expected:
-    """Wrap the user's function; report clearly when its result has the wrong form."""
-
-    def expected(topic: str, key: bytes | None, value: bytes | None) -> list[tuple[str, bytes | None, bytes | None]]:
+    def expected(topic: str, key: bytes | None, value: bytes | None) -> list[Any]:
         records = list(function(topic, key, value))
         for one in records:
-            if not (isinstance(one, tuple) and len(one) == 3 and isinstance(one[0], str) and all(map(_bytes, one[1:]))):
-                raise _usage(f"--expected-by {text} must give (topic, key, value) with bytes or None; it gave {one!r}")
+            if not right(one):
+                raise _usage(f"--expected-by {text} must give {form}; it gave {one!r}")
         return records
 
     return expected
+
+
+def _is_record(one: object) -> bool:
+    return isinstance(one, tuple) and len(one) == 3 and isinstance(one[0], str) and all(map(_bytes, one[1:]))
 
 
 def _bytes(part: object) -> bool:
@@ -158,7 +211,7 @@ class _Told:
         if self._quiet or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _REPORT_EVERY_S
-        say(f"{what}: {done:,} of {total:,} offsets")
+        say(f"{what}: {done:,} of {total:,} offsets" if total else f"{what}: {done:,} rows")
 
 
 def _as_json(job: str, verified: Verified) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 from onceward.operate.verify.history import Content
 
-__all__ = ["COVERED", "REPEATED", "Differing", "Entry", "ExternalSort", "Record", "Side"]
+__all__ = ["COVERED", "REPEATED", "Differing", "Entry", "ExternalSort", "Record", "Side", "digest_of"]
 
 _FILES = 256
 _ROW = struct.Struct("<8s16sHBBq")
@@ -105,8 +105,8 @@ class ExternalSort:
 
     def add(self, side: Side, record: Record, *, lane: int, offset: int, flags: int = COVERED) -> None:
         """Add a record. ``lane``: index of its partition among those of this side, below 65,536."""
-        topic, key, value = record
-        content = _digest(topic, key, value)
+        topic, key, _ = record
+        content = digest_of(record)
         if key is None:
             group = content[:8]
         else:
@@ -123,7 +123,7 @@ class ExternalSort:
             for file in files:
                 file.close()
         for number in range(self._number):
-            yield from self._compare(self._entries(Side.EXPECTED, number), self._entries(Side.VISIBLE, number))
+            yield from self.differences(self._entries(Side.EXPECTED, number), self._entries(Side.VISIBLE, number))
 
     def content(self, entry: Entry) -> Content:
         """Return the content for the judge, which compares only digests."""
@@ -141,7 +141,8 @@ class ExternalSort:
         path.unlink()
         return entries
 
-    def _compare(self, expected: list[Entry], visible: list[Entry]) -> Iterator[Differing]:
+    def differences(self, expected: list[Entry], visible: list[Entry]) -> Iterator[Differing]:
+        """Yield the groups of one file whose sides differ."""
         wanted, got = _sums(expected), _sums(visible)
         different = {group for group in wanted.keys() | got.keys() if self._differs(group, wanted, got)}
         if not different:
@@ -184,9 +185,10 @@ def _sums(entries: list[Entry]) -> dict[bytes, tuple[_Sum, bool]]:
     return found
 
 
-def _digest(topic: str, key: bytes | None, value: bytes | None) -> bytes:
+def digest_of(record: Record) -> bytes:
     """Return 128 bits; null and empty differ, and different splits into parts never give the same input."""
+    topic, *parts = record
     digest = hashlib.blake2b(topic.encode(), digest_size=16)
-    for part in (key, value):
+    for part in parts:
         digest.update(b"\0-" if part is None else b"\0+" + len(part).to_bytes(8, "little") + part)
     return digest.digest()

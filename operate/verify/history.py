@@ -40,10 +40,12 @@ class Lane(NamedTuple):
     """A partition. Records of one lane have an order."""
 
     topic: str
+    """Or the name of a table."""
     partition: int
+    """-1: a table, whose rows have no numbers."""
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
 
 
 class Content(NamedTuple):
@@ -54,7 +56,7 @@ class Content(NamedTuple):
     value: str | None
 
     def __str__(self) -> str:
-        return f"{shown(self.key)} {shown(self.value)}"
+        return f"{shown(self.key)} {shown(self.value)}".strip()
 
 
 def shown(part: str | None) -> str:
@@ -81,7 +83,7 @@ class Visible(NamedTuple):
     """Unix seconds, taken after the reader received it. 0: not recorded."""
 
     def __str__(self) -> str:
-        return f"{self.lane} offset {self.offset}: {self.content}"
+        return f"{self.lane}{f' offset {self.offset}' if self.lane.partition >= 0 else ''}: {self.content}"
 
 
 class CheckpointReport(NamedTuple):

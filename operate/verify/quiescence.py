@@ -7,12 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onceward.operate.verify.cluster import ClusterView
 from onceward.operate.verify.history import CheckpointReport, Lane, Part, PartitionEnd
 from onceward.operate.verify.streams import Ranges, completed
 
-__all__ = ["Job", "Moment", "deleted", "steady_moment", "unusable_input"]
+__all__ = ["Job", "Look", "Moment", "deleted", "steady_moment", "unusable_input"]
 
 _POLL_S = 0.1
 _QUERY = (
@@ -32,6 +33,14 @@ class Job:
     """Whether the job has a driver."""
     origin: Callable[[int], tuple[str, Mapping[str, str]]]
     """Checkpoint -> the ids of the cluster, and of each topic, that its positions refer to."""
+
+
+class Look(NamedTuple):
+    """The output at one moment."""
+
+    ends: Sequence[PartitionEnd] = ()
+    open: Mapping[str, str] = {}
+    """As :attr:`History.open`."""
 
 
 @dataclass(kw_only=True)
@@ -55,16 +64,17 @@ class Moment:
         return [one.checkpoint for one in self.reports if one.state == "completed"]
 
 
-def steady_moment(job: Job, sink: ClusterView, outputs: Sequence[str], patience_s: float) -> Moment:
-    """Poll until every completed checkpoint is settled and nothing is open, for at most ``patience_s``.
+def steady_moment(job: Job, look: Callable[[], Look], patience_s: float) -> Moment:
+    """Poll until every completed checkpoint is settled and nothing is open, for at most ``patience_s``. The last
+    ``look`` at the output is the one that counts.
 
     Open or unsettled work of a running job is no breach; if the job does not come to rest, the answer is unknown.
     """
     limit = time.monotonic() + patience_s
     while True:
-        before = Moment(
-            reports=job.reports(), ends=sink.ends(outputs), open=sink.open_transactions(job.name), running=True
-        )
+        reports = job.reports()
+        ends, begun = look()
+        before = Moment(reports=reports, ends=ends, open=begun, running=True)
         after = job.reports()
         # a checkpoint completed between the two looks may be partly visible
         still = before.newest == max(completed(after), default=0) and not before.unsettled

@@ -10,4 +10,5 @@ DELTA: Final = Kind(
     documents={"delta-files": "onceward.sinks.delta.documents:check_committable"},
     configuration="onceward.sinks.delta.location:location_of",
     system="onceward.sinks.delta.control.system:DeltaSystem.open",
+    reader="onceward.sinks.delta.control.reading:open_table",
 )

@@ -10,4 +10,5 @@ POSTGRES: Final = Kind(
     documents={"postgres-staged": "onceward.sinks.postgres.documents:check_committable"},
     configuration="onceward.sinks.postgres.dsn:dsn_of",
     system="onceward.sinks.postgres.control.system:PostgresSystem.open",
+    reader="onceward.sinks.postgres.control.reading:open_table",
 )

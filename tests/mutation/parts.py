@@ -84,7 +84,7 @@ PARTS = {
     "verify": Part(
         files=("operate/verify/*.py",),
         # These query a cluster or a coordinator and are tested with both.
-        without=("*/cluster.py", "*/asking.py", "*/command.py", "*/topic_verifier.py"),
+        without=("*/cluster.py", "*/asking.py", "*/command.py", "*/verifier.py", "*/topic_output.py"),
         tests=(
             *(
                 f"tests/unit/operate/test_verify_{each}.py"

@@ -56,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "coordinator",
         "client",
         "connections",
+        "connectors.at_rest",
         "connectors.interfaces",
         "driver.spark.session",
         "watch",

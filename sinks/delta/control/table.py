@@ -1,12 +1,12 @@
 """A Delta table, loaded at one version. Everything that is asked of it, and a commit on it, is of that version."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from time import time
 from typing import Any, TypeVar
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -100,6 +100,19 @@ class LoadedTable:
             for name, kind in wanted.columns.items()
             if now.get(name) != kind
         ]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Read the rows of this version as Arrow batches of pyarrow. Raises as the constructor does."""
+        import pyarrow as pa
+
+        # It honours deletion vectors, which to_pyarrow_dataset refuses.
+        query = QueryBuilder().register("rows", self._table)
+        named = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        reader = _asking(
+            self._location, lambda: pa.RecordBatchReader.from_stream(query.execute(f"SELECT {named} FROM rows"))
+        )
+        while (batch := _asking(self._location, lambda: next(reader, None))) is not None:
+            yield batch
 
     def add_columns(self, fields: Iterable[Mapping[str, Any]]) -> None:
         """Make the next version, with these columns as well. Does not try again. Raises as :meth:`commit` does."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,25 +20,27 @@ def refused(
     inputs: Sequence[str] = ("in",),
     outputs: Sequence[str] = ("out",),
     servers: str | None = "localhost:9092",
-    clusters: Path | None = None,
+    systems: Path | None = None,
     expected_by: str | None = None,
+    **columns: Any,
 ) -> str:
     wanted = Wanted(
         job="job",
         inputs=inputs,
         outputs=outputs,
         servers=servers,
-        clusters=clusters,
+        systems=systems,
         expected_by=expected_by,
         from_earliest=False,
         order=True,
         at_least_once=False,
         patience_s=0.0,
         as_json=False,
+        **columns,
     )
     with pytest.raises(ConfigurationError) as refusal:
         run_verify(wanted, CoordinatorLocation(coordinator=None, state_dir=Path("nowhere")))
-    assert "Nothing was judged" in str(refusal.value)
+    assert re.search("Nothing was (judged|read)", str(refusal.value))
     return str(refusal.value)
 
 
@@ -49,14 +52,30 @@ def clusters(tmp_path: Path) -> Path:
 
 
 def test_the_topics_must_be_somewhere_and_in_one_place(clusters: Path) -> None:
-    assert "--servers HOST:PORT or with --clusters FILE" in refused(servers=None)
-    assert "--servers HOST:PORT or with --clusters FILE" in refused(clusters=clusters)
-    assert "names a cluster of --clusters FILE" in refused(inputs=["main:in"])
-    assert "--input must name topics of one cluster" in refused(servers=None, clusters=clusters)
+    assert "--servers HOST:PORT or with --systems FILE" in refused(servers=None)
+    assert "--servers HOST:PORT or with --systems FILE" in refused(systems=clusters)
+    assert "names a cluster of --systems FILE" in refused(inputs=["main:in"])
+    assert "--input must name topics of one cluster" in refused(servers=None, systems=clusters)
     assert "--output must name topics of one cluster" in refused(
-        servers=None, clusters=clusters, inputs=["main:in"], outputs=["main:out", "copy:out"]
+        servers=None, systems=clusters, inputs=["main:in"], outputs=["main:out", "copy:out"]
     )
-    assert "one of main, copy; not elsewhere:in" in refused(servers=None, clusters=clusters, inputs=["elsewhere:in"])
+    assert "one of main, copy; not elsewhere:in" in refused(servers=None, systems=clusters, inputs=["elsewhere:in"])
+
+
+def test_a_table_is_of_a_system_that_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "systems.toml"
+    file.write_text(
+        '[clusters.main]\nbootstrap_servers = "a:1"\n[systems.shop]\nkind = "postgres"\ndsn = "env:NOWHERE"\n'
+        '[systems.lake]\nkind = "delta"\ntable = "/nowhere"\n[systems.other]\nkind = "unheard-of"\n'
+    )
+    of: dict[str, Any] = {"systems": file, "servers": None, "inputs": ["main:in"]}
+    assert "no installed package can read" in refused(**of, outputs=["other:orders"])
+    assert "table is verified alone" in refused(**of, outputs=["main:out", "shop:orders"])
+    assert "--delete needs --key" in refused(**of, outputs=["shop:orders"], delete="gone")
+    assert "are for tables" in refused(**of, outputs=["main:out"], by=["id"])
+    assert "Give SYSTEM:TABLE" in refused(**of, outputs=["shop"])
+    assert "one itself" in refused(**of, outputs=["lake:orders"])
+    assert "--expected-by os:nothing cannot be loaded" in refused(**of, outputs=["lake"], expected_by="os:nothing")
 
 
 def test_several_outputs_need_a_mapping() -> None:

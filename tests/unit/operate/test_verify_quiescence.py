@@ -1,6 +1,6 @@
 """When a job can be judged: consistent moments of a running job, and input that has changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -9,7 +9,7 @@ import pytest
 from onceward.operate.verify.cluster import ClusterView
 from onceward.operate.verify.history import CheckpointReport, History, Lane, Part, PartitionEnd
 from onceward.operate.verify.judge import AT_REST, judge
-from onceward.operate.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
+from onceward.operate.verify.quiescence import Job, Look, Moment, deleted, steady_moment, unusable_input
 from onceward.operate.verify.streams import ranges
 
 IN, OUT = Lane("in", 0), Lane("out", 0)
@@ -55,6 +55,10 @@ def view(cluster: Cluster) -> ClusterView:
     return cast(ClusterView, cluster)
 
 
+def looks(cluster: Cluster) -> Callable[[], Look]:
+    return lambda: Look(ends=cluster.ends(["out"]), open=cluster.open_transactions("job"))
+
+
 def job(*reports: Sequence[CheckpointReport], running: bool = False, cluster_id: str = "cluster-id") -> Job:
     """A job that gives each answer once, then repeats the last one."""
     answers = list(reports)
@@ -67,26 +71,26 @@ def job(*reports: Sequence[CheckpointReport], running: bool = False, cluster_id:
 
 
 def test_a_job_at_rest_is_judged_at_once() -> None:
-    moment = steady_moment(job([FIRST, SECOND]), view(Cluster()), ["out"], 30)
+    moment = steady_moment(job([FIRST, SECOND]), looks(Cluster()), 30)
     assert (moment.newest, dict(moment.gaps)) == (2, {})
     assert all(one.last for one in moment.reports)
 
 
 def test_a_checkpoint_that_is_completed_between_two_looks_makes_them_worthless() -> None:
     settled = THIRD._replace(state="settled")
-    moment = steady_moment(job([FIRST, SECOND], [FIRST, SECOND, settled]), view(Cluster()), ["out"], 30)
+    moment = steady_moment(job([FIRST, SECOND], [FIRST, SECOND, settled]), looks(Cluster()), 30)
     assert moment.newest == 3
 
 
 def test_a_running_job_is_judged_at_a_moment_without_open_transactions() -> None:
     cluster = Cluster(ends=[(14, 12), (16, 16)], open_ids=[["a"], []])
-    moment = steady_moment(job([FIRST, SECOND], running=True), view(cluster), ["out"], 30)
+    moment = steady_moment(job([FIRST, SECOND], running=True), looks(cluster), 30)
     assert (moment.ends, moment.open, dict(moment.gaps)) == ([PartitionEnd(OUT, 16, 16)], {}, {})
 
 
 def test_open_work_of_a_running_job_is_unknown_and_no_breach() -> None:
     cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
-    moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), view(cluster), ["out"], 0)
+    moment = steady_moment(job([FIRST, SECOND, THIRD], running=True), looks(cluster), 0)
     assert {part for part, words in moment.gaps.items() if words} == {Part.COORDINATOR, Part.END}
     assert (moment.open, moment.ends) == ({}, [PartitionEnd(OUT, 12, 12)])
     assert [(one.checkpoint, one.last) for one in moment.reports] == [(1, True), (2, True)], "the third is not over"
@@ -94,19 +98,19 @@ def test_open_work_of_a_running_job_is_unknown_and_no_breach() -> None:
 
 def test_a_running_jobs_undecided_checkpoint_is_not_judged() -> None:
     pending = THIRD._replace(state="triggered", ends=None)
-    moment = steady_moment(job([FIRST, SECOND, pending], running=True), view(Cluster()), ["out"], 30)
+    moment = steady_moment(job([FIRST, SECOND, pending], running=True), looks(Cluster()), 30)
     assert [one.checkpoint for one in moment.reports] == [1, 2]
 
 
 def test_a_running_job_that_has_completed_nothing_yet_is_at_rest() -> None:
     pending = FIRST._replace(state="triggered", ends=None)
-    moment = steady_moment(job([pending], running=True), view(Cluster()), ["out"], 30)
+    moment = steady_moment(job([pending], running=True), looks(Cluster()), 30)
     assert (moment.newest, moment.reports, dict(moment.gaps)) == (0, [], {})
 
 
 def test_open_work_of_a_job_without_a_driver_is_still_judged() -> None:
     cluster = Cluster(ends=[(14, 12)], open_ids=[["a"]])
-    moment = steady_moment(job([FIRST, SECOND, THIRD]), view(cluster), ["out"], 0)
+    moment = steady_moment(job([FIRST, SECOND, THIRD]), looks(cluster), 0)
     assert (dict(moment.open), dict(moment.gaps)) == ({"job.a": "Ongoing"}, {})
     assert moment.unsettled == [3]
 

@@ -6,7 +6,7 @@ import pytest
 
 from onceward.dev.postgres.server import LocalPostgres
 from tests.conftest import unique_name
-from tests.unit.sinks.postgres.database import Database, database_on
+from tests.support.database import Database, database_on
 
 
 @pytest.fixture

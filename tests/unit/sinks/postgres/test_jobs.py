@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onceward.common.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
+from tests.support.database import Database
 from tests.support.waiting import wait_until
-from tests.unit.sinks.postgres.database import Database
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]

@@ -21,8 +21,8 @@ from onceward.dev.postgres.server import LocalPostgres
 from onceward.protocol.values import Committable, Outcome
 from onceward.sinks.postgres.control.system import PostgresSystem
 from onceward.sinks.postgres.errors import ContradictionError
+from tests.support.database import Database, database_on
 from tests.support.waiting import wait_until
-from tests.unit.sinks.postgres.database import Database, database_on
 from tests.unit.sinks.postgres.written import JOB, Run, running
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from onceward.sinks.postgres.documents import check_committable
 from onceward.sinks.postgres.driver.columns import choose, column_problems
 from onceward.sinks.postgres.driver.tables import Column, Table
 from onceward.sinks.postgres.dsn import dsn_of
-from tests.unit.sinks.postgres.database import Database
+from tests.support.database import Database
 from tests.unit.sinks.postgres.test_merges import ORDERS, rows
 from tests.unit.sinks.postgres.written import JOB, running
 

@@ -7,7 +7,7 @@ import pytest
 from onceward import PostgresSink
 from onceward.sinks.postgres.control.system import PostgresSystem
 from onceward.testing import SINK_PROMISES, Promise, SinkCase
-from tests.unit.sinks.postgres.database import Database
+from tests.support.database import Database
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from onceward.sinks.postgres.errors import StagingError
-from tests.unit.sinks.postgres.database import Database
+from tests.support.database import Database
 from tests.unit.sinks.postgres.written import running
 
 UTC = datetime.UTC

@@ -9,7 +9,7 @@ from onceward.connectors.interfaces import Severity
 from onceward.protocol.values import Outcome
 from onceward.sinks.postgres.driver.columns import column_problems
 from onceward.sinks.postgres.errors import StagingError
-from tests.unit.sinks.postgres.database import Database
+from tests.support.database import Database
 from tests.unit.sinks.postgres.test_preflight import column, messages, table
 from tests.unit.sinks.postgres.written import Run, running
 

@@ -1,36 +1,60 @@
-"""Judge a user's topics: what completed checkpoints cover of the input against everything visible in the output.
+"""Judge a user's output: what completed checkpoints cover of the input against everything visible in the output.
 
-Both topics are read once. Only digests of the records are kept, in files of a temporary directory; the judge gets the
-records of keys that differ, one by one.
+Both are read once. Only digests of the records are kept, in files of a temporary directory; the judge gets the records
+of keys that differ, one by one.
 """
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.operate.verify.cluster import ClusterView, Raw, read_range
 from onceward.operate.verify.external_sort import COVERED, REPEATED, ExternalSort, Record, Side
-from onceward.operate.verify.history import Content, Fed, History, Lane, Part, Visible
-from onceward.operate.verify.judge import AT_REST, NOT_AT_LEAST_ONCE, judge
-from onceward.operate.verify.quiescence import Job, Moment, deleted, steady_moment, unusable_input
+from onceward.operate.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Visible
+from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE, judge
+from onceward.operate.verify.quiescence import Job, Look, Moment, deleted, steady_moment, unusable_input
 from onceward.operate.verify.streams import Range, Ranges, ranges
 from onceward.operate.verify.verdict import Grade, Property, Verification
 
-__all__ = ["Asked", "Expected", "Progress", "Verified", "verify"]
-
-Expected: TypeAlias = Callable[[str, bytes | None, bytes | None], Iterable[Record]]
-"""(input topic, key, value) -> the required output records, as (topic, key, value)."""
+__all__ = ["Asked", "Output", "Progress", "Verified", "counted", "sample", "verify"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what, offsets passed, offsets in total)."""
+"""(what, passed, in total); 0 in total: it is not known."""
 
 _SAMPLE = 20_000
 """Limit of records that are judged one by one; whole keys only."""
-_TOLD_EVERY = 20_000
+TOLD_EVERY = 20_000
+
+
+class Output(Protocol):
+    """What the job writes to, and what is expected there."""
+
+    properties: frozenset[Property]
+    """What can be judged of it."""
+    by_order: Property
+    """What is unknown for keys that come from several input partitions, because their records have no order."""
+
+    def look(self, job: str) -> Look:
+        """See what is open now. What is read later is what a reader sees now."""
+
+    def gaps(self) -> Sequence[str]:
+        """Say why not everything that was visible is visible still."""
+
+    def expected(self, topic: str, key: bytes | None, value: bytes | None) -> Iterable[Record]:
+        """Return the required records of an input record."""
+
+    def sort(self, directory: Path) -> ExternalSort:
+        """Return what compares the records."""
+
+    def read(self, ends: Sequence[PartitionEnd], sort: ExternalSort, progress: Progress) -> Mapping[int, Lane]:
+        """Add all visible records. Return the partitions by their index in the sort. ``ends``: from :meth:`look`."""
+
+    def texts(self, contents: Collection[str]) -> Mapping[str, str]:
+        """Return what to show people in place of these contents, as :meth:`ExternalSort.content` has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +63,7 @@ class Asked:
 
     source: KafkaCluster
     inputs: Sequence[str]
-    sink: KafkaCluster
-    outputs: Sequence[str]
-    expected: Expected
+    output: Output
     from_earliest: bool = False
     """The job began at offset 0; otherwise its first checkpoint says where."""
     order: bool = True
@@ -71,33 +93,31 @@ class Verified:
 def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _all: None) -> Verified:
     """Compare, and judge.
 
-    Raises KafkaException when a cluster does not answer, OncewardError when the coordinator does not.
+    Raises KafkaException when a cluster does not answer, OncewardError when the coordinator or the output does not.
     """
-    source, sink = ClusterView(asked.source), ClusterView(asked.sink)
-    properties = AT_REST if asked.order else AT_REST - {Property.ORDER}
+    source, output = ClusterView(asked.source), asked.output
+    properties = output.properties if asked.order else output.properties - {Property.ORDER}
     if asked.at_least_once:
         properties -= NOT_AT_LEAST_ONCE
-    moment = steady_moment(job, sink, asked.outputs, asked.patience_s)
+    moment = steady_moment(job, lambda: output.look(job.name), asked.patience_s)
     covered = ranges(moment.reports, {})
     unusable_input(job, source, asked.inputs, covered, moment, from_earliest=asked.from_earliest)
-    moment.gaps[Part.REST].extend(f"topic {name} may be compacted" for name in sink.compacted(asked.outputs))
-    starts = sink.beginnings(asked.outputs)
-    moment.gaps[Part.REST].extend(f"{lane} is deleted below offset {at}" for lane, at in starts.items() if at)
+    moment.gaps[Part.REST].extend(output.gaps())
     if any(moment.gaps[part] for part in (Part.FED, Part.REST, Part.COORDINATOR)):
         # whatever the records are, no judgement is possible
         return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
     with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
-        sort = ExternalSort(Path(directory), asked.outputs)
+        sort = output.sort(Path(directory))
         try:
             inputs = _read_input(asked, source, covered, sort, progress)
-            outputs = _read_output(asked, {one.lane: one.stable for one in moment.ends}, sort, progress)
+            outputs = output.read(moment.ends, sort, progress)
             moment.gaps[Part.FED].extend(deleted(source.beginnings(asked.inputs), covered))
-            fed, rest, judged = _sample(sort, inputs, outputs)
+            fed, rest, judged = sample(output, sort, inputs, outputs)
         finally:
             sort.close()
     verdict = judge(replace(_history(job, moment), fed=fed, rest=rest), properties)
     return Verified(
-        verdict=_with_unordered(verdict, sort.unordered),
+        verdict=_with_unordered(verdict, output.by_order, sort.unordered if asked.order else 0),
         checkpoint=moment.newest,
         expected=sort.counts[Side.EXPECTED],
         visible=sort.counts[Side.VISIBLE],
@@ -111,13 +131,13 @@ def _history(job: Job, moment: Moment) -> History:
     return History(job=job.name, fed=(), rest=(), reports=moment.reports, ends=moment.ends, open=moment.open, gaps=gaps)
 
 
-def _with_unordered(verdict: Verification, keys: int) -> Verification:
-    order = verdict.results.get(Property.ORDER)
+def _with_unordered(verdict: Verification, by_order: Property, keys: int) -> Verification:
+    order = verdict.results.get(by_order)
     if order is None or order.grade is Grade.FAIL or not keys:
         return verdict
     words = f"{keys} keys come from several input partitions, so the order of their records was not compared"
     unknown = replace(order, grade=Grade.UNKNOWN, evidence=(*order.evidence, words))
-    return Verification(results={**verdict.results, Property.ORDER: unknown})
+    return Verification(results={**verdict.results, by_order: unknown})
 
 
 # -- reading
@@ -141,10 +161,10 @@ def _read_input(
     done = 0
     for flags, each in rounds:
         begun = done
-        for one, done in _counted(source.cluster, each, begun):
-            for record in asked.expected(one.lane.topic, one.key, one.value):
+        for one, done in counted(source.cluster, each, begun):
+            for record in asked.output.expected(one.lane.topic, one.key, one.value):
                 sort.add(Side.EXPECTED, record, lane=places[one.lane], offset=one.offset, flags=flags)
-            if not done % _TOLD_EVERY:
+            if not done % TOLD_EVERY:
                 progress("reading input", done, total)
         done = begun + sum(one.end - one.start for one in each.values())
         progress("reading input", done, total)
@@ -170,19 +190,8 @@ def _rounds(
     yield 0, {lane: Range(max(reached[lane], beginnings[lane]), end, 0) for lane, end in ends.items()}
 
 
-def _read_output(asked: Asked, ends: Mapping[Lane, int], sort: ExternalSort, progress: Progress) -> dict[int, Lane]:
-    places = {lane: place for place, lane in enumerate(sorted(ends))}
-    total = sum(ends.values())
-    for one, done in _counted(asked.sink, {lane: Range(0, end, 0) for lane, end in ends.items()}, 0):
-        record = (one.lane.topic, one.key, one.value)
-        sort.add(Side.VISIBLE, record, lane=places[one.lane], offset=one.offset)
-        if not done % _TOLD_EVERY:
-            progress("reading output", done, total)
-    progress("reading output", total, total)
-    return {place: lane for lane, place in places.items()}
-
-
-def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> Iterator[tuple[Raw, int]]:
+def counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> Iterator[tuple[Raw, int]]:
+    """Yield all records of the ranges, each with its number after ``begun``."""
     records = read_range(
         cluster, {lane: one.start for lane, one in each.items()}, {lane: one.end for lane, one in each.items()}
     )
@@ -193,9 +202,9 @@ def _counted(cluster: KafkaCluster, each: Mapping[Lane, Range], begun: int) -> I
 # -- differences
 
 
-def _sample(
-    sort: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
-) -> tuple[list[Fed], list[Visible], int]:
+def sample(
+    output: Output, sort: ExternalSort, inputs: Mapping[int, Lane], outputs: Mapping[int, Lane]
+) -> tuple[Sequence[Fed], Sequence[Visible], int]:
     """Return the records of differing keys that are judged one by one, and the number of these keys."""
     effects: dict[tuple[Lane, int], list[Content]] = defaultdict(list)
     rest: list[Visible] = []
@@ -210,4 +219,20 @@ def _sample(
                 effects[inputs[entry.lane], entry.offset].append(sort.content(entry))
         rest += [Visible(outputs[one.lane], one.offset, sort.content(one)) for one in each.visible]
     fed = [Fed(lane, offset, tuple(contents)) for (lane, offset), contents in sorted(effects.items())]
-    return fed, sorted(rest), judged
+    return *_readable(output, fed, sorted(rest)), judged
+
+
+def _readable(output: Output, fed: Sequence[Fed], rest: Sequence[Visible]) -> tuple[Sequence[Fed], Sequence[Visible]]:
+    """Put texts for people in place of digests, where there are any."""
+    contents = {one.content for one in rest} | {content for one in fed for content in one.outputs}
+    texts = output.texts({content.value for content in contents if content.value is not None}) if contents else {}
+
+    def shown(content: Content) -> Content:
+        return content._replace(value=texts.get(content.value or "", content.value))
+
+    if not texts:
+        return fed, rest
+    return (
+        [one._replace(outputs=tuple(map(shown, one.outputs))) for one in fed],
+        [one._replace(content=shown(one.content)) for one in rest],
+    )
