@@ -293,6 +293,15 @@ class OperatorClient:
         doing = f"acknowledging a loss of job {job}"
         return self._caller.call(self._stub.AcknowledgeLoss, message, _answered, doing=doing)
 
+    def close_output(self, job: JobName, output: ParticipantName, reason: str) -> Answer:
+        """Take an output off the list of those that the job no longer has.
+
+        :param reason: who closes it, and why; stored.
+        """
+        message = pb.CloseOutputRequest(job=job, participant=output, reason=reason)
+        doing = f"closing output {output} of job {job}"
+        return self._caller.call(self._stub.CloseOutput, message, _answered, doing=doing)
+
     def forget(self, job: JobName, reason: str) -> Answer:
         """Delete a job.
 
@@ -345,6 +354,7 @@ def _answered(
     | pb.PermitAdoptionResponse
     | pb.DeleteSavepointResponse
     | pb.AcknowledgeLossResponse
+    | pb.CloseOutputResponse
     | pb.ForgetJobResponse
     | pb.ResolveSlotsResponse,
 ) -> Answer:

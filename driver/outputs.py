@@ -123,7 +123,10 @@ class Outputs:
         if new:
             said.append(f"{', '.join(new)} begins with the next checkpoint and gets nothing of what was read before")
         if gone:
-            said.append(f"{', '.join(gone)} is gone: it is settled, and gets nothing from now on")
+            said.append(
+                f"{', '.join(gone)} is gone: it is settled, and gets nothing from now on. To remove what it has left: "
+                f"onceward close {self._job} {gone[0]} --reason 'NAME: REASON' --systems FILE"
+            )
         return f"The outputs have changed. {'. '.join(said)}"
 
     # -- a generation

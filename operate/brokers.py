@@ -6,15 +6,24 @@ cannot be asked is named; its answer is reported as unknown, never left out.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onceward.common.errors import OncewardError
 from onceward.coordinator.service.systems import Systems, route
 from onceward.operate.options import systems_of
 from onceward.protocol.committing import OpenTransaction, System, TransactionHandle
-from onceward.protocol.values import NO_GENERATION, Author, Claim, Committable, JobName, Outcome, Settlement
+from onceward.protocol.values import (
+    NO_GENERATION,
+    Author,
+    Claim,
+    Committable,
+    Generation,
+    JobName,
+    Outcome,
+    Settlement,
+)
 
 __all__ = ["Brokers", "Seen", "brokers"]
 
@@ -95,6 +104,25 @@ class Brokers:
         """Remove what the systems keep of a deleted job. Raises OncewardError."""
         for system in self._of_kind(kind).values():
             system.forget(job, last)
+
+    def release(self, job: JobName, kind: str, present: Claim) -> Iterator[str]:
+        """End and remove what ``job`` has left where no output of it is any more: where its claim is of an earlier
+        generation than ``present``, which is the claim of its last driver. Yield what was done on each system of
+        ``kind``. Raises OncewardError."""
+        former = replace(present, generation=Generation(present.generation - 1))
+        if missing := self._systems.missing([kind]):
+            raise missing
+        for name in self._systems.of_kind(kind):
+            with closing(self._systems.open(name, former.generation)) as system:
+                claim = system.read_claim(job, certain=True)
+                if claim is not None and claim.store_id != present.store_id:
+                    yield f"{name}: left as it is: store {claim.store_id} has claimed the job"
+                elif claim is not None and claim.generation >= present.generation:
+                    yield f"{name}: left as it is: the job writes to it"
+                else:
+                    swept = system.sweep(job)
+                    system.forget(job, former)
+                    yield f"{name}: ended {len(swept)} open transactions, removed {'the' if claim else 'no'} claim"
 
     def close(self) -> None:
         self._stack.close()

@@ -31,7 +31,8 @@ def forget_job(job: str, reason: str, place: CoordinatorLocation, clusters: Path
         if momentary:
             without_driver(client, known)
         description = client.describe(known)
-        kinds = sorted({one.kind for one in description.participants if one.role is Role.SINK})
+        outputs = (*description.participants, *description.summary.gone_outputs)
+        kinds = sorted({one.kind for one in outputs if one.role is Role.SINK})
         _require_ended(reached, known, kinds)
         if description.summary.status is not JobStatus.FORGOTTEN:
             say(f"job {job} is deleted: its checkpoints, savepoints and history, its receipts and its claim")

@@ -339,6 +339,21 @@ def resolve(
     resolve_slots(job, resolution, place, clusters)
 
 
+def close(
+    job: JobArgument,
+    output: Annotated[str, typer.Argument(help="Name of an output that the job no longer has.")],
+    reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    clusters: ClustersOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Close an output that a job no longer has: end what it left open, remove its claim and receipts."""
+    from onceward.operate.closing import close_output
+
+    close_output(job, output, reason, place_of(coordinator, state_dir), clusters, yes=yes)
+
+
 def forget(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Your name and the reason; the coordinator logs both.")],
@@ -370,6 +385,7 @@ COMMANDS = (
     transactions,
     losses,
     resolve,
+    close,
     forget,
 )
 """In the order of the help."""

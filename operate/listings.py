@@ -95,6 +95,9 @@ def job_detail(job: JobSummary, times: Times) -> str:
         claim = job.adoption_permitted
         what = f"store {claim.store_id} (generation {claim.generation}, through checkpoint {claim.completed})"
         parts.append(f"may adopt the claim of {what}")
+    for output in job.gone_outputs:
+        close = f"onceward close {job.job} {output.name} --reason 'NAME: REASON' --systems FILE"
+        parts.append(f"output {output.name} is gone and not closed: {close}")
     if job.restore_from:
         parts.append(f"begins next with checkpoint {job.restore_from}: {job.restore_reason}")
     return "; ".join(filter(None, parts))

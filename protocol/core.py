@@ -101,6 +101,8 @@ def _handle(state: JobState, event: events.Event) -> tuple[JobState, answers.Rea
             return resolving.skip_input(state, event)
         case events.AcknowledgeLoss():
             return operator_requests.acknowledge_loss(state, event)
+        case events.CloseOutput():
+            return operator_requests.close_output(state, event)
         case events.ForgetJob():
             return operator_requests.forget(state, event)
         case events.TakeOrphan():

@@ -23,7 +23,10 @@ from onceward.protocol.values import (
     RequestId,
 )
 
-__all__ = ["AbortedCheckpoint", "Durable", "Loss", "Resolution", "RestoreOrder", "UndecidedCheckpoint"]
+__all__ = ["MAX_GONE", "AbortedCheckpoint", "Durable", "Loss", "Resolution", "RestoreOrder", "UndecidedCheckpoint"]
+
+MAX_GONE = 16
+"""Outputs that a job no longer has and that are remembered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,9 @@ class Durable:
     """The holders of the newest generations. A claim on one of these generations by another holder comes from a copy of
     this store."""
     participants: tuple[Participant, ...] = ()
+    gone: tuple[Participant, ...] = ()
+    """Outputs that a former driver had and the last one lacks, until a person closes them; the newest :data:`MAX_GONE`.
+    All that was decided for them is settled."""
     settings: CheckpointSettings = field(default_factory=CheckpointSettings)
     last_id: CheckpointId = NO_CHECKPOINT
     """The last id burnt."""

@@ -233,6 +233,16 @@ class PermitAdoption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CloseOutput:
+    """A person has removed what an output that the job no longer has kept outside the store."""
+
+    now: float
+    participant: ParticipantName
+    reason: str
+    """Who closes it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReleaseSavepoint:
     """A person no longer needs a savepoint."""
 
@@ -337,6 +347,7 @@ Event: TypeAlias = (
     | PermitAdoption
     | ReleaseSavepoint
     | AcknowledgeLoss
+    | CloseOutput
     | ForgetJob
     | TakeOrphan
     | Resolve

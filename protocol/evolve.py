@@ -1,12 +1,13 @@
 """How each fact changes the durable state. The core, the store and every simulation in the tests share this
 definition."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from onceward.protocol import facts
 from onceward.protocol.durable import (
+    MAX_GONE,
     AbortedCheckpoint,
     Durable,
     Loss,
@@ -23,7 +24,9 @@ from onceward.protocol.values import (
     CompletedCheckpoint,
     Generation,
     Outcome,
+    Participant,
     ParticipantName,
+    Role,
 )
 
 MAX_HOLDERS = 16
@@ -42,6 +45,7 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
                 driver=fact.driver,
                 holders=_with_holder(durable.holders, fact),
                 participants=fact.participants,
+                gone=_gone(durable, fact.participants),
                 settings=fact.settings,
                 last_id=fact.first_id,
                 failures=0,
@@ -95,6 +99,8 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
             return _amend(durable, fact)
         case facts.JobHalted():
             return _halt(durable, fact)
+        case facts.OutputClosed():
+            return replace(durable, gone=tuple(one for one in durable.gone if one.name != fact.participant))
         case facts.RequestQueued():
             return replace(durable, requests=_bounded((*durable.requests, fact.request)))
         case facts.RequestEnded():
@@ -147,7 +153,8 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
                 store_id=durable.store_id,
                 status=durable.status,
                 generation=durable.generation,
-                participants=durable.participants,  # their state at the brokers is still to be removed
+                participants=durable.participants,  # what they keep outside the store is still to be removed
+                gone=durable.gone,
                 last_id=durable.last_id,
             )
         case facts.SavepointReleased():
@@ -156,6 +163,15 @@ def evolve(durable: Durable, fact: facts.Fact) -> Durable:
             return replace(durable, completed=replace(durable.completed, kind=CheckpointKind.CHECKPOINT))
         case _:
             assert_never(fact)
+
+
+def _gone(durable: Durable, present: Sequence[Participant]) -> tuple[Participant, ...]:
+    """The outputs that are gone once a driver has begun that has those that are ``present``."""
+    if durable.status is JobStatus.FORGOTTEN:
+        return ()
+    names = {(one.name, one.kind) for one in present}
+    former = {one.name: one for one in (*durable.gone, *durable.participants) if one.role is Role.SINK}
+    return tuple(one for one in former.values() if (one.name, one.kind) not in names)[-MAX_GONE:]
 
 
 def _with_holder(holders: Mapping[Generation, str], fact: facts.GenerationGranted) -> Mapping[Generation, str]:

@@ -284,6 +284,15 @@ class AdoptionPermitted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputClosed:
+    """A person has closed an output that the job no longer has."""
+
+    participant: ParticipantName
+    reason: str
+    """Who closed it and why, for the audit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRestored:
     """A new completed checkpoint with the positions of an older one, which is its base: the history forks."""
 
@@ -330,6 +339,7 @@ Fact: TypeAlias = (
     | LossRecorded
     | LossSkipped
     | LossAcknowledged
+    | OutputClosed
     | CheckpointAmended
     | JobHalted
     | RequestQueued

@@ -273,7 +273,9 @@ def _refusal(durable: Durable, event: OpenJob) -> str | None:
         if gone:
             return (
                 f"checkpoint {durable.completed.id} is completed but not settled, and this driver lacks the "
-                f"participant {', '.join(gone)} that has to commit it; start the job once with its former participants"
+                f"participant {', '.join(gone)} that has to commit it; start the job once with its former "
+                "participants, or, if that is impossible, give its records up: "
+                f"onceward resolve {durable.job} --sink {gone[0]} --give-up SLOTS --force --reason 'NAME: REASON'"
             )
     return _claims_refusal(durable, event.claims)
 

@@ -7,6 +7,7 @@ from onceward.protocol.checkpoints import abort
 from onceward.protocol.events import (
     AcknowledgeLoss,
     CancelJob,
+    CloseOutput,
     ForgetJob,
     PermitAdoption,
     PermitTakeover,
@@ -23,6 +24,7 @@ from onceward.protocol.facts import (
     GenerationEnded,
     JobForgotten,
     LossAcknowledged,
+    OutputClosed,
     RequestQueued,
     RestoreRequested,
     SavepointReleased,
@@ -32,7 +34,7 @@ from onceward.protocol.generations import fail_requests, moved
 from onceward.protocol.requests import MAX_QUEUED, Ending, Request
 from onceward.protocol.state import JobState, record
 from onceward.protocol.status import JobStatus, Transition
-from onceward.protocol.values import CheckpointKind
+from onceward.protocol.values import CheckpointKind, Role
 
 _ACCEPTED = Answer(verdict=Verdict.ACCEPTED)
 _DUPLICATE = Answer(verdict=Verdict.DUPLICATE)
@@ -186,6 +188,17 @@ def acknowledge_loss(state: JobState, event: AcknowledgeLoss) -> tuple[JobState,
     fact = LossAcknowledged(
         checkpoint=event.checkpoint, participant=event.participant, slots=slots, reason=event.reason
     )
+    return record(state, (fact,)), Ready(answer=_ACCEPTED, facts=(fact,))
+
+
+def close_output(state: JobState, event: CloseOutput) -> tuple[JobState, Ready]:
+    """Take an output off the list of those that the job no longer has."""
+    durable, name = state.durable, event.participant
+    if not any(one.name == name for one in durable.gone):
+        known = any((one.name, one.role) == (name, Role.SINK) for one in durable.participants)
+        which = "the job's last driver has it" if known else "it was closed before, or there was none"
+        return state, _refused(f"output {name} of job {durable.job} is none that is gone: {which}")
+    fact = OutputClosed(participant=name, reason=event.reason)
     return record(state, (fact,)), Ready(answer=_ACCEPTED, facts=(fact,))
 
 

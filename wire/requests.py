@@ -39,6 +39,7 @@ __all__ = [
     "amend",
     "cancel_job",
     "close_job",
+    "close_output",
     "decline",
     "delete_savepoint",
     "forget_job",
@@ -135,6 +136,7 @@ resolve_slots: Final = decoder(events.Resolve, operators.ResolveSlotsRequest, re
 acknowledge_loss: Final = decoder(
     events.AcknowledgeLoss, operators.AcknowledgeLossRequest, slots=By(from_wire=_slots_or_all), reason=_REASON
 )
+close_output: Final = decoder(events.CloseOutput, operators.CloseOutputRequest, reason=_REASON)
 forget_job: Final = decoder(events.ForgetJob, operators.ForgetJobRequest, reason=_REASON)
 
 

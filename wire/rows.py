@@ -123,6 +123,8 @@ class JobSummary:
     coordinator."""
     machine: str = ""
     """Machine and process of the driver; empty if unknown, as above."""
+    gone_outputs: tuple[Participant, ...] = ()
+    """Those that a former driver had and the last one lacks, and that no person has closed."""
 
     @property
     def failing(self) -> str:

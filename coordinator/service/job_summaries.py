@@ -108,6 +108,7 @@ class JobSummaries:
             oldest_transaction=None,
             takeover_permitted=durable.driven and durable.takeover == durable.generation,
             adoption_permitted=durable.adoption,
+            gone_outputs=durable.gone,
         )
 
     def _report(self, state: JobState) -> Report | None:

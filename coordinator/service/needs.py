@@ -61,6 +61,7 @@ NEEDS: Mapping[str, Needs] = {
     "RestoreJob": _OPERATE,
     "DeleteSavepoint": _OPERATE,
     "ForgetJob": _OPERATE,
+    "CloseOutput": _OPERATE,
     "ResolveSlots": Needs(rights=(Right.OPERATE, Right.OVERRIDE), of=_resolve),
     "PermitTakeover": _OVERRIDE,
     "PermitAdoption": _OVERRIDE,

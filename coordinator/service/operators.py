@@ -74,6 +74,7 @@ def operator_service(
         "permit_adoption": operator_requests.permit_adoption,
         "delete_savepoint": operator_requests.delete_savepoint,
         "acknowledge_loss": operator_requests.acknowledge_loss,
+        "close_output": operator_requests.close_output,
         "forget_job": operator_requests.forget_job,
         "resolve_slots": operator_requests.resolve_slots,
         "skip_input": operator_requests.skip_input,
@@ -233,6 +234,10 @@ class _Requests:
     async def acknowledge_loss(self, request: pb.AcknowledgeLossRequest) -> pb.AcknowledgeLossResponse:
         event = requests.acknowledge_loss(request, self._engine.clock())
         return pb.AcknowledgeLossResponse(answer=await self._handle(request.job, event))
+
+    async def close_output(self, request: pb.CloseOutputRequest) -> pb.CloseOutputResponse:
+        answer = await self._handle(request.job, requests.close_output(request, self._engine.clock()))
+        return pb.CloseOutputResponse(answer=answer)
 
     async def forget_job(self, request: pb.ForgetJobRequest) -> pb.ForgetJobResponse:
         event = requests.forget_job(request, self._engine.clock())

@@ -72,6 +72,8 @@ def _fields(fact: facts.Fact) -> tuple[int, dict[str, object]]:
         case facts.TakeoverPermitted():
             said = {"event": "takeover_permitted", "from": fact.generation}
             return logging.WARNING, {**said, "reason": fact.reason}
+        case facts.OutputClosed():
+            return logging.INFO, {"event": "output_closed", "participant": fact.participant, "reason": fact.reason}
         case facts.AdoptionPermitted():
             claim = fact.claim
             said = {"event": "adoption_permitted", "claim": f"{claim.store_id}:{claim.generation}:{claim.completed}"}

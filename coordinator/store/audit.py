@@ -93,6 +93,8 @@ def _said(fact: facts.Fact) -> dict[str, Any] | None:
             return {"checkpoint": fact.checkpoint, "detail": ""}
         case facts.SlotsResolved():
             return {"checkpoint": fact.checkpoint, "participant": fact.participant, "detail": _resolved(fact)}
+        case facts.OutputClosed():
+            return {"participant": fact.participant, "detail": fact.reason}
         case facts.JobForgotten():
             return {"detail": fact.reason}
         case facts.InputSkipped():

@@ -66,7 +66,8 @@ def document_of(durable: Durable) -> str:
     pending, aborted, ruled, adoption = durable.pending, durable.aborted, durable.resolution, durable.adoption
     return _text(
         {
-            "participants": [[p.name, p.role.value, p.kind, p.on_lost.value] for p in durable.participants],
+            "participants": [*map(_of_participant, durable.participants)],
+            "gone": [*map(_of_participant, durable.gone)],
             "settings": durable.settings.to_json(),
             "pending": [pending.id, pending.base, pending.kind.value, pending.request] if pending else None,
             "aborted": [aborted.id, aborted.generation, aborted.reason.name, aborted.detail] if aborted else None,
@@ -101,10 +102,8 @@ def durable_parts(text: str) -> dict[str, Any]:
     raw = json.loads(text)
     pending, aborted = raw["pending"], raw["aborted"]
     return {
-        "participants": tuple(
-            Participant(name=ParticipantName(name), role=Role(role), kind=kind, on_lost=OnLost(on_lost))
-            for name, role, kind, on_lost in raw["participants"]
-        ),
+        "participants": tuple(_participant(*one) for one in raw["participants"]),
+        "gone": tuple(_participant(*one) for one in raw.get("gone", ())),  # as below
         "settings": CheckpointSettings.from_json(raw["settings"]),
         "pending": _undecided(*pending) if pending is not None else None,
         "aborted": _aborted(*aborted) if aborted is not None else None,
@@ -126,6 +125,14 @@ def durable_parts(text: str) -> dict[str, Any]:
         },
         "resolution": _resolution(*raw["resolution"]) if raw["resolution"] is not None else None,
     }
+
+
+def _of_participant(one: Participant) -> list[str]:
+    return [one.name, one.role.value, one.kind, one.on_lost.value]
+
+
+def _participant(name: str, role: str, kind: str, on_lost: str) -> Participant:
+    return Participant(name=ParticipantName(name), role=Role(role), kind=kind, on_lost=OnLost(on_lost))
 
 
 def _undecided(checkpoint: int, base: int, kind: str, request: str | None) -> UndecidedCheckpoint:

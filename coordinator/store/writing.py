@@ -221,6 +221,7 @@ class FactWriter:
             case (
                 facts.GenerationFailed()
                 | facts.StatusChanged()
+                | facts.OutputClosed()
                 | facts.RequestQueued()
                 | facts.RequestEnded()
                 | facts.EndingRequested()

@@ -124,6 +124,8 @@ def event(
                 slots=frozenset(int(slot) for slot in slots_written.split(",")),
                 committables=_committables(_after(content, "slots"), "again "),
             )
+        case ["close", "output", who]:
+            return events.CloseOutput(now=now, participant=ParticipantName(who), reason="Ada knows")
         case ["acknowledge", "loss", checkpoint, who, *slots]:
             return events.AcknowledgeLoss(
                 now=now,

@@ -166,6 +166,8 @@ def _fact(fact: facts.Fact) -> str:
             return f"gave up {fact.checkpoint} {fact.participant} {' '.join(str(one.slot) for one in fact.settlements)}"
         case facts.LossAcknowledged():
             return f"acknowledged the loss of {fact.checkpoint} {fact.participant} {_slots(fact.slots)}"
+        case facts.OutputClosed():
+            return f"closed output {fact.participant}"
         case facts.CheckpointAmended():
             new = ",".join(str(committable.slot) for committable in fact.committables)
             return f"amended {fact.checkpoint} {fact.participant} {_slots(fact.slots)} by {new or 'nothing'}"

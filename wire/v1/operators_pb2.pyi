@@ -293,6 +293,7 @@ class JobSummary(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
+    GONE_OUTPUTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """Its name."""
     status: Global___JobStatus.ValueType
@@ -351,6 +352,10 @@ class JobSummary(_message.Message):
     def progress(self) -> Global___JobProgress:
         """How far and how fast its driver reads. Absent when that is unknown: without a driver, and until the driver reports it."""
 
+    @_builtins.property
+    def gone_outputs(self) -> _containers.RepeatedCompositeFieldContainer[_participants_pb2.Participant]:
+        """Outputs that a former driver had and the last one lacks, and that no person has closed."""
+
     def __init__(
         self,
         *,
@@ -377,10 +382,11 @@ class JobSummary(_message.Message):
         progress: Global___JobProgress | None = ...,
         failure: _builtins.str = ...,
         machine: _builtins.str = ...,
+        gone_outputs: _abc.Iterable[_participants_pb2.Participant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "oldest_transaction", b"oldest_transaction", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failure", b"failure", "failures", b"failures", "generation", b"generation", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "machine", b"machine", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted", "_ending", b"_ending", "_oldest_transaction", b"_oldest_transaction", "_progress", b"_progress", "adoption_permitted", b"adoption_permitted", "ending", b"ending", "failure", b"failure", "failures", b"failures", "generation", b"generation", "gone_outputs", b"gone_outputs", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_completed", b"last_completed", "last_completed_at_ms", b"last_completed_at_ms", "machine", b"machine", "oldest_transaction", b"oldest_transaction", "open_requests", b"open_requests", "orphan", b"orphan", "progress", b"progress", "restore_from", b"restore_from", "restore_reason", b"restore_reason", "settled", b"settled", "status", b"status", "status_detail", b"status_detail", "takeover_permitted", b"takeover_permitted", "unacknowledged_losses", b"unacknowledged_losses", "unreadable", b"unreadable", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adoption_permitted: _TypeAlias = _typing.Literal["adoption_permitted"]  # noqa: Y015
     _WhichOneofArgType__adoption_permitted: _TypeAlias = _typing.Literal["_adoption_permitted", b"_adoption_permitted"]  # noqa: Y015
@@ -1740,6 +1746,56 @@ class AcknowledgeLossResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcknowledgeLossResponse: _TypeAlias = AcknowledgeLossResponse  # noqa: Y015
+
+@_typing.final
+class CloseOutputRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    PARTICIPANT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    participant: _builtins.str
+    """The output."""
+    reason: _builtins.str
+    """Who closes it and why, for the audit; 1 to 8,192 characters."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        participant: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "participant", b"participant", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseOutputRequest: _TypeAlias = CloseOutputRequest  # noqa: Y015
+
+@_typing.final
+class CloseOutputResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> _participants_pb2.Answer:
+        """ACCEPTED, or REFUSED when the job has no such output that is gone."""
+
+    def __init__(
+        self,
+        *,
+        answer: _participants_pb2.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseOutputResponse: _TypeAlias = CloseOutputResponse  # noqa: Y015
 
 @_typing.final
 class ForgetJobRequest(_message.Message):

@@ -125,6 +125,11 @@ class OperatorServiceStub:
                 request_serializer=onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
                 response_deserializer=onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
                 _registered_method=True)
+        self.CloseOutput = channel.unary_unary(
+                '/onceward.coordinator.v1.OperatorService/CloseOutput',
+                request_serializer=onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputRequest.SerializeToString,
+                response_deserializer=onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputResponse.FromString,
+                _registered_method=True)
         self.ForgetJob = channel.unary_unary(
                 '/onceward.coordinator.v1.OperatorService/ForgetJob',
                 request_serializer=onceward_dot_wire_dot_v1_dot_operators__pb2.ForgetJobRequest.SerializeToString,
@@ -270,6 +275,14 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CloseOutput(self, request, context):
+        """Takes an output off the list of those that the job no longer has. The caller deletes what the output's system keeps
+        of it before. A repeated call is REFUSED and changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ForgetJob(self, request, context):
         """Deletes a job that has no driver and has everything settled. The caller deletes what the brokers keep of it.
         Idempotent.
@@ -370,6 +383,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.AcknowledgeLoss,
                     request_deserializer=onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.FromString,
                     response_serializer=onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.SerializeToString,
+            ),
+            'CloseOutput': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseOutput,
+                    request_deserializer=onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputRequest.FromString,
+                    response_serializer=onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputResponse.SerializeToString,
             ),
             'ForgetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ForgetJob,
@@ -864,6 +882,33 @@ class OperatorService:
             '/onceward.coordinator.v1.OperatorService/AcknowledgeLoss',
             onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossRequest.SerializeToString,
             onceward_dot_wire_dot_v1_dot_operators__pb2.AcknowledgeLossResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseOutput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/onceward.coordinator.v1.OperatorService/CloseOutput',
+            onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputRequest.SerializeToString,
+            onceward_dot_wire_dot_v1_dot_operators__pb2.CloseOutputResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -85,6 +85,10 @@ class OperatorServiceStub:
     """Lists reports of records that were given up: they never become visible. Newest first."""
     AcknowledgeLoss: _grpc.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]
     """Records that a person knows of a loss. It no longer counts as unacknowledged."""
+    CloseOutput: _grpc.UnaryUnaryMultiCallable[_operators_pb2.CloseOutputRequest, _operators_pb2.CloseOutputResponse]
+    """Takes an output off the list of those that the job no longer has. The caller deletes what the output's system keeps
+    of it before. A repeated call is REFUSED and changes nothing.
+    """
     ForgetJob: _grpc.UnaryUnaryMultiCallable[_operators_pb2.ForgetJobRequest, _operators_pb2.ForgetJobResponse]
     """Deletes a job that has no driver and has everything settled. The caller deletes what the brokers keep of it.
     Idempotent.
@@ -147,6 +151,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Lists reports of records that were given up: they never become visible. Newest first."""
     AcknowledgeLoss: _aio.UnaryUnaryMultiCallable[_operators_pb2.AcknowledgeLossRequest, _operators_pb2.AcknowledgeLossResponse]  # type: ignore[assignment]
     """Records that a person knows of a loss. It no longer counts as unacknowledged."""
+    CloseOutput: _aio.UnaryUnaryMultiCallable[_operators_pb2.CloseOutputRequest, _operators_pb2.CloseOutputResponse]  # type: ignore[assignment]
+    """Takes an output off the list of those that the job no longer has. The caller deletes what the output's system keeps
+    of it before. A repeated call is REFUSED and changes nothing.
+    """
     ForgetJob: _aio.UnaryUnaryMultiCallable[_operators_pb2.ForgetJobRequest, _operators_pb2.ForgetJobResponse]  # type: ignore[assignment]
     """Deletes a job that has no driver and has everything settled. The caller deletes what the brokers keep of it.
     Idempotent.
@@ -314,6 +322,16 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operators_pb2.AcknowledgeLossResponse, _abc.Awaitable[_operators_pb2.AcknowledgeLossResponse]]:
         """Records that a person knows of a loss. It no longer counts as unacknowledged."""
+
+    @_abc_1.abstractmethod
+    def CloseOutput(
+        self,
+        request: _operators_pb2.CloseOutputRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operators_pb2.CloseOutputResponse, _abc.Awaitable[_operators_pb2.CloseOutputResponse]]:
+        """Takes an output off the list of those that the job no longer has. The caller deletes what the output's system keeps
+        of it before. A repeated call is REFUSED and changes nothing.
+        """
 
     @_abc_1.abstractmethod
     def ForgetJob(

@@ -233,6 +233,10 @@ REQUESTS: dict[Decode, tuple[Message, object]] = {
         people.AcknowledgeLossRequest(checkpoint=7, participant="sink", slots=[2], reason="I know"),
         events.AcknowledgeLoss(now=NOW, checkpoint=CHECKPOINT, participant=SINK, slots=frozenset({2}), reason="I know"),
     ),
+    requests.close_output: (
+        people.CloseOutputRequest(participant="sink", reason="it moved"),
+        events.CloseOutput(now=NOW, participant=SINK, reason="it moved"),
+    ),
     requests.forget_job: (people.ForgetJobRequest(reason="it is over"), events.ForgetJob(now=NOW, reason="it is over")),
 }
 
@@ -334,6 +338,8 @@ WRONG: list[tuple[Decode, dict[str, Any], str]] = [
     (requests.resolve_slots, {"reason": " "}, "reason: give your name and why"),
     (requests.resolve_slots, {"reason": "x" * (MAX_TEXT + 1)}, "reason: "),
     (requests.acknowledge_loss, {"reason": ""}, "reason: give your name and why"),
+    (requests.close_output, {"reason": ""}, "reason: give your name and why"),
+    (requests.close_output, {"participant": ""}, "participant: "),
     (requests.forget_job, {"reason": ""}, "reason: give your name and why"),
     (requests.permit_takeover, {"reason": ""}, "reason: give your name and why"),
     (requests.permit_adoption, {"reason": ""}, "reason: give your name and why"),

@@ -103,6 +103,7 @@ def test_jobs_lists_the_jobs_of_a_running_driver_found_through_its_directory(sta
         "oldest_transaction": None,
         "takeover_permitted": False,
         "adoption_permitted": None,
+        "gone_outputs": [],
         "progress": None,
     }
     shown = onceward("jobs", ONCEWARD_STATE_DIR=str(state_dir))

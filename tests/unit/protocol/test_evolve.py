@@ -42,6 +42,7 @@ MEMBERS = tuple(
     Participant(name=name, role=role, kind="test")
     for name, role in ((SOURCE, Role.SOURCE), (SINK, Role.SINK), (OTHER, Role.SINK))
 )
+FORMER = (Participant(name=ParticipantName("former"), role=Role.SINK, kind="test"),)
 LOST, DOUBT, COMMITTED = Outcome.LOST, Outcome.IN_DOUBT, Outcome.COMMITTED
 NINE, TEN = CheckpointId(9), CheckpointId(10)
 CLAIM = Claim(store_id="store-b", generation=Generation(3), completed=TEN)
@@ -81,6 +82,7 @@ FULL = Durable(
     driver="d3",
     holders={Generation(3): "d3"},
     participants=MEMBERS,
+    gone=FORMER,
     settings=CheckpointSettings(interval="7s"),
     last_id=TEN,
     completed=COMPLETED,
@@ -139,6 +141,7 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
             "driver": "d4",
             "holders": {3: "d3", 4: "d4"},
             "participants": MEMBERS[:2],
+            "gone": (*FORMER, *MEMBERS[2:]),
             "settings": CheckpointSettings(),
             "failures": 0,
             "outcomes": {},
@@ -232,6 +235,10 @@ CHANGES: list[tuple[facts.Fact, dict[str, Any]]] = [
     (
         facts.LossAcknowledged(checkpoint=CheckpointId(5), participant=SINK, slots=frozenset({1}), reason="so"),
         {"losses": (replace(FULL.losses[0], slots=frozenset({2})), FULL.losses[1])},
+    ),
+    (
+        facts.OutputClosed(participant=ParticipantName("former"), reason="so"),
+        {"gone": ()},
     ),
     (
         facts.LossAcknowledged(checkpoint=NINE, participant=SINK, slots=frozenset({2}), reason="so"),
@@ -376,8 +383,14 @@ def test_of_a_forgotten_job_its_name_its_ids_and_who_took_part_stay() -> None:
         status=FULL.status,
         generation=FULL.generation,
         participants=FULL.participants,
+        gone=FULL.gone,
         last_id=FULL.last_id,
     )
+
+
+def test_a_new_job_under_the_name_of_a_forgotten_one_has_no_outputs_that_are_gone() -> None:
+    forgotten = replace(evolve(FULL, facts.JobForgotten(reason="so")), status=JobStatus.FORGOTTEN)
+    assert evolve(forgotten, GRANTED).gone == ()
 
 
 def test_of_requests_only_ended_ones_are_dropped_and_the_oldest_first() -> None:

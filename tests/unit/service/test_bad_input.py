@@ -381,6 +381,8 @@ def test_an_unknown_job_is_not_found(unharmed: tuple[grpc.Channel, Running], met
             request = operators_pb2.AcknowledgeLossRequest(
                 job="absent", checkpoint=1, participant="sink", reason="known"
             )
+        case "CloseOutput":
+            request = operators_pb2.CloseOutputRequest(job="absent", participant="sink", reason="gone")
         case "ForgetJob":
             request = operators_pb2.ForgetJobRequest(job="absent", reason="gone")
         case "DescribeRequest":

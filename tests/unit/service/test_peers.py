@@ -217,6 +217,7 @@ def requests_to(job: str) -> dict[str, Message]:
         "CancelJob": operators.CancelJobRequest(job=job),
         "RestoreJob": operators.RestoreJobRequest(job=job, checkpoint=1, reason="a test"),
         "DeleteSavepoint": operators.DeleteSavepointRequest(job=job, checkpoint=1),
+        "CloseOutput": operators.CloseOutputRequest(job=job, participant="sink", reason="a test"),
         "ForgetJob": operators.ForgetJobRequest(job=job, reason="a test"),
         "ResolveSlots": operators.ResolveSlotsRequest(**slots, ruling=operators.RULING_REPLAY),
         "PermitTakeover": operators.PermitTakeoverRequest(job=job, generation=1, reason="a test"),

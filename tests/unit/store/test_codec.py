@@ -43,6 +43,7 @@ FULL = replace(
     EMPTY,
     holders={Generation(3): "d1", Generation(4): "d2"},
     participants=(SOURCE, REPLAYING),
+    gone=(SINK,),
     settings=CheckpointSettings(interval="7s", num_retained=5),
     finished=CheckpointId(6),
     pending=UndecidedCheckpoint(
