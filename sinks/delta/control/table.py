@@ -1,6 +1,7 @@
 """A Delta table, loaded at one version. Everything that is asked of it, and a commit on it, is of that version."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from time import time
@@ -24,6 +25,7 @@ from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError,
 __all__ = ["LoadedTable"]
 
 T = TypeVar("T")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNSUPPORTED = "Unsupported table features"
 """In the library's message; the error is of the class that a refusal has, too."""
 
@@ -34,7 +36,7 @@ class LoadedTable:
     def __init__(self, location: TableLocation) -> None:
         """Load the newest version. Raises NoTableError, UnsupportedTableError, StorageError."""
         self._location = location
-        self._table = _asking(location, lambda: DeltaTable(location.uri))
+        self._table = _asking(location, lambda: DeltaTable(location.uri, storage_options=_options(location)))
 
     @property
     def id(self) -> str:
@@ -155,29 +157,42 @@ class LoadedTable:
         return f"version {made} of {self.uri}"
 
 
+def _options(location: TableLocation) -> dict[str, str] | None:
+    """What the library needs of an object store. It creates a log entry there only if there is none of its name."""
+    if location.options is None:
+        return None
+    return {**location.options.resolved(), "max_retries": "5", "retry_timeout": "30s"}
+
+
 def _asking(location: TableLocation, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except TableNotFoundError as error:
-        raise NoTableError(f"There is no Delta table at {location.uri} ({error}).") from error
+        raise NoTableError(f"There is no Delta table at {location.uri} ({_said(location, error)}).") from None
     except (DeltaProtocolError, SchemaMismatchError) as error:
-        raise _unsupported(location, error) from error
+        raise _unsupported(location, error) from None
     except CommitFailedError as error:
         if _UNSUPPORTED in str(error):
-            raise _unsupported(location, error) from error
+            raise _unsupported(location, error) from None
         raise CommitRefusedError(
-            f"A commit to the Delta table {location.uri} was refused, as after a commit of another program: {error}. "
-            "The table is looked at again before the next attempt."
-        ) from error
+            f"A commit to the Delta table {location.uri} was refused, as after a commit of another program: "
+            f"{_said(location, error)}. The table is looked at again before the next attempt."
+        ) from None
     except (DeltaError, OSError, ValueError) as error:
         raise StorageError(
-            f"The Delta table {location.uri} could not be read or written: {error}. What is committed stays; what can "
-            "be repeated is tried again. Check the storage, its free space and the rights of this user."
-        ) from error
+            f"The Delta table {location.uri} could not be read or written: {_said(location, error)}. What is committed "
+            "stays; what can be repeated is tried again. Check the storage, its free space and the rights of this user."
+        ) from None
 
 
 def _unsupported(location: TableLocation, error: Exception) -> UnsupportedTableError:
     return UnsupportedTableError(
-        f"The Delta table {location.uri} needs what deltalake {version('deltalake')} cannot do: {error}. Nothing was "
-        "written to it. Install a newer deltalake, or undo what changed the table."
+        f"The Delta table {location.uri} needs what deltalake {version('deltalake')} cannot do: "
+        f"{_said(location, error)}. Nothing was written to it. Install a newer deltalake, or undo what changed the "
+        "table."
     )
+
+
+def _said(location: TableLocation, error: Exception) -> str:
+    """In one line, without colours and secrets. No cause is kept beside it: its text may have them."""
+    return location.without_secrets(" ".join(_COLOUR.sub("", str(error)).split()))

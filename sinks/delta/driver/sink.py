@@ -1,5 +1,6 @@
 """The Delta sink that a program constructs."""
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
@@ -15,9 +16,11 @@ __all__ = ["DeltaSink"]
 
 
 class DeltaSink(Sink):
-    """Appends the records of each checkpoint to a Delta table, in one commit. All executors must share its directory.
+    """Appends the records of each checkpoint to a Delta table, in one commit.
 
-    table: the directory of an existing table.
+    table: an existing table: a directory that all executors share, or ``s3://bucket/path``.
+    storage: for S3, options under the names of deltalake's ``storage_options``. Secrets are references, ``env:NAME`` or
+        ``file:PATH``, that each process resolves. What is left out comes from its environment, or its machine's role.
     schema: ``strict``: columns that the table lacks are refused. ``evolve``: they are added to the table, nullable,
         before anything is written. Columns never change their types.
     on_lost: what happens when the files of a completed checkpoint are proved lost, such as after a VACUUM. ``replay``:
@@ -34,13 +37,14 @@ class DeltaSink(Sink):
         self,
         table: str | PathLike[str],
         *,
+        storage: Mapping[str, str] | None = None,
         schema: Literal["strict", "evolve"] = "strict",
         on_lost: Literal["replay", "halt", "skip"] = "replay",
         name: str = "sink",
     ) -> None:
         problems = []
         try:
-            self.location = TableLocation.of(table)
+            self.location = TableLocation.of(table, storage)
         except ConfigurationError as error:
             problems.append(f"table: {error}")
         try:

@@ -20,7 +20,7 @@ from onceward.dev.promises.sink_case import Driver, Jobs, from_json
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, ParticipantName, Settlement
 from onceward.sinks.delta.control.system import DeltaSystem
 from onceward.sinks.delta.control.table import LoadedTable
-from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.delta.location import location_of
 from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table, in_processes, run_python
 
@@ -70,7 +70,7 @@ def saved(made: Sequence[Committable], author: Author) -> str:
     return json.dumps([body.kind, body.version, body.body, author.job, author.participant, author.generations[-1]])
 
 
-def commit_in_a_child(at: str, document: str, dies: str = "") -> None:
+def commit_in_a_child(place: str, document: str, dies: str = "") -> None:
     """Commit in another process, which has only the document; ``dies`` there before or after the table has it."""
     kind, version, body, job, sink, newest = json.loads(document)
     author = Author(job=JobName(job), participant=ParticipantName(sink), generations=range(1, newest + 1))
@@ -84,7 +84,7 @@ def commit_in_a_child(at: str, document: str, dies: str = "") -> None:
     if dies:
         LoadedTable.commit = dying  # type: ignore[assignment, method-assign]
     one = Committable(slot=0, document=Document(kind=kind, version=version, body=body))
-    (found,) = DeltaSystem.open(TableLocation.of(at)).commit(author, [one])
+    (found,) = DeltaSystem.open(location_of("table", json.loads(place))).commit(author, [one])
     print(found.outcome)
 
 
@@ -112,7 +112,7 @@ def test_of_two_threads_that_looked_at_the_same_version_one_commits_and_both_kno
 def test_processes_that_commit_the_same_checkpoint_at_once_commit_it_once(table: Table, jobs: Jobs) -> None:
     driver = jobs.driver()
     document = saved(driver.prepared([b"a"], [b"b"]), driver.author)
-    assert in_processes(CHILD, [[str(table.path), document]] * 4) == ["committed"] * 4
+    assert in_processes(CHILD, [[table.place, document]] * 4) == ["committed"] * 4
     assert table.values() == [b"a", b"b"]
 
 
@@ -120,7 +120,7 @@ def test_processes_that_commit_the_same_checkpoint_at_once_commit_it_once(table:
 def test_after_a_kill_around_the_commit_another_process_commits_it_once(table: Table, jobs: Jobs, dies: str) -> None:
     driver = jobs.driver()
     made = driver.prepared([b"a"])
-    assert run_python(CHILD, str(table.path), saved(made, driver.author), dies).returncode == -9
+    assert run_python(CHILD, table.place, saved(made, driver.author), dies).returncode == -9
     assert table.values() == ([b"a"] if dies == "after" else [])
     found = table.system().outcome(made[0]).outcome
     assert found is (Outcome.COMMITTED if dies == "after" else Outcome.IN_DOUBT)
@@ -388,7 +388,7 @@ def test_a_sweep_does_not_delete_a_file_that_the_table_has(table: Table, jobs: J
     """Its note is left where a process has ended between the commit and its removal, and a person has ruled."""
     driver = jobs.driver()
     made = driver.prepared([b"a"])
-    assert run_python(CHILD, str(table.path), saved(made, driver.author), "after").returncode == -9
+    assert run_python(CHILD, table.place, saved(made, driver.author), "after").returncode == -9
     assert len(driver.leftovers()) == 1
     driver.sweep()
     assert driver.leftovers() == []
