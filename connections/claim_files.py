@@ -27,7 +27,7 @@ process that slept since could create a higher one.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from onceward.common.errors import ClaimChangedError, FencedError, HaltedError
@@ -64,6 +64,11 @@ class ClaimFiles:
     def read(self, job: JobName) -> Claim | None:
         """Return the claim on ``job``. Raises StorageError, and HaltedError for a claim that cannot be read."""
         return self._find(job).claim
+
+    def jobs(self) -> Sequence[JobName]:
+        """Return the jobs that have, or had, a claim, by name. Raises StorageError."""
+        names = {name.partition(".claim.")[0] for name in self._storage.names(self._folder)}
+        return sorted(map(JobName, names))
 
     def take(self, job: JobName, claim: Claim, seen: Collection[Claim]) -> None:
         """Claim ``job`` in place of one of ``seen``, or where there is no claim. Raises ClaimChangedError if there is

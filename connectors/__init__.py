@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onceward.connectors.interfaces import (
         Assignment,
         Chosen,
+        Examined,
         Finding,
         FollowedSource,
         Follower,
@@ -92,6 +93,7 @@ __all__ = [
     "Committable",
     "ConfigurationError",
     "Document",
+    "Examined",
     "FencedError",
     "Finding",
     "FollowedSource",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Assignment",
     "Chosen",
+    "Examined",
     "Finding",
     "FollowedSource",
     "Follower",
@@ -120,6 +121,17 @@ class Finding:
     fix: str
     risk: Risk | None = None
     """What a person accepts so that the warning is not shown; None = it cannot be accepted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What ``onceward doctor`` has learned from a system, without a job that starts."""
+
+    facts: Sequence[tuple[str, str]] = ()
+    """Subject, and what was found."""
+    findings: Sequence[Finding] = ()
+    unknown: Sequence[tuple[str, str, str]] = ()
+    """Subject, why it is not known, and how to know it."""
 
 
 @dataclass(frozen=True, kw_only=True)

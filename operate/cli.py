@@ -212,11 +212,14 @@ def doctor(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="[CLUSTER:]TOPIC", help="An input or output topic of jobs; repeat for several."),
+        typer.Option(
+            "--topic",
+            "--table",
+            metavar="[SYSTEM:]NAME",
+            help="A topic or a table that jobs read or write; repeat for several.",
+        ),
     ] = None,
-    job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Check the rights of this job at the clusters.")
-    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="JOB", help="Check the rights of this job at the systems.")] = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master: starts one small task on each executor's cores.")
     ] = None,

@@ -201,6 +201,11 @@ class System(ABC):
         """Look for transactions of any program that hang in ``topics``, by default in all. Changes nothing."""
         return FoundHanging()
 
+    def jobs(self) -> Sequence[JobName]:
+        """All jobs that keep a claim or leftovers here, by name; none if the system does not list them. Changes
+        nothing."""
+        return ()
+
     def ending(self, job: JobName, *, beside: Collection[Committable] = ()) -> Sequence[str]:
         """Transactions of ``job`` whose end is decided but not yet visible everywhere.
 

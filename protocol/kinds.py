@@ -41,7 +41,8 @@ class Kind:
     """(configuration, name of a table, empty if the configuration says which) -> :class:`TableAtRest`, for ``onceward
     verify``. Raises OncewardError."""
     doctor: Sequence[str] = ()
-    """(configuration, topics, job) -> facts (subject, what was found) and findings, for ``onceward doctor``."""
+    """(configuration, names of topics or tables, job) -> :class:`Examined`, for ``onceward doctor``. ``job``: its
+    rights are asked for, too; None = no job's. Raises OncewardError."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError, OncewardError
-from onceward.connectors.interfaces import Finding, Severity
+from onceward.connectors.interfaces import Examined, Finding, Severity
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.doctor.check import Check, Level
 from onceward.operate.options import systems_of
@@ -13,15 +13,15 @@ from onceward.protocol.kinds import NamedSystem
 
 __all__ = ["check_clusters", "named_clusters"]
 
-_Examine: TypeAlias = Callable[[Any, Sequence[str], str | None], tuple[Sequence[tuple[str, str]], Sequence[Finding]]]
-"""(cluster, its topics, job) -> facts (subject, what was found), findings."""
+_Examine: TypeAlias = Callable[[Any, Sequence[str], str | None], Examined]
+"""See :attr:`Kind.doctor`."""
 
 
 def named_clusters(
     command: str, servers: str | None, clusters: Path | None, topics: Sequence[str]
 ) -> Mapping[str, tuple[NamedSystem, Sequence[str]]]:
-    """Return each system with its topics, by name. Raises ConfigurationError for options of ``command`` that do not
-    fit together."""
+    """Return each system with its topics or tables, by name. Raises ConfigurationError for options of ``command`` that
+    do not fit together."""
     if servers is not None and clusters is not None:
         raise _usage(command, "give either --cluster HOST:PORT or --systems FILE")
     if servers is None and clusters is None:
@@ -44,7 +44,7 @@ def named_clusters(
     for one in topics:
         name, _, topic = one.rpartition(":")
         if name not in known:
-            raise _usage(command, f"--topic is CLUSTER:TOPIC with one of {', '.join(known)}, not {one}")
+            raise _usage(command, f"--topic is SYSTEM:NAME with one of {', '.join(known)}, not {one}")
         by_cluster[name].append(topic)
     return {name: (system, by_cluster[name]) for name, system in known.items()}
 
@@ -53,13 +53,6 @@ def check_clusters(named: Mapping[str, tuple[NamedSystem, Sequence[str]]], job: 
     """Yield what each system says. One that does not answer hides no other."""
     for name, (system, topics) in named.items():
         yield from _check_system(name, system, topics, job)
-    if named and job is None:
-        yield Check(
-            subject="rights on transactional ids and groups",
-            found="they depend on the job's name",
-            level=Level.UNKNOWN,
-            remedy="add --job JOB",
-        )
 
 
 def _check_system(name: str, system: NamedSystem, topics: Sequence[str], job: str | None) -> Iterator[Check]:
@@ -67,18 +60,20 @@ def _check_system(name: str, system: NamedSystem, topics: Sequence[str], job: st
     kind = installed_kinds("asked").get(system.kind)
     if kind is None or not kind.doctor:
         why = f"no installed package has checks of systems of kind {system.kind}"
-        yield Check(subject=f"cluster {name}", found=why, level=Level.ERROR, remedy="install the package of that kind")
+        yield Check(subject=f"system {name}", found=why, level=Level.ERROR, remedy="install the package of that kind")
         return
     for where in kind.doctor:
         try:
             examine: _Examine = part(system.kind, where, "asked")
-            facts, found = examine(system.configuration, topics, job)
+            examined = examine(system.configuration, topics, job)
         except OncewardError as error:
             remedy = "correct what the message names, then run doctor again"
-            yield Check(subject=f"cluster {name}", found=str(error), level=Level.ERROR, remedy=remedy)
+            yield Check(subject=f"system {name}", found=str(error), level=Level.ERROR, remedy=remedy)
             continue
-        yield from (Check(subject=subject, found=what) for subject, what in facts)
-        findings |= dict.fromkeys(found)
+        yield from (Check(subject=subject, found=what) for subject, what in examined.facts)
+        for subject, why, remedy in examined.unknown:
+            yield Check(subject=subject, found=why, level=Level.UNKNOWN, remedy=remedy)
+        findings |= dict.fromkeys(examined.findings)
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         yield Check(subject=finding.subject, found=finding.message, level=level, remedy=finding.fix)

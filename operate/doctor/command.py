@@ -1,6 +1,6 @@
 """The command line of ``onceward doctor``, and its output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from onceward.operate.doctor.check import Check, Level
 from onceward.operate.doctor.clusters import check_clusters, named_clusters
 from onceward.operate.doctor.executors import check_executors
 from onceward.operate.doctor.hanging import check_hanging
+from onceward.operate.doctor.leftovers import KnownJobs, check_leftovers
 from onceward.operate.doctor.machine import check_clock, check_disk, check_machine
 from onceward.operate.doctor.store import check_store
 from onceward.operate.options import password_of
@@ -43,11 +44,18 @@ def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
     if asked.store is None and asked.store_password is not None:
         raise ConfigurationError("onceward doctor: --store-password goes with --store. Nothing was asked.")
     password = password_of(asked.store_password, "asked")
-    checks = [*check_machine(), *check_clock(), *_places(place)]
+    checks = [*check_machine(), *check_clock()]
+    if place.embedded:  # a job with a coordinator keeps nothing in a directory of its own
+        checks.append(check_disk(state_directory(place.state_dir)))
+    known = None
+    if place.coordinator is not None:
+        coordinator, known = _coordinator(place.coordinator)
+        checks.append(coordinator)
     if asked.store is not None:
         checks += check_store(asked.store, password)
     checks += check_clusters(named, job)
     checks += check_hanging(named)
+    checks += check_leftovers({name: system for name, (system, _) in named.items()}, known)
     if asked.master is not None:
         checks += check_executors(asked.master)
     if asked.as_json:
@@ -62,19 +70,11 @@ def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
     return 1 if any(check.level is Level.ERROR for check in checks) else 0
 
 
-def _places(place: CoordinatorLocation) -> Iterator[Check]:
-    """A job with a coordinator keeps nothing in a directory of its own."""
-    if place.embedded:
-        yield check_disk(state_directory(place.state_dir))
-    if place.coordinator is not None:
-        yield _coordinator(place.coordinator)
-
-
-def _coordinator(address: str) -> Check:
+def _coordinator(address: str) -> tuple[Check, KnownJobs | None]:
     subject = f"coordinator {address}"
     try:
         with OperatorClient(address) as client:
-            count = len(client.jobs())
+            known = KnownJobs(store=client.store_id(), jobs={job.job: job.status for job in client.jobs()})
     except OncewardError as error:
-        return Check(subject=subject, found=str(error), level=Level.ERROR, remedy="start it: onceward serve")
-    return Check(subject=subject, found=f"answers, {count} jobs")
+        return Check(subject=subject, found=str(error), level=Level.ERROR, remedy="start it: onceward serve"), None
+    return Check(subject=subject, found=f"answers, {len(known.jobs)} jobs"), known

@@ -22,7 +22,7 @@ def check_hanging(named: Mapping[str, tuple[NamedSystem, Sequence[str]]]) -> Ite
             yield Check(
                 subject=subject, found=why, level=Level.UNKNOWN, remedy="until then more may hang than is shown"
             )
-        if not (found.transactions or found.unknown):
+        if found.looked_into and not (found.transactions or found.unknown):
             yield Check(subject=subject, found=f"none in {found.looked_into} partitions")
 
 

@@ -10,5 +10,6 @@ DELTA: Final = Kind(
     documents={"delta-files": "onceward.sinks.delta.documents:check_committable"},
     configuration="onceward.sinks.delta.location:location_of",
     system="onceward.sinks.delta.control.system:DeltaSystem.open",
+    doctor=("onceward.sinks.delta.driver.doctor:examine",),
     reader="onceward.sinks.delta.control.reading:open_table",
 )

@@ -10,5 +10,6 @@ POSTGRES: Final = Kind(
     documents={"postgres-staged": "onceward.sinks.postgres.documents:check_committable"},
     configuration="onceward.sinks.postgres.dsn:dsn_of",
     system="onceward.sinks.postgres.control.system:PostgresSystem.open",
+    doctor=("onceward.sinks.postgres.driver.doctor:examine",),
     reader="onceward.sinks.postgres.control.reading:open_table",
 )

@@ -66,7 +66,7 @@ def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka:
     )
     code, lines = ask("--clusters", str(file), "--state-dir", str(tmp_path / "state"))
     assert code == 1
-    (gone,) = lines["cluster gone"]
+    (gone,) = lines["system gone"]
     assert gone["level"] == "error"
     assert "cannot be reached" in gone["found"]
     assert lines["cluster there"][0]["found"].startswith(f"{kafka.cluster_id}, 1 brokers")

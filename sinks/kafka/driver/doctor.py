@@ -7,7 +7,7 @@ from onceward.connections.admin import reach
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts
-from onceward.connectors.interfaces import Finding
+from onceward.connectors.interfaces import Examined
 from onceward.protocol.settings import CheckpointSettings
 from onceward.sinks.kafka.control.brokers import Resource, settings, topic_facts
 from onceward.sinks.kafka.control.control_plane import ControlPlane
@@ -19,10 +19,11 @@ _IN_SYNC = "min.insync.replicas"
 _GRANTED = {True: "granted", False: "not granted", None: "unknown"}
 
 
-def examine(
-    cluster: KafkaCluster, topics: Sequence[str], job: str | None
-) -> tuple[Sequence[tuple[str, str]], Sequence[Finding]]:
-    """Return facts (subject, what was found) and all findings. Creates nothing, but brokers of a new cluster may then
+_RIGHTS = ("rights on transactional ids and groups", "they depend on the job's name", "add --job JOB")
+
+
+def examine(cluster: KafkaCluster, topics: Sequence[str], job: str | None) -> Examined:
+    """Return facts and all findings. Creates nothing, but brokers of a new cluster may then
     create their internal topics.
 
     ``job``: its rights are checked; None = none are. Raises PreflightError if the cluster cannot be reached,
@@ -48,7 +49,8 @@ def examine(
             *_topics(control, topics),
             ("transaction timeout", str(preflight.transaction_timeout(control, None))),
         ]
-        return facts, preflight.examine(control, check)
+        findings = preflight.examine(control, check)
+        return Examined(facts=facts, findings=findings, unknown=[_RIGHTS] if job is None else [])
     finally:
         control.close()
 

@@ -144,6 +144,10 @@ class LakeSystem(System):
         """See :meth:`System.transactions`: none, because readers wait for nothing here."""
         return ()
 
+    def jobs(self) -> Sequence[JobName]:
+        """See :meth:`System.jobs`."""
+        return self._claims.jobs()
+
     def sweep(
         self,
         job: JobName,

@@ -41,6 +41,7 @@ _LISTED = """
     SELECT sink, generation, checkpoint, clock_timestamp() - min(at), count(*), sum(records)
     FROM onceward_sink.staged WHERE job = %s GROUP BY sink, generation, checkpoint ORDER BY sink, generation, checkpoint
 """
+_JOBS = "SELECT job FROM onceward_sink.claims UNION SELECT job FROM onceward_sink.staged ORDER BY job"
 _HAS_RECEIPT = """
     SELECT EXISTS (SELECT FROM onceward_sink.receipts WHERE job = %s AND sink = %s AND store = %s AND checkpoint = %s)
 """
@@ -175,6 +176,16 @@ class PostgresSystem(System):
             )
             for sink, generation, checkpoint, age, tables, records in rows
         ]
+
+    def jobs(self) -> Sequence[JobName]:
+        """See :meth:`System.jobs`. Raises DatabaseError."""
+        try:
+            with self.sessions.raw() as (session, _):
+                return [JobName(name) for (name,) in session.execute(_JOBS)]
+        except NOT_SET_UP:
+            return ()
+        except psycopg.Error as error:
+            raise _unanswered(error) from error
 
     def sweep(
         self,

@@ -34,9 +34,8 @@ _CLAIM: LiteralString = "SELECT system, timeline FROM onceward_sink.claims WHERE
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What to examine."""
+    """A table to examine."""
 
-    job: str
     table: str
     """As the program names it."""
     key: tuple[str, ...] = ()
@@ -44,24 +43,35 @@ class Check:
     deletes: bool = False
 
 
-def examine(session: Session, server: Server, check: Check) -> tuple[Table | None, Sequence[Finding]]:
-    """Return the table, if it is there, and all findings. Creates the sink's own tables if they are missing. Raises
-    psycopg.Error if the server stops answering."""
+def examine(
+    session: Session, server: Server, job: str | None, checks: Sequence[Check], *, creates: bool = True
+) -> tuple[Sequence[Table | None], Sequence[Finding]]:
+    """Return each table, if it is there, and all findings. Creates the sink's own tables if they are missing, unless
+    ``creates`` is false. Raises psycopg.Error if the server stops answering."""
     findings = list(_server(session))
     if any(found.severity is Severity.ERROR for found in findings):
-        return None, findings
-    own = list(_own_tables(session))
+        return [None] * len(checks), findings
+    own = list(_own_tables(session, creates=creates))
     findings += own
-    if not own:
-        findings += _moved(session, server, check.job)
+    if job is not None and not own and is_set_up(session):
+        findings += _moved(session, server, job)
+    tables = [_found(session, check, findings) for check in checks]
+    return tables, findings
+
+
+def _found(session: Session, check: Check, findings: list[Finding]) -> Table | None:
+    subject = f"sink table {check.table}"
     try:
         table = describe(session, check.table)
     except (psycopg.DataError, psycopg.ProgrammingError) as error:
-        return None, [*findings, _error(f"sink table {check.table}", cause_of(error), "Write the name as in SQL")]
+        findings.append(_error(subject, cause_of(error), "Write the name as in SQL"))
+        return None
     if table is None:
         message = "it does not exist, or the role may not use its schema"
-        return None, [*findings, _error(f"sink table {check.table}", message, "Create it, or name its schema")]
-    return table, [*findings, *_table(table, check)]
+        findings.append(_error(subject, message, "Create it, or name its schema"))
+        return None
+    findings += _table(table, check)
+    return table
 
 
 def _server(session: Session) -> Iterator[Finding]:
@@ -96,11 +106,14 @@ def _server(session: Session) -> Iterator[Finding]:
         )
 
 
-def _own_tables(session: Session) -> Iterator[Finding]:
+def _own_tables(session: Session, *, creates: bool) -> Iterator[Finding]:
     subject = f"schema {SCHEMA}"
     try:
         if not is_set_up(session):
-            set_up(session)
+            with session.transaction(force_rollback=not creates):
+                set_up(session)
+                if not creates:
+                    return
     except psycopg.Error as error:
         yield _error(
             subject,

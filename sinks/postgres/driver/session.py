@@ -63,9 +63,9 @@ class PostgresSinkSession(SinkSession):
 
     def preflight(self) -> Sequence[Finding]:
         """See :meth:`SinkSession.preflight`. Raises DatabaseError if the database stops answering."""
-        check = preflight.Check(job=self._context.job, table=self._named, key=self._key, deletes=bool(self._delete))
+        check = preflight.Check(table=self._named, key=self._key, deletes=bool(self._delete))
         with self._system.sessions.one() as (session, server):
-            self._table, findings = preflight.examine(session, server, check)
+            (self._table,), findings = preflight.examine(session, server, self._context.job, [check])
         return findings
 
     def writes(self) -> Collection[Resource]:

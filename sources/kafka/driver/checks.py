@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from onceward.common.errors import HaltedError
 from onceward.connections.cluster import KafkaCluster
-from onceward.connectors.interfaces import Finding, Risk, Severity
+from onceward.connectors.interfaces import Examined, Finding, Risk, Severity
 from onceward.sources.kafka.client import slow_release
 from onceward.sources.kafka.control.metadata import BrokerView, TopicState
 from onceward.sources.kafka.executor.offset_gone import OffsetGone, halt_for
@@ -34,12 +34,10 @@ _IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _SINK_OR_SOURCE = "it is set by the source, for each reader"
 
 
-def examine(
-    cluster: KafkaCluster, topics: Sequence[str], job: str | None
-) -> tuple[Sequence[tuple[str, str]], Sequence[Finding]]:
+def examine(cluster: KafkaCluster, topics: Sequence[str], job: str | None) -> Examined:
     """For ``onceward doctor``: return what concerns sources alone, without a connection. The sink's side reads topics
     and rights."""
-    return [], [*client_findings(), *owned_setting_findings(cluster), *security_findings(cluster)]
+    return Examined(findings=[*client_findings(), *owned_setting_findings(cluster), *security_findings(cluster)])
 
 
 def owned_setting_findings(cluster: KafkaCluster) -> Iterator[Finding]:
