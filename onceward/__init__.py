@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.delta.driver.sink import DeltaSink
+    from onceward.sinks.iceberg.driver.sink import IcebergSink
     from onceward.sinks.kafka.driver.sink import KafkaSink
     from onceward.sinks.postgres.driver.sink import PostgresSink
     from onceward.sources.kafka.driver.format import register
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointSettings",
     "CoordinatorTls",
     "DeltaSink",
+    "IcebergSink",
     "KafkaCluster",
     "KafkaSink",
     "KafkaSource",
@@ -56,6 +58,7 @@ _HOMES = {
     "System": "protocol.committing",
     "CoordinatorTls": "client.tls",
     "DeltaSink": "sinks.delta.driver.sink",
+    "IcebergSink": "sinks.iceberg.driver.sink",
     "KafkaCluster": "connections.cluster",
     "KafkaSink": "sinks.kafka.driver.sink",
     "KafkaSource": "sources.kafka.driver.source",

@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_group
 
 from benchmarks.ours.timeline import STEPS
-from onceward import DeltaSink, KafkaSink, KafkaSource
+from onceward import DeltaSink, IcebergSink, KafkaSink, KafkaSource
 from onceward.common.errors import ExitCode
 from onceward.common.killpoints import KillPoint
 from onceward.coordinator.service.needs import NEEDS
@@ -253,6 +253,7 @@ def _fields(kind: Any) -> dict[str, Any]:
         ("KafkaSource", _parameters(KafkaSource.__init__, "monotonic", "sleep")),
         ("KafkaSink", _parameters(KafkaSink.__init__)),
         ("DeltaSink", _parameters(DeltaSink.__init__)),
+        ("IcebergSink", _parameters(IcebergSink.__init__)),
     ],
 )
 def test_every_setting_is_described_with_its_default(heading: str, given: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 # Rooms of a source and a sink, by the process that runs them. A room imports the rooms named here, and what lies beside
 # the rooms (values and errors).
-SIDES = ("sources/kafka", "sinks/kafka", "sinks/lake", "sinks/delta", "sinks/postgres")
+SIDES = ("sources/kafka", "sinks/kafka", "sinks/lake", "sinks/delta", "sinks/iceberg", "sinks/postgres")
 INSIDE: dict[str, tuple[str, ...]] = {
     "client": (),
     "executor": ("client",),
@@ -80,6 +80,7 @@ EXECUTOR_MODULES = (
     "sources.kafka.executor.partitions",
     "sources.kafka.executor.reader",
     "sinks.delta.executor.writer",
+    "sinks.iceberg.executor.writer",
     "sinks.kafka.executor.writer",
     "sinks.lake.executor.writer",
     "sinks.postgres.executor.writer",

@@ -14,7 +14,16 @@ from onceward.connectors import interfaces, slots
 from onceward.protocol import committing
 
 PUBLIC = (
-    *("CheckpointSettings", "DeltaSink", "System", "KafkaCluster", "KafkaSink", "KafkaSource", "MetricsEndpoint"),
+    *(
+        "CheckpointSettings",
+        "DeltaSink",
+        "IcebergSink",
+        "System",
+        "KafkaCluster",
+        "KafkaSink",
+        "KafkaSource",
+        "MetricsEndpoint",
+    ),
     *("Pipeline", "PostgresSink", "Restart", "Sink", "Source", "StreamSink", "StreamingPipeline", "kafka_table"),
     *("load_clusters", "register"),
 )

@@ -1,14 +1,12 @@
 """What would make a table unsafe for this sink, by its log alone."""
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onceward.common.errors import OncewardError
 from onceward.connections.storage import Storage
 from onceward.connectors.interfaces import Finding, Severity
 from onceward.sinks.delta.control.table import LoadedTable
-from onceward.sinks.lake.identifiers import staged_folder
+from onceward.sinks.lake.driver.preflight import claim_problems
 
 __all__ = ["KEPT", "examine"]
 
@@ -32,7 +30,7 @@ _EXPIRY = "delta.setTransactionRetentionDuration"
 
 def examine(table: LoadedTable, storage: Storage, uri: str, job: str) -> Sequence[Finding]:
     """Return every finding. Raises StorageError."""
-    found = [*_features(table), *_rules(table.fields(), table.configuration), *_claims(storage, job)]
+    found = [*_features(table), *_rules(table.fields(), table.configuration), *claim_problems(storage, job)]
     return [
         Finding(severity=Severity.ERROR, subject=f"Delta table {uri}", message=message, fix=fix)
         for message, fix in found
@@ -89,19 +87,3 @@ def _rules(fields: Sequence[Mapping[str, Any]], configuration: Mapping[str, str]
                     f"its column {field['name']} has {what}, which this sink does not keep to",
                     "write to a table without it, and make the value in the transform",
                 )
-
-
-def _claims(storage: Storage, job: str) -> Iterator[tuple[str, str]]:
-    """Try what a claim needs: a file is created only if there is none of its name."""
-    probe = f"{staged_folder(job)}/probe.{secrets.token_hex(8)}"
-    try:
-        twice = storage.create(probe, b""), storage.create(probe, b"")
-        storage.delete([probe])
-    except OncewardError as error:
-        yield f"its directory cannot be written: {error}", "give this user the right to write there"
-        return
-    if twice != (True, False):
-        yield (
-            "its storage creates a file a second time instead of refusing it, so two drivers could own the job",
-            "put the table on a storage that can create a file only if there is none",
-        )

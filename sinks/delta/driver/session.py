@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceward.connectors.interfaces import Chosen, Finding, JobContext
-from onceward.sinks.delta.control.evolving import add_columns
 from onceward.sinks.delta.control.system import DeltaSystem
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.driver import columns, preflight
 from onceward.sinks.delta.executor.writer import DeltaSlotWriter
+from onceward.sinks.lake.control.evolving import evolve
 from onceward.sinks.lake.driver.session import LakeSession
+from onceward.sinks.lake.driver.types import spark_type
 
 if TYPE_CHECKING:
     from onceward.sinks.delta.driver.sink import DeltaSink
@@ -45,8 +46,7 @@ class DeltaSession(LakeSession):
 
     def write(self) -> DeltaSlotWriter:
         if self._new:
-            self._table = add_columns(self._location, self._new)
-            self._fields, self._new = self._table.fields(), ()
+            self._evolve()
         indexed = int(self._table.configuration.get(_INDEXED, "32"))
         columns = self._table.arrow_schema().serialize().to_pybytes()
         return DeltaSlotWriter(
@@ -55,3 +55,14 @@ class DeltaSession(LakeSession):
             partition_columns=self._table.partition_columns,
             indexed=indexed,
         )
+
+    def _evolve(self) -> None:
+        """Add the new columns. The library drops those of files that the table does not have, without an error."""
+        new = {str(field["name"]): field for field in self._new}
+        self._table = evolve(
+            lambda: LoadedTable(self._location),
+            {name: spark_type(field["type"]) for name, field in new.items()},
+            lambda table: {str(field["name"]): spark_type(field["type"]) for field in table.fields()},
+            lambda table, names: table.add_columns(new[name] for name in names),
+        )
+        self._fields, self._new = self._table.fields(), ()

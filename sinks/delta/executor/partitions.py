@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from onceward.sinks.lake.executor.partitions import grouped
+
 __all__ = ["PartitionValues", "divided"]
 
 PartitionValues: TypeAlias = tuple[str | None, ...]
 """As the table's log writes them, in the order of the partition columns."""
-
-_ROWS = "rows"
 
 
 def divided(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
@@ -27,14 +27,9 @@ def divided(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Par
     if not columns:
         yield (), batch
         return
-    keys = [f"key {place}" for place in range(len(columns))]
-    named = pa.table([*(batch[name] for name in columns), pa.array(range(batch.num_rows))], names=[*keys, _ROWS])
-    groups = named.group_by(keys, use_threads=False).aggregate([(_ROWS, "list")])
     rest = batch.drop_columns(list(columns))
-    for group in groups.to_pylist():
-        values = tuple(_written(group[key], name) for key, name in zip(keys, columns, strict=True))
-        rows = group[f"{_ROWS}_list"]
-        yield values, rest if len(rows) == batch.num_rows else rest.take(pa.array(rows))
+    for values, part in grouped(rest, [batch[name] for name in columns]):
+        yield tuple(map(_written, values, columns)), part
 
 
 def _written(value: Any, column: str) -> str | None:

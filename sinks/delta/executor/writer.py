@@ -26,9 +26,16 @@ class DeltaSlotWriter(LakeSlotWriter):
     folder = ""
 
     location: TableLocation
+    columns: bytes
+    """The table's columns as a serialised Arrow schema."""
     partition_columns: tuple[str, ...] = ()
     indexed: int = 32
     """How many of the first columns have statistics in the table's log, -1 for all."""
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """See :meth:`LakeSlotWriter.schema`."""
+        return pa.ipc.read_schema(pa.py_buffer(self.columns))
 
     @cached_property
     def file_schema(self) -> pa.Schema:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from os import SEEK_CUR
 from typing import Any, ClassVar
 
@@ -45,8 +44,6 @@ class LakeSlotWriter(ABC):
     folder: ClassVar[str]
     """Of the table's data files, relative to the table; empty for none."""
 
-    columns: bytes
-    """The table's columns as a serialised Arrow schema."""
     group_bytes: int = _GROUP_BYTES
     file_bytes: int = _FILE_BYTES
 
@@ -54,9 +51,10 @@ class LakeSlotWriter(ABC):
         """Return a slot that begins its first file with the first records."""
         return _Slot(self, context)
 
-    @cached_property
+    @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(self.columns))
+        """The table's columns."""
 
     @abstractmethod
     def storage(self) -> Storage:

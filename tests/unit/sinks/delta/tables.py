@@ -2,25 +2,23 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from onceward import DeltaSink
-from onceward.dev.promises.sink_case import Jobs
 from onceward.sinks.delta.control.system import DeltaSystem
+from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.location import TableLocation
-from onceward.testing import SinkCase
+from tests.unit.sinks.lake.places import LakePlace
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore
 
-__all__ = ["VALUES", "ObjectTable", "Table", "in_processes", "run_python"]
+__all__ = ["VALUES", "ObjectTable", "Table"]
 
 VALUES = pa.schema([("value", pa.binary())])
 
@@ -28,13 +26,26 @@ VALUES = pa.schema([("value", pa.binary())])
 SECRET = "env:ONCEWARD_TEST_SECRET_KEY"
 
 
-class Table:
+class Table(LakePlace):
     """A table that was created empty."""
 
+    kind = "delta"
+    loaded = LoadedTable
+    named = "path"
+
     def __init__(self, path: Path, schema: pa.Schema = VALUES, **options: Any) -> None:
-        self.path = path
-        self.location = TableLocation.of(str(path))
+        self._is_at(path)
         DeltaTable.create(path, schema, **options)
+
+    @classmethod
+    def at(cls, place: str) -> Self:
+        table = cls.__new__(cls)
+        table._is_at(Path(json.loads(place)["table"]))
+        return table
+
+    def _is_at(self, path: Path) -> None:
+        self.path = self.files_in = path
+        self.location = TableLocation.of(str(path))
 
     @property
     def options(self) -> dict[str, str] | None:
@@ -43,19 +54,10 @@ class Table:
 
     @property
     def place(self) -> str:
-        """Where it is, as text for another process: what a file of systems has, as JSON."""
         return json.dumps({"table": self.location.uri})
 
     def sink(self, name: str = "sink", **arguments: Any) -> DeltaSink:
         return DeltaSink(self.location.uri, name=name, **arguments)
-
-    def case(self) -> SinkCase:
-        """Jobs that write one column of bytes."""
-        return SinkCase(sink=self.sink, system=self.system, visible=self.values, together=True)
-
-    def jobs(self) -> Jobs:
-        """Drivers of such jobs."""
-        return Jobs(self.case())
 
     def system(self) -> DeltaSystem:
         return DeltaSystem.open(self.location)
@@ -64,18 +66,28 @@ class Table:
         return DeltaTable(self.location.uri, storage_options=self.options)
 
     def values(self) -> list[bytes]:
-        """What a reader finds that shares no code with the sink."""
         found: list[bytes] = self.now().to_pyarrow_table()["value"].to_pylist()
         return sorted(found)
 
     def append(self, *values: bytes) -> None:
-        """Write as another program does."""
         data = pa.table({"value": pa.array(values, pa.binary())}, VALUES)
         write_deltalake(self.location.uri, data, mode="append", storage_options=self.options)
 
-    def files(self) -> set[str]:
-        """The names of the data files in the directory."""
-        return {one.name for one in self.path.glob("*.parquet")}
+    def commits(self) -> int:
+        return self.now().version()
+
+    def files_in_it(self) -> set[str]:
+        return {uri.rpartition("/")[2] for uri in self.now().file_uris()}
+
+    def remove_unused(self) -> None:
+        self.now().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def replace(self) -> None:
+        aside = self.path.with_name("aside")
+        self.path.rename(aside)
+        Table(self.path)
+        for file in aside.glob("*.parquet"):
+            shutil.copy(file, self.path)
 
 
 class ObjectTable(Table):
@@ -105,18 +117,3 @@ class ObjectTable(Table):
 
     def files(self) -> set[str]:
         return {key for key in self.objects() if "/" not in key}
-
-
-def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run code in another process."""
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
-
-
-def in_processes(code: str, arguments: Sequence[Sequence[str]]) -> list[str]:
-    """Run code in several processes at the same time; return what each printed."""
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, *each], stdout=subprocess.PIPE, text=True) for each in arguments
-    ]
-    outputs = [each.communicate(timeout=120)[0].strip() for each in running]
-    assert [each.returncode for each in running] == [0] * len(running)
-    return outputs

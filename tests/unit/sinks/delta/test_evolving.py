@@ -14,8 +14,8 @@ from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import JobContext
 from onceward.protocol.values import JobName
 from onceward.sinks.delta.control.table import LoadedTable
-from onceward.sinks.delta.driver.columns import delta_type, spark_type
 from onceward.sinks.delta.driver.session import DeltaSession
+from onceward.sinks.lake.driver.types import parse_type, spark_type
 from tests.unit.sinks.delta.tables import Table
 from tests.unit.sinks.delta.test_writer import EVERY_TYPE, added, context
 
@@ -74,14 +74,14 @@ def test_another_program_that_adds_the_column_or_commits_meanwhile_costs_nothing
     if kind == "string":
         assert session.write().schema.names == ["value", "more"]
     else:
-        with pytest.raises(CheckpointFailedError, match="another program has added it as long"):
+        with pytest.raises(CheckpointFailedError, match="another program has added it as bigint"):
             session.write()
 
 
 def test_types_of_new_columns_are_those_of_spark(tmp_path: Path) -> None:
     schema = pa.schema([(name, kind) for name, (kind, _) in EVERY_TYPE.items()])
     for field in LoadedTable(Table(tmp_path / "table", schema).location).fields():
-        assert spark_type(delta_type(spark_type(field["type"]))) == spark_type(field["type"])
+        assert spark_type(parse_type(spark_type(field["type"]))) == spark_type(field["type"])
 
 
 @pytest.mark.parametrize("kind", ["void", "interval day", "array<void>", "struct<>", "map<string>", "int>", "variant"])

@@ -29,9 +29,10 @@ from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.location import TableLocation, location_of
 from onceward.sinks.lake.identifiers import staged_folder
 from tests.support.object_store import App, Environ
-from tests.unit.sinks.delta.tables import SECRET, ObjectTable, in_processes
-from tests.unit.sinks.delta.test_committing import CHILD, committed, saved
+from tests.unit.sinks.delta.tables import SECRET, ObjectTable
 from tests.unit.sinks.delta.test_writer import JOB, context, one_column, writer_of
+from tests.unit.sinks.lake.places import in_processes
+from tests.unit.sinks.lake.test_committing import CHILD, committed, saved
 
 CONTEXT = JobContext(job=JobName("orders"), checkpoint_timeout=timedelta(minutes=2))
 ENTRY = "_delta_log/00000000000000000001.json"
@@ -103,7 +104,7 @@ def test_processes_that_commit_the_same_checkpoint_at_the_same_time_commit_it_on
         driver = jobs.driver()
         document = saved(driver.prepared([b"a"], [b"b"]), driver.author)
     with object_table.store.disturbed(Together("PUT", ENTRY, 2)):
-        assert in_processes(CHILD, [[object_table.place, document]] * 2) == ["committed"] * 2
+        assert in_processes(CHILD, [["delta", object_table.place, document]] * 2) == ["committed"] * 2
     assert object_table.values() == [b"a", b"b"]
     assert object_table.now().version() == 1
 
@@ -117,7 +118,7 @@ def test_a_commit_of_a_dead_driver_that_comes_to_the_store_late_is_made_once(
     with object_table.jobs() as jobs, store.holding("PUT", ENTRY) as held:
         driver, successor = jobs.driver(), jobs.driver(generation=2)
         made = driver.prepared([b"a"])
-        child = subprocess.Popen([sys.executable, "-c", CHILD, object_table.place, saved(made, driver.author)])
+        child = subprocess.Popen([sys.executable, "-c", CHILD, "delta", object_table.place, saved(made, driver.author)])
         assert held.arrived.wait(120)
         child.send_signal(signal.SIGKILL)
         child.wait(60)

@@ -25,9 +25,10 @@ from onceward.protocol.values import JobName, Outcome
 from onceward.sinks.delta.control.system import DeltaSystem
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.driver import preflight
-from onceward.sinks.delta.driver.columns import choose, spark_type
+from onceward.sinks.delta.driver.columns import choose
 from onceward.sinks.delta.kind import DELTA
 from onceward.sinks.delta.location import location_of
+from onceward.sinks.lake.driver.types import spark_type
 from tests.unit.sinks.delta.tables import Table
 from tests.unit.sinks.delta.test_writer import EVERY_TYPE
 

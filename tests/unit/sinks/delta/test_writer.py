@@ -23,7 +23,8 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.executor.writer import DeltaSlotWriter
 from onceward.sinks.lake.identifiers import staged_folder
-from tests.unit.sinks.delta.tables import Table, run_python
+from tests.unit.sinks.delta.tables import Table
+from tests.unit.sinks.lake.places import run_python
 
 JOB = "orders"
 EVERY_TYPE: Mapping[str, tuple[pa.DataType, list[Any]]] = {
@@ -297,14 +298,10 @@ def test_an_abandoned_slot_leaves_no_file_and_no_note(tmp_path: Path) -> None:
 
 DYING = """
 import os, sys
-from pathlib import Path
 import pyarrow as pa
 from tests.unit.sinks.delta.test_writer import context, one_column, writer_of
 from tests.unit.sinks.delta.tables import Table
-table = Table.__new__(Table)
-table.path = Path(sys.argv[1])
-from onceward.sinks.delta.location import TableLocation
-table.location = TableLocation.of(sys.argv[1])
+table = Table.at(sys.argv[1])
 slot = writer_of(table, group_bytes=0).open(context())
 slot.write(one_column([b"a"], pa.binary(), "value"))
 if sys.argv[2] == "finished":
@@ -316,7 +313,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize("when", ["writing", "finished"])
 def test_what_a_killed_writer_leaves_is_invisible_and_swept(tmp_path: Path, when: str) -> None:
     table = Table(tmp_path / "table")
-    assert run_python(DYING, str(table.path), when).returncode == -9
+    assert run_python(DYING, table.place, when).returncode == -9
     assert len(table.files()) == 1
     assert table.values() == []
     with table.jobs() as jobs:

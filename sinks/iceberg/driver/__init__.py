@@ -1,0 +1,1 @@
+"""The sink as the job's driver runs it: preflight, columns, pre-commit."""

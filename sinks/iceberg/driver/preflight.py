@@ -1,0 +1,47 @@
+"""What would make a table unsafe for this sink, by its metadata alone."""
+
+from collections.abc import Iterator, Sequence
+
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.transforms import UnknownTransform
+
+from onceward.connectors.interfaces import Finding, Severity
+from onceward.sinks.iceberg.control.table import LoadedTable
+from onceward.sinks.iceberg.driver.columns import unwritten
+from onceward.sinks.lake.driver.preflight import claim_problems
+
+__all__ = ["examine"]
+
+_FORMAT = "write.format.default"
+
+
+def examine(table: LoadedTable, job: str) -> Sequence[Finding]:
+    """Return every finding. Raises StorageError."""
+    found = [*_problems(table), *claim_problems(table.storage, job)]
+    return [
+        Finding(severity=Severity.ERROR, subject=f"Iceberg table {table.name}", message=message, fix=fix)
+        for message, fix in found
+    ]
+
+
+def _problems(table: LoadedTable) -> Iterator[tuple[str, str]]:
+    for name, kind in unwritten(table.schema.fields):
+        yield f"its column {name} is {kind}, which Spark has no type for", "write to a table without it"
+    for name in _renamed(table.schema):
+        yield (
+            f"{name}, nested in a column, has another name in files, which this sink does not write",
+            "write to a table where it is named with letters, digits and underscores alone",
+        )
+    for field in table.spec.fields:
+        if isinstance(field.transform, UnknownTransform):
+            yield f"it is divided by {field.transform}, which pyiceberg does not know", "install a newer pyiceberg"
+    if (written := table.properties.get(_FORMAT, "parquet")) != "parquet":
+        yield f"its files are {written} ({_FORMAT}), and this sink writes Parquet", f"unset {_FORMAT}"
+
+
+def _renamed(schema: Schema) -> Iterator[str]:
+    in_files = sanitize_column_names(schema)
+    for number in schema.field_ids:
+        name, other = schema.find_column_name(number) or "", in_files.find_column_name(number) or ""
+        if "." in other and name.rpartition(".")[2] != other.rpartition(".")[2]:
+            yield name

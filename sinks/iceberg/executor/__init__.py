@@ -1,0 +1,1 @@
+"""Writes data files. Runs on executors: standard library and pyarrow only."""

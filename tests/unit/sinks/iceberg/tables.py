@@ -1,0 +1,100 @@
+"""An Iceberg table in a catalogue, and jobs that write to it."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as Loaded
+
+from onceward import IcebergSink
+from onceward.sinks.iceberg.catalog import CatalogTable
+from onceward.sinks.iceberg.control.system import IcebergSystem
+from onceward.sinks.iceberg.control.table import LoadedTable
+from tests.unit.sinks.lake.places import LakePlace
+
+__all__ = ["NAME", "VALUES", "Table", "sqlite_catalog"]
+
+NAME = "shop.orders"
+VALUES = pa.schema([("value", pa.binary())])
+
+
+def sqlite_catalog(at: Path) -> dict[str, str]:
+    """The settings of a catalogue in a file."""
+    return {"type": "sql", "uri": f"sqlite:///{at}/catalog.db", "warehouse": f"file://{at}/warehouse"}
+
+
+class Table(LakePlace):
+    """A table that was created empty."""
+
+    kind = "iceberg"
+    loaded = LoadedTable
+    named = "name"
+
+    def __init__(self, catalog: Mapping[str, str], schema: Any = VALUES, **options: Any) -> None:
+        self._is_in(catalog)
+        self.catalog.create_namespace_if_not_exists("shop")
+        self._is_at(self.catalog.create_table(NAME, schema, **options))
+
+    @property
+    def place(self) -> str:
+        return json.dumps({"table": NAME, "catalog": self.settings})
+
+    @classmethod
+    def at(cls, place: str) -> Self:
+        table = cls.__new__(cls)
+        table._is_in(json.loads(place)["catalog"])
+        table._is_at(table.now())
+        return table
+
+    def _is_in(self, catalog: Mapping[str, str]) -> None:
+        self.settings = dict(catalog)
+        self.location = CatalogTable.of(NAME, catalog)
+
+    def _is_at(self, table: Loaded) -> None:
+        self.path = Path(table.location().removeprefix("file://"))
+        self.files_in = self.path / "data"
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.location.catalog()
+
+    def sink(self, name: str = "sink", **arguments: Any) -> IcebergSink:
+        return IcebergSink(NAME, catalog=self.settings, name=name, **arguments)
+
+    def system(self) -> IcebergSystem:
+        return IcebergSystem.open(self.location)
+
+    def now(self) -> Loaded:
+        return self.catalog.load_table(NAME)
+
+    def rows(self) -> pa.Table:
+        """What a reader finds that shares no code with the sink."""
+        return self.now().scan().to_arrow()
+
+    def values(self) -> list[bytes]:
+        found: list[bytes] = self.rows()["value"].to_pylist()
+        return sorted(found)
+
+    def append(self, *values: bytes) -> None:
+        """Write as another program does."""
+        self.now().append(pa.table({"value": pa.array(values, pa.binary())}, VALUES))
+
+    def commits(self) -> int:
+        return len(self.now().snapshots())
+
+    def files_in_it(self) -> set[str]:
+        return {os.path.basename(path) for path in self.now().inspect.files()["file_path"].to_pylist()}
+
+    def remove_unused(self) -> None:
+        kept = self.files_in_it()
+        for file in self.files_in.glob("**/*.parquet"):
+            if file.name not in kept:
+                file.unlink()
+
+    def replace(self) -> None:
+        self.catalog.drop_table(NAME)
+        self.catalog.create_table(NAME, VALUES)
