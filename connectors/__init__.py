@@ -46,7 +46,15 @@ if TYPE_CHECKING:
         SplitReader,
         Stays,
     )
-    from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter, StayingWriter
+    from onceward.connectors.slots import (
+        AnnouncingSlot,
+        Library,
+        NeedsLibraries,
+        OpenSlot,
+        SlotContext,
+        SlotWriter,
+        StayingWriter,
+    )
     from onceward.connectors.tasks import CheckpointTask, Vote
     from onceward.protocol.committing import (
         Age,
@@ -106,7 +114,9 @@ __all__ = [
     "JobName",
     "JsonObject",
     "Kind",
+    "Library",
     "Links",
+    "NeedsLibraries",
     "OnLost",
     "OncewardError",
     "OpenSlot",

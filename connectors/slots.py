@@ -3,7 +3,7 @@
 Imported on executors: standard library only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,7 +12,7 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AnnouncingSlot", "OpenSlot", "SlotContext", "SlotWriter", "StayingWriter"]
+__all__ = ["AnnouncingSlot", "Library", "NeedsLibraries", "OpenSlot", "SlotContext", "SlotWriter", "StayingWriter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,28 @@ class SlotContext:
     def options(self) -> Mapping[str, Any]:
         """The options for the sink's writers. See :meth:`ReusesIds.offer`."""
         return self.task.sinks[self.sink]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that executors must have."""
+
+    module: str
+    """What is imported, such as ``psycopg``. It has a ``__version__``."""
+    least: str
+    """The oldest version that will do."""
+    package: str
+    """What to install, such as ``onceward[postgres-sink]``."""
+
+
+@runtime_checkable
+class NeedsLibraries(Protocol):
+    """A writer, or a reader, that needs more than the standard library and pyarrow: the job is refused before anything
+    is read if an executor lacks it."""
+
+    @property
+    def libraries(self) -> Sequence[Library]:
+        """Asked on the driver."""
 
 
 class OpenSlot(Protocol):

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onceward.common.errors import PreflightError
 from onceward.common.jvm.spark import light_start, start_from_archive
 from onceward.connectors.interfaces import Finding, Severity
+from onceward.connectors.slots import Library, NeedsLibraries
 from onceward.driver.runtime import THREADS
 from onceward.executor.daemon import DAEMON, can_start
 
@@ -32,8 +33,8 @@ _PROBED_MODULES = (
     "onceward.common.killpoints",
 )
 
-_LEAST_VERSIONS = {"confluent_kafka": "2.16.1", "pyarrow": "18"}
-"""What executors need, as in pyproject.toml."""
+ALWAYS = (Library("confluent_kafka", "2.16.1", "onceward[spark]"), Library("pyarrow", "18", "onceward[spark]"))
+"""What executors of each job need, as in pyproject.toml."""
 
 _SOCKET_PATH_BYTES = 104
 """The shortest limit of the systems that Spark runs on (macOS; Linux has 108)."""
@@ -330,13 +331,14 @@ def check_closures(conf: Any) -> list[Finding]:
     ]
 
 
-def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
+def ship(spark: Spark, parts: Sequence[object] = (), *, arrow: bool) -> Path:
     """Send Onceward's modules to all executors, then run one task that proves which code and libraries they have.
     Return the archive that was sent.
 
-    ``modules`` are the modules of reader and writer: a user's own folder ``sinks`` would take precedence over the
-    shipped one. ``arrow``: checkpoints go through Arrow and the JVM. The proof then takes the same way: Spark keeps
-    separate worker processes for each way, and what the proof loads stays loaded for the checkpoints.
+    ``parts``: reader and writers. They name the libraries that they need; and a user's own folder ``sinks`` would take
+    precedence over the shipped one, in which their modules are. ``arrow``: checkpoints go through Arrow and the JVM.
+    The proof then takes the same way: Spark keeps separate worker processes for each way, and what the proof loads
+    stays loaded for the checkpoints.
 
     Raises PreflightError that names everything missing, too old, or different from the driver's code.
     """
@@ -349,9 +351,12 @@ def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
             for name, source in sources.items():
                 file.writestr(name, source)
         context.addPyFile(str(archive))
-    ours = tuple(module for module in modules if module.split(".")[0] == _PACKAGE)
+    modules = (type(part).__module__ for part in parts)
+    ours = dict.fromkeys(module for module in modules if module.split(".")[0] == _PACKAGE)
     expected = {name: _digest(name) for name in (*_PROBED_MODULES, *ours)}
-    probe = _probe_task(tuple(_LEAST_VERSIONS), tuple(expected))
+    needed = (one for part in parts if isinstance(part, NeedsLibraries) for one in part.libraries)
+    libraries = tuple(dict.fromkeys((*ALWAYS, *needed)))
+    probe = _probe_task(tuple(one.module for one in libraries), tuple(expected))
     failure: Exception | None = None
     try:
         probes = _ask_through_arrow(spark.session, probe) if arrow else _ask_plainly(context, probe)
@@ -360,12 +365,13 @@ def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
             raise
         # raised below unless the probe finds the reason, for example a missing library that Arrow needs
         failure, probes = error, _ask_plainly(context, probe)
-    problems = sorted({problem for found in probes for problem in _problems(found, expected)})
+    problems = sorted({problem for found in probes for problem in _problems(found, libraries, expected)})
     if problems:
+        packages = " ".join(dict.fromkeys(f"'{one.package}'" for one in libraries))
         raise PreflightError(
             "Executors cannot run this job; nothing was started:\n  "
             + "\n  ".join(problems)
-            + "\n  fix: install onceward[spark] for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
+            + f"\n  fix: pip install {packages} for the executors' Python (PYSPARK_PYTHON), and rename folders of your "
             + f"own that are called {_PACKAGE}"
         )
     if failure is not None:
@@ -376,20 +382,20 @@ def ship(spark: Spark, modules: tuple[str, ...] = (), *, arrow: bool) -> Path:
 def ask_executors(spark: "SparkSession") -> list[dict[str, str]]:
     """Run one small task on every core; return what each found: the version of ``python``, of ``confluent_kafka`` and
     of ``pyarrow``, or ``missing: ...``."""
-    return _ask_plainly(spark.sparkContext, _probe_task(tuple(_LEAST_VERSIONS), ()))
+    return _ask_plainly(spark.sparkContext, _probe_task(tuple(one.module for one in ALWAYS), ()))
 
 
 def versions_here() -> dict[str, str]:
     """Return the same of this process."""
-    (found,) = _probe_task(tuple(_LEAST_VERSIONS), ())(None)
+    (found,) = _probe_task(tuple(one.module for one in ALWAYS), ())(None)
     return dict(found)
 
 
-def lacks(library: str, version: str) -> str:
-    """Say why executors cannot work with this version; empty if they can."""
-    least = _LEAST_VERSIONS.get(library)
+def lacks(library: str, version: str, libraries: Sequence[Library] = ALWAYS) -> str:
+    """Say why executors cannot work with this version of a module; empty if they can."""
     if version.startswith("missing"):
         return f"{library} is {version}"
+    least = next((one.least for one in libraries if one.module == library), None)
     if least is not None and _release(version) < _release(least):
         return f"{library} is {version}, at least {least} is needed"
     return ""
@@ -445,9 +451,12 @@ def _probe_task(libraries: tuple[str, ...], modules: tuple[str, ...]) -> Any:
     return probe
 
 
-def _problems(probe: dict[str, str], expected: dict[str, str]) -> Iterator[str]:
-    yield from filter(None, (lacks(library, probe[library]) for library in _LEAST_VERSIONS))
+def _problems(probe: dict[str, str], libraries: Sequence[Library], expected: dict[str, str]) -> Iterator[str]:
+    yield from filter(None, (lacks(one.module, probe[one.module], libraries) for one in libraries))
+    missing = {probe[one.module] for one in libraries if probe[one.module].startswith("missing")}
     for name, digest in expected.items():
+        if probe[name] in missing:
+            continue  # it imports the library
         if probe[name].startswith("missing"):
             yield f"{name} is {probe[name]}"
         elif probe[name] != digest:

@@ -111,7 +111,7 @@ class SparkTasks:
         writers = [share.sink.write() for work in self._passes for share in work.shares]
         ship(
             self._spark,
-            tuple(dict.fromkeys(type(part).__module__ for part in (self._source.read(), *writers))),
+            (self._source.read(), *writers),
             arrow=any(job.path is Path.DATAFRAME for job in jobs),
         )
         self._jobs = jobs

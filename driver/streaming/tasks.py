@@ -76,8 +76,7 @@ class BatchTasks:
         if self._write is not None:
             return
         writers: dict[str, SlotWriter] = {name: sink.write() for name, sink in self._sinks.items()}
-        modules = dict.fromkeys(type(writer).__module__ for writer in writers.values())
-        ship(Spark.of(self._spark), tuple(modules), arrow=True)
+        ship(Spark.of(self._spark), [*writers.values()], arrow=True)
         self._write = ArrowFunction(digesting(writers, route_to(writers)), BALLOT_SCHEMA)
 
     def alive(self) -> bool:

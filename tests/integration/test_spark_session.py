@@ -31,12 +31,14 @@ EXECUTORS_WITHOUT_ARROW = """
 import os, sys
 from onceward.common.errors import PreflightError
 from onceward.driver.spark.session import Spark, make_session, ship
+from onceward.sinks.postgres.executor.writer import PostgresSlotWriter
 
-import pyarrow  # the driver has it
+import pyarrow  # the driver has it, and psycopg
 os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
 spark, _ = make_session("orders")
 try:
-    ship(Spark.of(spark), arrow=sys.argv[2] == "arrow")
+    writer = PostgresSlotWriter(dsn="env:DSN", columns=(), keyed=False, checks=())
+    ship(Spark.of(spark), [writer], arrow=sys.argv[2] == "arrow")
 except PreflightError as error:
     print(error)
 """
@@ -46,6 +48,7 @@ except PreflightError as error:
 @pytest.mark.parametrize("way", ["arrow", "plainly"])
 def test_an_executor_without_arrow_is_refused_with_the_missing_package(tmp_path: Path, way: str) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('there is none here')")
+    (tmp_path / "psycopg.py").write_text("__version__ = '3.1.9'")
     ended = subprocess.run(
         [sys.executable, "-c", EXECUTORS_WITHOUT_ARROW, str(tmp_path), way],
         capture_output=True,
@@ -53,6 +56,8 @@ def test_an_executor_without_arrow_is_refused_with_the_missing_package(tmp_path:
         timeout=300,
     )
     assert "pyarrow is missing: ImportError('there is none here')" in ended.stdout, ended.stderr[-3000:]
+    assert "psycopg is 3.1.9, at least 3.2 is needed" in ended.stdout
+    assert "fix: pip install 'onceward[spark]' 'onceward[postgres-sink]' for the executors' Python" in ended.stdout
 
 
 STARTED = """

@@ -1,6 +1,6 @@
 """Writes data files of a Delta table."""
 
-from collections.abc import Hashable, Iterator, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from time import time
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceward.connections.storage import Storage
+from onceward.connectors.slots import Library
 from onceward.sinks.delta.documents import DataFile
 from onceward.sinks.delta.executor.partitions import divided
 from onceward.sinks.delta.executor.stats import nan_columns, statistics
@@ -31,6 +32,11 @@ class DeltaSlotWriter(LakeSlotWriter):
     partition_columns: tuple[str, ...] = ()
     indexed: int = 32
     """How many of the first columns have statistics in the table's log, -1 for all."""
+
+    @property
+    def libraries(self) -> Sequence[Library]:
+        """See :class:`NeedsLibraries`. Only the driver needs deltalake."""
+        return (Library("obstore", "0.12.1", "onceward[delta]"),) if self.location.options is not None else ()
 
     @cached_property
     def schema(self) -> pa.Schema:

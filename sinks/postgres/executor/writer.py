@@ -8,13 +8,14 @@ import re
 import secrets
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.slots import SlotContext
+from onceward.connectors.slots import Library, SlotContext
 from onceward.connectors.tasks import Vote
 from onceward.sinks.postgres.connecting import POSITION, SCHEMA, Session, cause_of, connect
 from onceward.sinks.postgres.errors import StagingError
@@ -51,6 +52,7 @@ class PostgresSlotWriter:
     checks: tuple[tuple[frozenset[str], str, str], ...]
     """Constraints of the target: the columns that each uses, its name and its definition. A row that breaks one
     declines the checkpoint; without them it would be found after the decision."""
+    libraries: ClassVar = (Library("psycopg", "3.2", "onceward[postgres-sink]"),)
 
     def open(self, context: SlotContext) -> "StagedSlot":
         return StagedSlot(self, context)

@@ -9,6 +9,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 
 from onceward.connectors.interfaces import Severity
+from onceward.connectors.slots import Library
 from onceward.driver.spark.session import (
     _CHECKSUMS,
     _check_configuration,
@@ -132,20 +133,24 @@ def test_several_threads_launch_one_jvm_and_the_environment_is_as_before(monkeyp
 
 
 def test_executors_without_a_library_or_with_other_code_are_refused_by_name() -> None:
+    libraries = [Library(name, least, "onceward") for name, least in (("psycopg", "3.2"), ("pyarrow", "18"))]
     expected = {"onceward.executor.functions": "a", "onceward.sinks.kafka.executor.writer": "b"}
-    right = {"confluent_kafka": "2.16.1", "pyarrow": "26.0.1", **expected}
-    assert list(_problems(right, expected)) == []
-    assert list(_problems({**right, "confluent_kafka": "2.3.0"}, expected)) == [
-        "confluent_kafka is 2.3.0, at least 2.16.1 is needed"
+    right = {"psycopg": "3.10.1", "pyarrow": "26.0.1", **expected}
+    assert list(_problems(right, libraries, expected)) == []
+    assert list(_problems({**right, "psycopg": "3.1.20"}, libraries, expected)) == [
+        "psycopg is 3.1.20, at least 3.2 is needed"
     ]
+    absent = "missing: ModuleNotFoundError(\"No module named 'psycopg'\")"
+    importing = {**right, "psycopg": absent, "onceward.sinks.kafka.executor.writer": absent}
+    assert list(_problems(importing, libraries, expected)) == [f"psycopg is {absent}"], "one line says it"
     wrong = {
         **right,
         "pyarrow": "missing: no module",
-        "onceward.executor.functions": "missing: no module",
+        "onceward.executor.functions": "missing: another one",
         "onceward.sinks.kafka.executor.writer": "c",
         "file of onceward.sinks.kafka.executor.writer": "/opt/old/writer.py",
     }
-    said = list(_problems(wrong, expected))
+    said = list(_problems(wrong, libraries, expected))
     assert [problem.split(" ")[0] for problem in said] == ["pyarrow", *expected]
     assert "/opt/old/writer.py" in said[-1]
 

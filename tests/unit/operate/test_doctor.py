@@ -13,11 +13,15 @@ import pytest
 from packaging.requirements import Requirement
 
 from onceward.common.errors import ExitCode
+from onceward.connectors.slots import NeedsLibraries
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.postgres import Examination
-from onceward.driver.spark.session import lacks
+from onceward.driver.spark.session import ALWAYS, lacks
 from onceward.operate.doctor import executors, machine, store
 from onceward.operate.doctor.check import Level
+from onceward.sinks.delta.executor.writer import DeltaSlotWriter
+from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.postgres.executor.writer import PostgresSlotWriter
 from tests.support.commands import onceward
 from tests.support.places import Place, postgres_place
 
@@ -180,11 +184,21 @@ def test_executors_are_compared_with_this_machine(
 def test_executors_need_what_the_distribution_requires() -> None:
     content = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     extras = content["project"]["optional-dependencies"]
-    required = {one.name: one for one in map(Requirement, (*extras["kafka"], *extras["spark"]))}
-    for library, name in (("confluent_kafka", "confluent-kafka"), ("pyarrow", "pyarrow")):
-        (least,) = (one.version for one in required[name].specifier if one.operator == ">=")
-        assert lacks(library, least) == ""
-        assert f"at least {least} is needed" in lacks(library, "0.1")
+    in_s3 = TableLocation.of("s3://bucket/table")
+    writers = (
+        PostgresSlotWriter(dsn="env:DSN", columns=(), keyed=False, checks=()),
+        DeltaSlotWriter(columns=b"", location=in_s3),
+    )
+    assert isinstance(writers[0], NeedsLibraries)
+    assert not DeltaSlotWriter(columns=b"", location=TableLocation.of("/data/table")).libraries
+    needed = [*ALWAYS, *(library for writer in writers for library in writer.libraries)]
+    assert [one.module for one in needed] == ["confluent_kafka", "pyarrow", "psycopg", "obstore"]
+    for library in needed:
+        extra = library.package.removeprefix("onceward[").removesuffix("]")
+        names = {one.name: one for one in map(Requirement, (*extras[extra], *extras["kafka"]))}
+        (least,) = (one.version for one in names[library.module.replace("_", "-")].specifier if one.operator == ">=")
+        assert lacks(library.module, least, needed) == ""
+        assert f"at least {least} is needed" in lacks(library.module, "0.1", needed)
 
 
 def test_java_is_as_old_as_pyspark_allows(monkeypatch: pytest.MonkeyPatch) -> None:
