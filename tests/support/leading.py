@@ -13,7 +13,7 @@ from onceward.dev.postgres.server import DATABASE, LocalPostgres
 from onceward.dev.toxiproxy import Link, LocalToxiproxy
 from onceward.wire.lead import READY
 from tests.support.harness import Armed, Harness
-from tests.support.processes import Process, free_address
+from tests.support.processes import Process, free_address, stands_still
 from tests.support.waiting import wait_until
 
 __all__ = ["LeadingHarness", "LinkedSeat", "Seat", "linked_seat"]
@@ -153,6 +153,8 @@ class LeadingHarness(Harness):
         for _ in range(_TRIES):  # the one before may take the lead again
             self._end_lead(before)
             with suppress(AssertionError):
+                # until it notices, both say that they lead
+                wait_until(lambda: not before.leads(), "it has noticed", _HAND_OVER_S)
                 wait_until(leads, "it leads", _HAND_OVER_S)
                 break
         assert leads(), f"the lead was not handed over; see {self._logs}"
@@ -172,6 +174,8 @@ class LeadingHarness(Harness):
         if not self.seats:
             return super().serving()
         for seat in self.seats:
+            if seat.running and stands_still(seat.coordinator.pid):
+                seat.coordinator.end()  # it came to its kill point after the schedule had given up on that
             if not seat.running:
                 self.sit(seat)
         for seat in self.seats:
