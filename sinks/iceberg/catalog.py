@@ -12,19 +12,35 @@ from typing import TYPE_CHECKING, Any, Final
 from onceward.common.errors import ConfigurationError
 from onceward.connections.per_process import PerProcess
 from onceward.connections.secrets import is_reference, reference_problem, resolve
-from onceward.connections.storage import LocalStorage, Storage
+from onceward.sinks.lake.location import TableLocation
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = ["CatalogTable", "storage_of", "table_of"]
+__all__ = ["CatalogTable", "table_of"]
 
-_READERS = "the driver and for a coordinator that settles for this job"
+_READERS = (
+    "the driver and for a coordinator that settles for this job; for every executor, too, if it is of the storage"
+)
 _SECRET_KEY = re.compile(r"password|secret|token|credential|account-key|connection-string|header\.authorization", re.I)
 _SECRET_VALUE = re.compile(r"^[a-z0-9+]+://[^/@]*:[^/@]+@|\bpassword\s*=", re.I)
 _SWITCHES = frozenset({"true", "false"})
 _PATHS: Final = frozenset({"warehouse"})
 """Settings whose ``file:`` begins a path."""
+
+_FILE = re.compile(r"^file:/+")
+_S3: Final = {
+    f"{prefix}.{name}": option  # those of s3 are the last, and count
+    for prefix in ("client", "s3")
+    for name, option in {
+        "access-key-id": "aws_access_key_id",
+        "secret-access-key": "aws_secret_access_key",
+        "session-token": "aws_session_token",
+        "region": "aws_region",
+        "endpoint": "aws_endpoint_url",
+        "force-virtual-addressing": "aws_virtual_hosted_style_request",
+    }.items()
+}
 
 _opened: "PerProcess[CatalogTable, Catalog]" = PerProcess()
 
@@ -62,6 +78,24 @@ class CatalogTable:
         """Open the catalogue again for the next call: after an error, a connection or a secret may be an old one."""
         _opened.mine().pop(self, None)
 
+    def place(self, uri: str) -> TableLocation:
+        """Return the table's directory by the catalogue's word, reached with the settings ``s3.*`` and ``client.*``.
+        Raises ConfigurationError for what cannot be reached."""
+        if not uri.startswith(("s3://", "s3a://")):
+            return TableLocation.of(_FILE.sub("/", uri))
+        settings = dict(self.settings)
+        options = {ours: settings[name] for name, ours in _S3.items() if name in settings}
+        if options.get("aws_endpoint_url", "").startswith("http://"):
+            options["aws_allow_http"] = "true"
+        return TableLocation.of(uri, options)
+
+    def without_secrets(self, text: str) -> str:
+        """Return what a library has said, without what it repeats of secrets."""
+        plain = dict(self.settings)
+        for key, value in self.resolved():
+            text = text if value == plain[key] else text.replace(value, "***")
+        return text
+
     def resolved(self) -> Iterator[tuple[str, str]]:
         """Yield the settings with their secrets. Raises ConfigurationError."""
         for key, value in self.settings:
@@ -75,14 +109,6 @@ def table_of(name: str, table: Mapping[str, Any]) -> CatalogTable:
     if unknown:
         raise ConfigurationError(f"unknown: {', '.join(sorted(unknown))}; known are table, catalog")
     return CatalogTable.of(table.get("table", ""), table.get("catalog", {}))
-
-
-def storage_of(uri: str) -> Storage:
-    """Return the directory of a table. Raises ConfigurationError for what cannot be reached."""
-    path = uri.removeprefix("file://").removeprefix("file:")
-    if "://" in path or not path.startswith("/"):
-        raise ConfigurationError(f"{uri}: tables in local or mounted directories are supported, no others yet")
-    return LocalStorage(path)
 
 
 def _name_problems(table: object) -> Iterator[str]:

@@ -24,9 +24,10 @@ from pyiceberg.types import IcebergType, PrimitiveType
 from sqlalchemy.exc import SQLAlchemyError
 
 from onceward.connections.storage import Storage, StorageError
-from onceward.sinks.iceberg.catalog import CatalogTable, storage_of
+from onceward.sinks.iceberg.catalog import CatalogTable
 from onceward.sinks.iceberg.documents import IcebergCommittable, IcebergFile
 from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError, UnsupportedTableError
+from onceward.sinks.lake.location import TableLocation
 
 __all__ = ["NEWEST_FORMAT", "LoadedTable", "columns_of"]
 
@@ -90,7 +91,12 @@ class LoadedTable:
     @property
     def storage(self) -> Storage:
         """The table's directory. Raises ConfigurationError if it cannot be reached."""
-        return storage_of(self.uri)
+        return self.place.storage()
+
+    @property
+    def place(self) -> TableLocation:
+        """Where the directory is. Raises ConfigurationError if it cannot be reached."""
+        return self._location.place(self.uri)
 
     @property
     def schema(self) -> Schema:
@@ -123,6 +129,16 @@ class LoadedTable:
     def unfit(self, wanted: IcebergCommittable) -> Sequence[str]:
         """See :meth:`LakeTable.unfit`. Columns may have been added, renamed, dropped or widened."""
         return [*self._changes(wanted)]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Read the rows of this state as Arrow batches of pyarrow. Raises as the constructor does."""
+        snapshot = self._table.current_snapshot()
+        if snapshot is None:
+            return
+        scan = self._table.scan(selected_fields=tuple(columns), snapshot_id=snapshot.snapshot_id)
+        reader = _asking(self._location, scan.to_arrow_batch_reader)
+        while (batch := _asking(self._location, lambda: next(reader, None))) is not None:
+            yield batch.select(list(columns))
 
     def add_columns(self, columns: Mapping[str, IcebergType]) -> None:
         """Add columns that may be null. Raises as :meth:`commit` does."""
@@ -263,26 +279,30 @@ def _asking(location: CatalogTable, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise NoTableError(f"There is no Iceberg table {location.name} in its catalogue ({error}).") from error
+        raise NoTableError(
+            f"There is no Iceberg table {location.name} in its catalogue ({_said(location, error)})."
+        ) from None
     except CommitFailedException as error:
         raise CommitRefusedError(
-            f"A commit to the Iceberg table {location.name} was refused, as after a commit of another program: {error}."
-            " The table is looked at again before the next attempt."
-        ) from error
+            f"A commit to the Iceberg table {location.name} was refused, as after a commit of another program: "
+            f"{_said(location, error)}. The table is looked at again before the next attempt."
+        ) from None
     except NotImplementedError as error:
         raise UnsupportedTableError(
-            f"The Iceberg table {location.name} needs what pyiceberg {version('pyiceberg')} cannot do: {error}. Nothing"
-            " was written to it. Install a newer pyiceberg, or undo what changed the table."
-        ) from error
+            f"The Iceberg table {location.name} needs what pyiceberg {version('pyiceberg')} cannot do: "
+            f"{_said(location, error)}. Nothing was written to it. Install a newer pyiceberg, or undo what changed the "
+            "table."
+        ) from None
     except _FAILURES as error:
         location.forget()
         raise StorageError(
-            f"The Iceberg table {location.name} could not be read or written: {_cause(error)}. What is committed stays;"
-            " what can be repeated is tried again. Check the catalogue, the storage, and the rights of this user."
-        ) from error
+            f"The Iceberg table {location.name} could not be read or written: {_said(location, error)}. What is "
+            "committed stays; what can be repeated is tried again. Check the catalogue, the storage, and the rights of "
+            "this user."
+        ) from None
 
 
-def _cause(error: Exception) -> str:
-    """The text of an error without what was sent: a statement of SQLAlchemy's shows it."""
+def _said(location: CatalogTable, error: Exception) -> str:
+    """In one line, without secrets and statements of SQL. No cause is kept beside it: its text may have them."""
     cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {cause}"
+    return location.without_secrets(" ".join(f"{type(cause).__name__}: {cause}".split()))

@@ -58,7 +58,7 @@ class IcebergSession(LakeSession):
             self._new = {}
         table = self._table
         return IcebergSlotWriter(
-            uri=table.uri,
+            place=table.place,
             schema_json=table.schema.model_dump_json(),
             spec_json=table.spec.model_dump_json(),
             properties={key: value for key, value in table.properties.items() if key.startswith("write.")},

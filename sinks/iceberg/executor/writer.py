@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceward.connections.storage import Storage
-from onceward.sinks.iceberg.catalog import storage_of
 from onceward.sinks.iceberg.documents import IcebergFile
 from onceward.sinks.iceberg.identifiers import FOLDER
 from onceward.sinks.lake.executor.writer import LakeSlotWriter
+from onceward.sinks.lake.location import TableLocation
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -39,7 +39,7 @@ class IcebergSlotWriter(LakeSlotWriter):
 
     folder = FOLDER
 
-    uri: str
+    place: TableLocation
     schema_json: str
     """The table's columns, as its metadata has them."""
     spec_json: str
@@ -79,7 +79,7 @@ class IcebergSlotWriter(LakeSlotWriter):
 
     def storage(self) -> Storage:
         """See :meth:`LakeSlotWriter.storage`."""
-        return storage_of(self.uri)
+        return self.place.storage()
 
     def divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Hashable, pa.RecordBatch]]:
         """See :meth:`LakeSlotWriter.divided`."""

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -16,7 +16,10 @@ from onceward.sinks.iceberg.control.system import IcebergSystem
 from onceward.sinks.iceberg.control.table import LoadedTable
 from tests.unit.sinks.lake.places import LakePlace
 
-__all__ = ["NAME", "VALUES", "Table", "sqlite_catalog"]
+if TYPE_CHECKING:
+    from tests.support.object_store import ObjectStore
+
+__all__ = ["NAME", "SECRET", "VALUES", "ObjectTable", "Table", "in_store", "sqlite_catalog"]
 
 NAME = "shop.orders"
 VALUES = pa.schema([("value", pa.binary())])
@@ -25,6 +28,20 @@ VALUES = pa.schema([("value", pa.binary())])
 def sqlite_catalog(at: Path) -> dict[str, str]:
     """The settings of a catalogue in a file."""
     return {"type": "sql", "uri": f"sqlite:///{at}/catalog.db", "warehouse": f"file://{at}/warehouse"}
+
+
+SECRET = "env:ONCEWARD_TEST_SECRET_KEY"
+
+
+def in_store(store: "ObjectStore") -> dict[str, str]:
+    """The settings that reach an object store, whose secret key each process finds in its environment."""
+    os.environ[SECRET.removeprefix("env:")] = store.secret_key
+    return {
+        "s3.endpoint": store.url,
+        "s3.region": "us-east-1",
+        "s3.access-key-id": store.access_key,
+        "s3.secret-access-key": SECRET,
+    }
 
 
 class Table(LakePlace):
@@ -98,3 +115,23 @@ class Table(LakePlace):
     def replace(self) -> None:
         self.catalog.drop_table(NAME)
         self.catalog.create_table(NAME, VALUES)
+
+
+class ObjectTable(Table):
+    """A table in an object store."""
+
+    def __init__(self, store: "ObjectStore", catalog: Mapping[str, str], schema: Any = VALUES, **options: Any) -> None:
+        self.store = store
+        super().__init__({**catalog, **in_store(store)}, schema, **options)
+        self.name = self.now().location().removeprefix(f"s3://{store.bucket}/")
+
+    def objects(self) -> set[str]:
+        """The names of all objects of the table."""
+        return {key.removeprefix(f"{self.name}/") for key in self.store.keys(f"{self.name}/")}
+
+    def files(self) -> set[str]:
+        return {key.removeprefix("data/") for key in self.objects() if key.startswith("data/part-onceward")}
+
+    def remove_unused(self) -> None:
+        for name in self.files() - self.files_in_it():
+            self.store.client.delete_object(Bucket=self.store.bucket, Key=f"{self.name}/data/{name}")

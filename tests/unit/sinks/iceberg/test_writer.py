@@ -1,6 +1,7 @@
 """What a task writes is what a reader finds, of every type; what a column cannot hold fails the checkpoint by name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from pathlib import Path
@@ -62,10 +63,8 @@ class Writing:
         self.session.begin_generation(Generation(1))
 
     def writer(self, **limits: int) -> IcebergSlotWriter:
-        made = self.session.write()
-        return IcebergSlotWriter(
-            uri=made.uri, schema_json=made.schema_json, spec_json=made.spec_json, properties=made.properties, **limits
-        )
+        made: IcebergSlotWriter = replace(self.session.write(), **limits)  # type: ignore[arg-type]
+        return made
 
     def written(self, *batches: pa.RecordBatch, **limits: int) -> Vote:
         slot = self.writer(**limits).open(context())
