@@ -9,7 +9,7 @@ from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.driver import columns, preflight
 from onceward.sinks.delta.executor.writer import DeltaSlotWriter
 from onceward.sinks.lake.control.evolving import evolve
-from onceward.sinks.lake.driver.session import LakeSession
+from onceward.sinks.lake.driver.session import VOTE_BYTES, LakeSession
 from onceward.sinks.lake.driver.types import spark_type
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class DeltaSession(LakeSession):
             columns=columns,
             partition_columns=self._table.partition_columns,
             indexed=indexed,
+            vote_bytes=VOTE_BYTES,
         )
 
     def _evolve(self) -> None:

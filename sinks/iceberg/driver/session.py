@@ -13,7 +13,7 @@ from onceward.sinks.iceberg.driver.columns import columns_in, new_columns, spark
 from onceward.sinks.iceberg.executor.writer import IcebergSlotWriter
 from onceward.sinks.lake.control.evolving import evolve
 from onceward.sinks.lake.driver.columns import Column, choose_columns
-from onceward.sinks.lake.driver.session import LakeSession
+from onceward.sinks.lake.driver.session import VOTE_BYTES, LakeSession
 
 if TYPE_CHECKING:
     from onceward.sinks.iceberg.driver.sink import IcebergSink
@@ -62,4 +62,5 @@ class IcebergSession(LakeSession):
             schema_json=table.schema.model_dump_json(),
             spec_json=table.spec.model_dump_json(),
             properties={key: value for key, value in table.properties.items() if key.startswith("write.")},
+            vote_bytes=VOTE_BYTES,
         )

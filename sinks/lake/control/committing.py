@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from onceward.common.backoff import persist
 from onceward.connections.storage import StorageError
 from onceward.protocol.values import Outcome, Settlement
+from onceward.sinks.lake.control.staged import missing
 from onceward.sinks.lake.control.tables import CommitRefusedError, LakeTable, UnsupportedTableError
 from onceward.sinks.lake.control.transactions import Place, place_of
 from onceward.sinks.lake.documents import LakeCommittable
@@ -69,7 +70,7 @@ def _attempt(table: LakeTable, wanted: Wanted) -> Settlement:
             f"its files do not fit the table any more, so they were not added: {'; '.join(changed)}. They wait "
             "unchanged: undo that and let the job commit, or give the records up",
         )
-    gone = [one.path for one in wanted.files if table.storage.size(one.path) != one.size]
+    gone = missing(table.storage, wanted.files)
     if gone:
         made = _write(table, wanted, fence=True)
         return _settled(

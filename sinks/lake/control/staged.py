@@ -6,11 +6,22 @@ with one exception: a person may have ruled on a commit. So a file that the tabl
 """
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from onceward.connections.storage import Storage
+from onceward.sinks.lake.documents import WrittenFile
 from onceward.sinks.lake.identifiers import StagedName, data_path, staged_folder
 
-__all__ = ["delete_files", "notes", "remove_notes"]
+__all__ = ["delete_files", "missing", "notes", "remove_notes"]
+
+_ASKED_AT_ONCE = 16
+
+
+def missing(storage: Storage, files: Sequence[WrittenFile]) -> Sequence[str]:
+    """The paths of those files that are gone, or not as they were written. Raises StorageError."""
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asking:  # a store takes a while for each answer
+        sizes = asking.map(storage.size, [one.path for one in files])
+        return [one.path for one, size in zip(files, sizes, strict=True) if size != one.size]
 
 
 def notes(storage: Storage, job: str) -> Sequence[StagedName]:

@@ -2,20 +2,27 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import JobContext, Origin, Refusal, ReplayRefusedError, Resource, SinkSession
-from onceward.connectors.tasks import Vote
+from onceward.connectors.slots import SlotContext
+from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.protocol.committing import PreCommitted
-from onceward.protocol.values import CheckpointId, Committable, Generation, Participant
+from onceward.protocol.values import CheckpointId, Committable, Generation, JsonObject, Participant
+from onceward.sinks.lake.control.staged import missing
 from onceward.sinks.lake.control.system import LakeSystem
 from onceward.sinks.lake.control.tables import LakeTable
 from onceward.sinks.lake.control.transactions import next_number
-from onceward.sinks.lake.executor.writer import REFUSED
+from onceward.sinks.lake.executor.writer import REFUSED, LakeSlotWriter, few_records
 from onceward.sinks.lake.identifiers import app_id
 
-__all__ = ["LakeSession"]
+__all__ = ["VOTE_BYTES", "LakeSession"]
+
+VOTE_BYTES = 256 * 2**10
+"""Of records with which a slot votes: not worth a file."""
 
 
 class LakeSession(SinkSession):
@@ -36,6 +43,10 @@ class LakeSession(SinkSession):
     @abstractmethod
     def columns(self) -> Mapping[str, Any]:
         """The type of each column in the files that are written, as the table's schema has it."""
+
+    @abstractmethod
+    def write(self) -> LakeSlotWriter:
+        """See :meth:`SinkSession.write`."""
 
     def writes(self) -> Collection[Resource]:
         return [Resource(kind=f"{self.participant.kind} table", cluster=self._id, name=self._uri)]
@@ -59,15 +70,16 @@ class LakeSession(SinkSession):
             raise ConfigurationError("This sink has no generation. Call begin_generation() first.")
         kind = self._system.committable
         files = [kind.read_file(raw) for vote in votes for raw in vote.body.get("files", ())]
-        if not files:
-            return PreCommitted(committables=())
-        gone = [one.path for one in files if self._storage.size(one.path) != one.size]
+        gone = missing(self._storage, files)
         if gone:
             raise CheckpointFailedError(
                 f"{len(gone)} of the {len(files)} files of checkpoint {checkpoint} are gone from {self._uri}, the first"
                 f" is {gone[0]}. Nothing of it is visible; its records are read again. If they were deleted as files "
                 "that the table does not have, such as by a VACUUM, give it a longer retention."
             )
+        files += map(kind.read_file, self._join(checkpoint, generation, votes))
+        if not files:
+            return PreCommitted(committables=())
         found = None
         if self._number is None:
             # All that earlier generations have completed is committed before a generation writes anything.
@@ -91,11 +103,27 @@ class LakeSession(SinkSession):
             transaction=self._number,
             columns=self.columns,
             files=files,
-            bytes=sum(vote.bytes for vote in votes),
+            bytes=sum(one.size for one in files),
             inputs=origin.inputs,
             input_text=origin.text,
         )
         return PreCommitted(committables=(made.to_committable(),))
+
+    def _join(self, checkpoint: CheckpointId, generation: Generation, votes: Sequence[Vote]) -> Sequence[JsonObject]:
+        """Write the records that votes have into one file, or one for each partition; return the files."""
+        task = CheckpointTask(
+            job=self._context.job, generation=generation, checkpoint=checkpoint, splits=(), columns=(), sinks={}
+        )
+        writer = replace(self.write(), vote_bytes=0)
+        slot = writer.open(SlotContext(task=task, sink=self.participant.name, slot=0, attempt=0))
+        try:
+            for batch in chain.from_iterable(map(few_records, votes)):
+                slot.write(batch)
+            files: Sequence[JsonObject] = slot.finish().body.get("files", ())
+        except BaseException:
+            slot.abandon()
+            raise
+        return files
 
     def origin(self, committable: Committable) -> Origin:
         """See :meth:`Replays.origin`."""

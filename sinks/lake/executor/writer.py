@@ -4,9 +4,13 @@ Imports only the standard library, pyarrow and our pure modules.
 
 No reader sees a file before a commit adds it to the table. Each file is written once, under a name of its own, and is
 durable before the vote.
+
+A slot with few records may write no file: its vote has the records, and the driver writes those of all such slots into
+one file. Otherwise a job with short checkpoints would make a small file for each of its tasks, all the time.
 """
 
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from collections.abc import Hashable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ from onceward.connectors.tasks import Vote
 from onceward.sinks.lake.documents import WrittenFile
 from onceward.sinks.lake.identifiers import StagedName, data_path, staged_folder
 
-__all__ = ["REFUSED", "LakeSlotWriter"]
+__all__ = ["REFUSED", "LakeSlotWriter", "few_records"]
 
 REFUSED = "does not fit the column"
 """In every error about a value that a column of the table cannot hold."""
@@ -35,6 +39,10 @@ _FILE_BYTES = 128 * 2**20
 """A file that has reached this size is closed, and the next one begun."""
 _OPEN_FILES = 64
 """Partitions whose files are open at a time. Beyond that, the one that was written longest ago is closed."""
+_VOTING_SLOTS = 128
+"""Slots that may vote with their records, the first ones: so what the driver gets is limited, whatever their number."""
+_FEW = "few"
+"""The key in the body of a vote."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,8 @@ class LakeSlotWriter(ABC):
 
     group_bytes: int = _GROUP_BYTES
     file_bytes: int = _FILE_BYTES
+    vote_bytes: int = 0
+    """Arrow bytes up to which the vote of a slot has its records; 0 for none."""
 
     def open(self, context: SlotContext) -> OpenSlot:
         """Return a slot that begins its first file with the first records."""
@@ -91,6 +101,7 @@ class _Slot:
         self._open: dict[Hashable, _ParquetFile] = {}
         """The one that was written last is the last."""
         self._written: list[_ParquetFile] = []
+        self._few = _FewRecords(writer.vote_bytes if context.slot < _VOTING_SLOTS else 0)
         self._records = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -98,8 +109,10 @@ class _Slot:
         if batch.num_rows == 0:
             return
         self._records += batch.num_rows
+        fitted = _fitted(batch, self._schema)
+        self._few.add(fitted)
         try:
-            for values, part in self._writer.divided(_fitted(batch, self._schema)):
+            for values, part in self._writer.divided(fitted):
                 self._partitions.setdefault(values, _Partition()).add(part)
                 self._buffered += part.nbytes
         except ValueError as error:
@@ -111,19 +124,21 @@ class _Slot:
 
     def finish(self) -> Vote:
         """Raises StorageError."""
-        for values in list(self._partitions):
-            self._write_group(values)
-        for values in list(self._open):
-            self._close_file(values)
+        body: dict[str, Any] = {}
+        if self._few.batches and not self._open and not self._written:
+            body, size = {_FEW: self._few.to_text()}, self._buffered
+        else:
+            for values in list(self._partitions):
+                self._write_group(values)
+            for values in list(self._open):
+                self._close_file(values)
+            files = [one.result for one in self._written]
+            size = sum(one.size for one in files)
+            if files:
+                body = {"files": [one.to_json() for one in files]}
         kill_point(KillPoint.TASK_AFTER_FLUSH)
-        files = [one.result for one in self._written]
-        body = {"files": [one.to_json() for one in files]} if files else {}
         return Vote(
-            slot=self._context.slot,
-            attempt=self._context.attempt,
-            records=self._records,
-            bytes=sum(one.size for one in files),
-            body=body,
+            slot=self._context.slot, attempt=self._context.attempt, records=self._records, bytes=size, body=body
         )
 
     def abandon(self) -> None:
@@ -157,6 +172,34 @@ class _Slot:
         file = self._open.pop(values)
         self._written.append(file)
         file.close()
+
+
+class _FewRecords:
+    """All records of a slot, as long as they are few enough for its vote; then none."""
+
+    def __init__(self, most: int) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self._left = most
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._left -= batch.nbytes
+        if self._left >= 0:
+            self.batches.append(batch)
+        else:
+            self.batches.clear()
+
+    def to_text(self) -> str:
+        table = pa.Table.from_batches(self.batches).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_table(table)
+        return b64encode(sink.getvalue()).decode("ascii")
+
+
+def few_records(vote: Vote) -> Iterator[pa.RecordBatch]:
+    """Yield the records that a vote has."""
+    if text := vote.body.get(_FEW):
+        yield from pa.ipc.open_stream(b64decode(text))
 
 
 class _Partition:

@@ -15,6 +15,7 @@ from onceward.dev.promises.sink_case import Jobs
 from onceward.protocol.values import Outcome
 from onceward.sinks.delta.control.table import LoadedTable
 from tests.unit.sinks.delta.tables import Table
+from tests.unit.sinks.lake.places import LARGE
 from tests.unit.sinks.lake.test_committing import before_the_commit, committed
 
 
@@ -68,7 +69,7 @@ def test_the_proof_outlives_an_optimize_a_restore_and_the_clean_up_of_the_log(ta
 def test_a_vacuum_leaves_claims_and_notes_alone(table: Table, jobs: Jobs, full: bool) -> None:
     driver = jobs.driver()
     driver.takes(driver.claim(), seen=None)
-    driver.write(b"a")
+    driver.write(LARGE)
     table.now().vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
     driver.finds(driver.claim(), by=jobs.system())
     assert len(driver.leftovers()) == 1

@@ -11,7 +11,10 @@ from onceward.connectors.interfaces import Sink
 from onceward.dev.promises.sink_case import Jobs, SinkCase
 from onceward.protocol.committing import System
 
-__all__ = ["LakePlace", "in_processes", "run_python"]
+__all__ = ["LARGE", "LakePlace", "in_processes", "run_python"]
+
+LARGE = bytes(2**19)
+"""A value that no vote has: its slot writes a file."""
 
 
 class LakePlace(ABC):

@@ -24,7 +24,7 @@ from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table as DeltaPlace
 from tests.unit.sinks.iceberg.tables import Table as IcebergPlace
 from tests.unit.sinks.iceberg.tables import sqlite_catalog
-from tests.unit.sinks.lake.places import LakePlace, in_processes, run_python
+from tests.unit.sinks.lake.places import LARGE, LakePlace, in_processes, run_python
 
 CHILD = """
 import sys
@@ -269,7 +269,7 @@ def test_aborted_and_swept_files_are_deleted_and_committed_ones_are_not(table: L
     assert driver.leftovers() == []
     kept = table.files()
     driver.aborts(driver.prepared([b"b"], checkpoint=2))
-    driver.write(b"c", checkpoint=3)
+    driver.write(LARGE, checkpoint=3)
     driver.sweep()
     assert table.files() == kept
     assert not [*(table.path / staged_folder(jobs.job)).iterdir()]
@@ -288,7 +288,7 @@ def test_a_sweep_does_not_delete_a_file_that_the_table_has(table: LakePlace, job
 
 def test_a_note_whose_file_was_not_begun_is_swept(table: LakePlace, jobs: Jobs) -> None:
     driver = jobs.driver()
-    driver.write(b"a")
+    driver.write(LARGE)
     (file,) = table.files()
     (table.files_in / file).unlink()
     driver.sweep()
