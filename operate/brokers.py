@@ -60,17 +60,20 @@ class Brokers:
         return bool(self._systems.names)
 
     def open_transactions(self, job: JobName, kind: str) -> tuple[list[OpenTransaction], list[str]]:
-        """Return the open transactions, and why some brokers could not answer. An unreachable cluster hides no
-        other."""
+        """Return the open transactions, and why some systems could not answer. An unreachable one hides no other."""
         if not self.reached:
-            return [], [f"job {job}: no --systems FILE was given, so no broker was asked what is open"]
+            return [], [f"job {job}: no --systems FILE was given, so no system was asked what is open"]
         found: list[OpenTransaction] = []
         problems: list[str] = []
-        for name, system in self._of_kind(kind).items():
+        try:
+            systems = self._of_kind(kind)
+        except OncewardError as error:
+            return [], [f"job {job}: {error}"]
+        for name, system in systems.items():
             try:
                 found += system.transactions(job)
             except OncewardError as error:
-                problems.append(f"job {job}, cluster {name}: {error}")
+                problems.append(f"job {job}, system {name}: {error}")
         return found, problems
 
     def look(self, kind: str, committables: Sequence[Committable]) -> list[Seen]:
@@ -158,7 +161,7 @@ class Brokers:
             return None, why
         (name,) = routed.here
         settlement = ask(systems[name])
-        return settlement, "" if settlement is not None else "the brokers did not answer"
+        return settlement, "" if settlement is not None else "the system did not answer"
 
     def _of_kind(self, kind: str) -> Mapping[str, System]:
         """Return all systems of a kind, open. Raises ConfigurationError if there is none."""

@@ -22,7 +22,7 @@ _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
     name="onceward",
-    help="Exactly-once checkpoints for PySpark pipelines from Kafka to Kafka.",
+    help="Exactly-once checkpoints for PySpark pipelines from Kafka to topics and tables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

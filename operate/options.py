@@ -59,7 +59,7 @@ ClustersOption = Annotated[
         "--systems",
         "--clusters",
         metavar="FILE",
-        help="Systems to ask, as for onceward serve. Without it, the brokers' state is unknown.",
+        help="Systems to ask, as for onceward serve. Without it, their state is unknown.",
     ),
 ]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]

@@ -155,7 +155,7 @@ def _refuse_blindness(
             continue
         remedy = "Repair that" if reached.reached else "Name the clusters with --systems FILE"
         raise ConfigurationError(
-            f"Nothing was decided: what the brokers say of slot {slot} must be known first, and {one.unasked}. Nothing "
+            f"Nothing was decided: what is known now of slot {slot} must be known first, and {one.unasked}. Nothing "
             f"was changed. {remedy}, or pass --force to decide without it."
         )
 

@@ -19,6 +19,7 @@ __all__ = ["TransactionRow", "list_transactions", "rows"]
 
 _UNKNOWN = "unknown"
 _ENDED = "not open"
+_NONE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class TransactionRow:
 
     job: str
     transaction: str
-    """Its id at the brokers."""
+    """Its id in the system; ``-`` if that gives it none."""
     cluster: str
     sink: str
     generation: int | None
@@ -39,10 +40,11 @@ class TransactionRow:
     """From the coordinator's store: ``completed`` (it must be committed), ``none`` (it belongs to the running
     checkpoint or to something that was aborted), or ``unknown`` (it is newer than this store)."""
     state: str
-    """The broker's name for the state; ``not open`` when it lists no such transaction."""
+    """The system's name for the state; ``not open`` when it lists no such transaction, ``-`` when it lists none at
+    all."""
     age_s: float | None
     left_s: float | None
-    """Seconds until the brokers abort it."""
+    """Seconds until the system aborts it."""
     outcome: str
     """For an unsettled transaction: ``committed``, ``lost``, ``in_doubt``; as recorded when the job halted, unless more
     is known now."""
@@ -50,7 +52,7 @@ class TransactionRow:
     holds: str
     """Which records, from which input; empty for a transaction that is only open."""
     details: Mapping[str, str] = field(default_factory=dict)
-    """For an open transaction: what else the brokers report."""
+    """For an open transaction: what else the system reports."""
 
 
 def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Path | None, *, as_json: bool) -> None:
@@ -66,7 +68,7 @@ def list_transactions(job: str | None, place: CoordinatorLocation, clusters: Pat
     if as_json:
         print_json(found)
         return
-    asked = "" if reached.reached else " that the store knows of (no broker was asked: name them with --systems FILE)"
+    asked = "" if reached.reached else " that the store knows of (no system was asked: name them with --systems FILE)"
     shown = Listing(
         "job",
         "transaction",
@@ -113,7 +115,7 @@ def rows(client: OperatorClient, reached: Brokers, job: JobName) -> tuple[list[T
         for seen in reached.look(kinds[sink], checkpoint.snapshots[sink].committables):
             transaction = open_ones.pop(seen.handle, None) if seen.handle is not None else None
             row = _unsettled_row(description, checkpoint, sink, seen)
-            complete = not problems and reached.reached
+            complete = not problems and reached.reached and seen.handle is not None
             listed.append(_with_state(row, transaction, complete=complete))
             if seen.unasked and reached.reached:
                 problems.append(f"job {job}, slot {seen.committable.slot}: {seen.unasked}")
@@ -144,17 +146,18 @@ def _unsettled_row(
     if settlement is None or (settlement.outcome is Outcome.IN_DOUBT and recorded is not None):
         settlement = recorded or settlement  # a proof remains valid when its evidence can no longer be seen
     known: Mapping[int, Outcome] = description.unresolved.get(sink, {})
+    unlisted = _NONE if seen.holds else _UNKNOWN  # its system was asked, and has no name for it
     outcome = settlement.outcome if settlement is not None else known.get(slot)
     return TransactionRow(
         job=description.summary.job,
-        transaction=seen.handle.id if seen.handle is not None else _UNKNOWN,
+        transaction=seen.handle.id if seen.handle is not None else unlisted,
         cluster=_UNKNOWN,
         sink=sink,
         generation=checkpoint.summary.generation,
         checkpoint=checkpoint.summary.checkpoint,
         slot=slot,
         decision="completed",
-        state=_UNKNOWN,
+        state=_UNKNOWN if seen.handle is not None else unlisted,
         age_s=None,
         left_s=None,
         outcome=outcome.value if outcome is not None else _UNKNOWN,
@@ -164,7 +167,7 @@ def _unsettled_row(
 
 
 def _with_state(row: TransactionRow, transaction: OpenTransaction | None, *, complete: bool) -> TransactionRow:
-    """``complete``: all brokers listed their open transactions, so what they do not list is not open."""
+    """``complete``: all systems listed their open transactions, so what they do not list is not open."""
     if transaction is None:
         return replace(row, state=_ENDED) if complete else row
     return replace(

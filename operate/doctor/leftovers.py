@@ -54,6 +54,7 @@ def _check_job(system: System, subject: str, job: JobName, known: KnownJobs | No
     since = f", the oldest for {duration(max(ages))}" if ages else ""
     owner = "not claimed" if claim is None else f"claimed by store {claim.store_id}, generation {claim.generation}"
     found = f"{owner}; {len(left)} leftovers{since}"
+    forget = f"onceward forget {job} --systems FILE --reason WHY"
     status = None if known is None else known.jobs.get(job)
     if known is None:
         yield Check(subject=subject, found=found)
@@ -63,15 +64,15 @@ def _check_job(system: System, subject: str, job: JobName, known: KnownJobs | No
             found=f"{found}. The coordinator's store is {known.store}"
             + (" and does not know the job" if status is None else ""),
             level=Level.WARNING,
-            remedy="ask the coordinator of that store. If there is none any more, start the job under its name and "
-            "adopt the claim (onceward adopt); a job that is given up can then be forgotten (onceward forget)",
+            remedy="ask the coordinator of that store. If that one is permanently lost, start the job: it says how to "
+            f"adopt the claim. To give the job up after that: {forget}",
         )
     elif left and status not in _AT_WORK:
         yield Check(
             subject=subject,
             found=f"{found}, and the job is {status.value}",
             level=Level.WARNING,
-            remedy="start the job, which ends them or commits them; or forget it (onceward forget)",
+            remedy=f"start the job, which commits or removes them; or, to give it up: {forget}",
         )
     else:
         yield Check(subject=subject, found=found)

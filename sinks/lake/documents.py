@@ -81,6 +81,8 @@ class LakeCommittable(SinkDocument, Generic[File]):
             "checkpoint": self.checkpoint,
             "transaction": self.transaction,
             "columns": dict(self.columns),
+            "destination": self.uri,
+            "records": self.records,
             "files": [one.to_json() for one in self.files],
             "bytes": self.bytes,
             "inputs": list(self.inputs),

@@ -81,6 +81,8 @@ class PostgresCommittable(SinkDocument):
             "columns": list(self.columns),
             "key": list(self.key),
             "delete": self.delete,
+            "destination": f"{'.'.join(self.target)} of database {self.database}",
+            "records": self.records,
             "tables": [{"name": one.name, "slot": one.slot, "records": one.records} for one in self.tables],
             "bytes": self.bytes,
             "inputs": list(self.inputs),

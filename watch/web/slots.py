@@ -1,8 +1,8 @@
 """The slots of one checkpoint, as its page lists them. Pure.
 
 The coordinator does not know the documents of sinks and sources. These keys are shown wherever a body has them, in the
-form that Kafka's have: ``transactional_id``, ``records``, ``bytes``, ``topics`` and ``input_text``, or for lack of it
-``inputs``. Everything else is in the JSON.
+form that ours have: ``transactional_id``, ``records``, ``bytes``, ``topics`` or ``destination``, and ``input_text`` or
+for lack of it ``inputs``. Everything else is in the JSON.
 """
 
 import json
@@ -26,7 +26,8 @@ _MAX_POSITIONS = 200
 class Slot:
     number: int
     transaction: str
-    topics: Sequence[str]
+    where: str
+    """Topics, or a table."""
     records: int | None
     bytes: int | None
     input: str
@@ -83,11 +84,12 @@ def positions_of(body: Mapping[str, Any]) -> list[PartitionPosition]:
 
 def _slot(committable: Committable, settlement: Settlement | None, *, settled: bool) -> Slot:
     body = committable.document.body
+    topics = ", ".join(sorted(map(str, _mapping(body.get("topics")))))
     read = body.get("input_text") or (json.dumps(body["inputs"]) if "inputs" in body else "")
     return Slot(
         number=committable.slot,
         transaction=str(body.get("transactional_id", "")),
-        topics=sorted(map(str, _mapping(body.get("topics")))),
+        where=(topics or str(body.get("destination", "")))[:_MAX_INPUT],
         records=_number(body.get("records")),
         bytes=_number(body.get("bytes")),
         input=str(read)[:_MAX_INPUT],

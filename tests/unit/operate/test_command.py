@@ -381,7 +381,7 @@ def test_doctor_names_a_package_that_is_too_old_or_does_not_load(monkeypatch: py
         (("--topic", "orders"), "--topic needs brokers"),
         (("--cluster", "localhost:1", "--topic", "main:orders"), "give the topic alone"),
         (("--cluster", "localhost:1", "--clusters", "FILE"), "give either"),
-        (("--clusters", "FILE", "--topic", "orders"), "CLUSTER:TOPIC with one of main"),
+        (("--clusters", "FILE", "--topic", "orders"), "SYSTEM:NAME with one of main"),
     ],
 )
 def test_doctor_refuses_topics_without_their_cluster(tmp_path: Path, options: tuple[str, ...], why: str) -> None:

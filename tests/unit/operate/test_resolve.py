@@ -17,9 +17,10 @@ from onceward.operate.brokers import Brokers
 from onceward.operate.cli import app
 from onceward.operate.resolving import Resolution, decide, slots_of
 from onceward.operate.transactions import rows
+from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.requests import Ruling
 from onceward.protocol.status import JobStatus
-from onceward.protocol.values import Outcome
+from onceward.protocol.values import Committable, Outcome
 from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
 from tests.unit.operate.halted import ORDERS, SETTINGS, FakeBrokers, halted, open_transaction
@@ -185,11 +186,34 @@ def test_an_unreachable_slot_is_unknown_and_never_omitted(tmp_path: Path) -> Non
     assert "no --systems FILE was given" in unasked[0]
 
 
+def test_a_system_that_lists_no_transactions_gives_them_neither_a_name_nor_a_state(tmp_path: Path) -> None:
+    """As a Delta table, where readers wait for nothing."""
+    halted(tmp_path)
+
+    class Unlisted(FakeBrokers):
+        def handle(self, committable: Committable) -> None:  # type: ignore[override]
+            return None
+
+    with served(tmp_path) as client:
+        listed, problems = rows(client, Unlisted(dict.fromkeys(range(3), Outcome.LOST)).reached(), ORDERS)
+    assert [(one.slot, one.transaction, one.state) for one in listed] == [(slot, "-", "-") for slot in range(3)]
+    assert (problems, {one.outcome for one in listed}) == ([], {"lost"})
+
+
+def test_a_file_without_a_system_of_an_outputs_kind_hides_nothing(tmp_path: Path) -> None:
+    halted(tmp_path)
+    other = Brokers(Systems({}, {"shop": NamedSystem(kind="other", configuration=None)}))
+    with served(tmp_path) as client:
+        listed, problems = rows(client, other, ORDERS)
+    assert [(one.slot, one.state) for one in listed] == [(slot, "unknown") for slot in range(3)]
+    assert "no system of kind test" in problems[0]
+
+
 def test_the_command_lists_confirms_decides_and_exits_with_the_right_code(tmp_path: Path) -> None:
     halted(tmp_path)
     place = ("--state-dir", str(tmp_path))
     listed = onceward("transactions", "--json", *place)
-    assert (listed.returncode, "no broker was asked" in listed.stderr) == (0, True)
+    assert (listed.returncode, "no system was asked" in listed.stderr) == (0, True)
     assert [(row["slot"], row["outcome"]) for row in json.loads(listed.stdout)] == [
         (0, "committed"),
         (1, "lost"),

@@ -301,7 +301,7 @@ def test_a_halted_job_shows_a_command_that_works(place: FourJobs) -> None:
     program, *words = shlex.split(replay)
     assert program == "onceward"
     refused = onceward(*words, "--yes")
-    assert "what the brokers say of slot 2 must be known first" in refused.stderr
+    assert "what is known now of slot 2 must be known first" in refused.stderr
     done = onceward(*words, "--yes", "--force")
     assert done.returncode == ExitCode.FINISHED, done.stderr
     shows(place.site, "/jobs/orders", lambda answer: "A person must decide" not in answer.live, "it is decided")

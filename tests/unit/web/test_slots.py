@@ -11,6 +11,8 @@ from onceward.protocol.values import (
     Settlement,
     Snapshot,
 )
+from onceward.sinks.delta.documents import DeltaCommittable
+from onceward.sinks.postgres.documents import PostgresCommittable, StagedTable
 from onceward.watch.web.slots import MAX_SLOTS, positions_of, slots_of
 from onceward.wire.rows import CheckpointDescription, RecordedSettlement
 from tests.unit.web.rows import checkpoint
@@ -47,9 +49,46 @@ def test_kafka_s_documents_say_what_a_slot_holds() -> None:
     said = {**body, "input_text": "in-0 offsets [10, 20)"}
     (found,) = slots_of(described(CheckpointState.COMPLETED, [said, body]))
     slot, earlier = found.slots
-    assert (slot.transaction, slot.records, slot.bytes, slot.topics) == ("a.b.1", 7, 900, ["out"])
+    assert (slot.transaction, slot.records, slot.bytes, slot.where) == ("a.b.1", 7, 900, "out")
     assert slot.input == "in-0 offsets [10, 20)"
     assert earlier.input == '[{"topic": "in", "partition": 0, "start": 10, "end": 20}]', "of an earlier release"
+
+
+def test_documents_of_tables_say_what_a_slot_holds_and_where_it_goes() -> None:
+    about: dict[str, Any] = {
+        "job": "orders",
+        "sink": "sink",
+        "generation": 1,
+        "checkpoint": 2,
+        "columns": (),
+        "bytes": 900,
+        "inputs": (),
+        "input_text": "in-0 offsets [10, 20)",
+    }
+    postgres = PostgresCommittable(
+        **about,
+        system="7/5",
+        database="shop",
+        timeline=1,
+        store="s",
+        token="t",
+        target=("public", "orders"),
+        tables=(StagedTable(name="a", slot=0, records=3), StagedTable(name="b", slot=1, records=4)),
+    )
+    delta = DeltaCommittable(
+        **{**about, "columns": {}},
+        slot=0,
+        table_id="i",
+        uri="/data/orders",
+        transaction=5,
+        files=(),
+    )
+    bodies = [dict(one.to_committable().document.body) for one in (postgres, delta)]
+    (found,) = slots_of(described(CheckpointState.COMPLETED, bodies))
+    assert [(one.where, one.records, one.bytes, one.input) for one in found.slots] == [
+        ("public.orders of database shop", 7, 900, "in-0 offsets [10, 20)"),
+        ("/data/orders", 0, 900, "in-0 offsets [10, 20)"),
+    ]
 
 
 def test_an_outcome_is_shown_only_where_it_is_known() -> None:
