@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
-from tests.crash.small_disk import SmallDisk
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME
 from tests.support.schedules import Kill, Schedule
+from tests.support.small_disk import SmallDisk
 from tests.support.spark_cluster import LOCAL
 from tests.support.waiting import wait_until
 

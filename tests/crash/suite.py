@@ -28,13 +28,13 @@ from tests.crash.leaders import (
 )
 from tests.crash.leaks import count_leaks
 from tests.crash.points import SCENES, kill_without_transactions, visit
-from tests.crash.small_disk import SmallDisk
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
 from tests.crash.staying import kill_driver_of_staying, kill_staying_tasks
 from tests.crash.streams import kill_around_batches, kill_executors, stay_away, visit_batches
 from tests.support.harness import Harness
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
+from tests.support.small_disk import SmallDisk
 from tests.support.stream_queries import QUERIES
 
 __all__ = ["PARTS", "SHARED", "Plan", "ground_of_three", "harness_of_one", "three_brokers"]

@@ -3,6 +3,7 @@ is in ``lake/test_committing.py``."""
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,20 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from onceward.connections.storage import StorageError
-from onceward.dev.promises.sink_case import Jobs
+from onceward.dev.promises.sink_case import Jobs, from_json
 from onceward.protocol.values import Outcome
 from onceward.sinks.delta.control.table import LoadedTable
+from tests.support.small_disk import fill, free, on_a_small_disk
 from tests.unit.sinks.delta.tables import Table
 from tests.unit.sinks.lake.places import LARGE
 from tests.unit.sinks.lake.test_committing import before_the_commit, committed
+
+FULL = """
+import sys
+from pathlib import Path
+from tests.unit.sinks.delta.test_committing import commit_on_a_full_disk
+commit_on_a_full_disk(Path(sys.argv[1]))
+"""
 
 
 @pytest.fixture
@@ -143,3 +152,56 @@ def test_another_reader_sees_the_checkpoint_in_the_tables_history(table: Table, 
     driver = jobs.driver()
     driver.commits(driver.prepared([b"a"], checkpoint=7))
     assert DeltaTable(table.path).history(1)[0]["onceward"]["checkpoint"] == 7
+
+
+def test_a_checkpoint_waits_for_its_commit_through_all_that_others_do_with_the_table(table: Table, jobs: Jobs) -> None:
+    driver, successor = jobs.driver(), jobs.driver(generation=2)
+    driver.commits(driver.prepared([b"0"], checkpoint=1))
+    made = driver.prepared([b"a"], [LARGE], checkpoint=2)
+    for value in (b"x", b"y"):
+        table.append(value)
+    table.now().optimize.compact()
+    table.now().vacuum(dry_run=False, full=True)
+    table.now().restore(0)
+    table.now().alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table.now().create_checkpoint()
+    table.now().cleanup_metadata()
+    assert table.values() == []
+    before = table.now().version()
+    for process in (successor.system, table.system()):
+        assert committed(successor, from_json(made), process).outcome is Outcome.COMMITTED
+        assert table.now().version() == before + 1
+    assert table.values() == [LARGE, b"a"]
+
+
+def test_a_checkpoint_waits_for_its_commit_until_a_full_disk_has_space(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if on_a_small_disk(disk, "true", megabytes=8).returncode != 0:
+        pytest.skip("a file system in memory cannot be mounted here")
+    ran = on_a_small_disk(disk, sys.executable, "-c", FULL, str(disk), megabytes=8)
+    assert (ran.returncode, ran.stdout) == (0, "committed\n"), ran.stderr
+
+
+def commit_on_a_full_disk(disk: Path) -> None:
+    """Runs in a process of its own, which alone sees the disk."""
+    table = Table(disk / "table")
+    with table.jobs() as jobs:
+        driver = jobs.driver()
+        driver.takes(driver.claim(), seen=None)
+        made = driver.prepared([b"a"], checkpoint=1)
+        fill(disk)
+        with pytest.raises(StorageError):
+            driver.write(os.urandom(2**20), checkpoint=2)
+        assert not driver.system.renew_claim(driver.claim(1), give_up=lambda: True)
+        assert driver.system.commit(driver.author, made, give_up=lambda: True) == []
+        assert driver.system.outcome(made[0]).outcome is Outcome.IN_DOUBT
+        assert table.values() == []
+        free(disk)
+        for _ in range(2):
+            driver.commits(made)
+            assert table.now().version() == 1
+        driver.renews(driver.claim(1))
+        driver.sweep()
+        assert (table.values(), len(table.files())) == ([b"a"], 1)
+    print("committed")

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["SmallDisk"]
+__all__ = ["SmallDisk", "fill", "free", "on_a_small_disk"]
 
-_MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && echo mounted && read -r _'
+_MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && shift 2 && '
+_HOLD = "echo mounted && read -r _"
 
 
 class SmallDisk:
@@ -21,8 +22,7 @@ class SmallDisk:
 
     def __init__(self, directory: Path, megabytes: int = 256) -> None:
         """``directory``: must exist; it stays empty for all other processes."""
-        self._command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user"))]
-        self._command += ["sh", "-c", _MOUNT, "sh", f"{megabytes}m", str(directory)]
+        self._command = _mounted(directory, megabytes, _HOLD)
         self._directory = directory
 
     def __enter__(self) -> Self:
@@ -45,18 +45,39 @@ class SmallDisk:
         return Path(f"/proc/{self._holder.pid}/root{self._directory}")
 
     def fill(self) -> None:
-        """Write until the disk cannot take another byte."""
-        with self._ballast.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
+        """See :func:`fill`."""
+        fill(self.path)
 
     def free(self) -> None:
-        self._ballast.unlink()
+        free(self.path)
 
-    @property
-    def _ballast(self) -> Path:
-        return self.path / "ballast"
+
+def fill(disk: Path) -> None:
+    """Write until the disk cannot take another byte."""
+    with _ballast(disk).open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+def free(disk: Path) -> None:
+    """Undo :func:`fill`."""
+    _ballast(disk).unlink()
+
+
+def on_a_small_disk(directory: Path, *command: str, megabytes: int) -> subprocess.CompletedProcess[str]:
+    """Run a command to which ``directory`` is a small disk, for libraries that do not find it through ``/proc``."""
+    ran = [*_mounted(directory, megabytes, 'exec "$@"'), *command]
+    return subprocess.run(ran, capture_output=True, text=True, timeout=150)
+
+
+def _mounted(directory: Path, megabytes: int, then: str) -> list[str]:
+    as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    return ["unshare", "--mount", *as_root, "sh", "-c", _MOUNT + then, "sh", f"{megabytes}m", str(directory)]
+
+
+def _ballast(disk: Path) -> Path:
+    return disk / "ballast"
