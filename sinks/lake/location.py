@@ -4,6 +4,7 @@ Imported on executors: standard library only.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.connections.object_options import ObjectOptions
 from onceward.connections.storage import LocalStorage, Storage
 
-__all__ = ["TableLocation"]
+__all__ = ["TableLocation", "refuse_names"]
 
 _FILE = "file://"
 _S3 = re.compile(r"s3a?://(?P<place>[a-z0-9][a-z0-9.-]+(/[^/@:?#]+)+)/?")
@@ -61,3 +62,12 @@ class TableLocation:
     def without_secrets(self, text: str) -> str:
         """Return what a library has said of the table, without what it repeats of secrets."""
         return text if self.options is None else self.options.without_secrets(text)
+
+
+def refuse_names(kind: str, names: Sequence[str]) -> None:
+    """Raise ConfigurationError if a command names a table in a system of ``kind``, which is one table."""
+    if names:
+        raise ConfigurationError(
+            f"{names[0]} names a table, and a table of kind {kind} in the systems file is one itself. Nothing was "
+            "read. Give its name there alone."
+        )

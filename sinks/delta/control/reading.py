@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onceward.common.errors import ConfigurationError
 from onceward.connectors.at_rest import TableAtRest, rows_of
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.location import refuse_names
 
 __all__ = ["open_table"]
 
@@ -29,11 +29,7 @@ class DeltaAtRest(TableAtRest):
 
 def open_table(location: TableLocation, name: str) -> DeltaAtRest:
     """Load the newest version. Raises ConfigurationError for a ``name``, and as :class:`LoadedTable` does."""
-    if name:
-        raise ConfigurationError(
-            f"{name} names a table, and a table of kind delta in the systems file is one itself. Nothing was read. "
-            "Give its name there alone."
-        )
+    refuse_names("delta", [name] if name else [])
     return DeltaAtRest(location)
 
 

@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 
-from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Examined
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.driver import preflight
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.driver.preflight import NO_JOB
+from onceward.sinks.lake.location import refuse_names
 
 __all__ = ["examine"]
-
-_NO_JOB = "doctor"
-"""In whose folder the probe is written if no job is named."""
 
 
 def examine(location: TableLocation, names: Sequence[str], job: str | None) -> Examined:
@@ -19,10 +17,7 @@ def examine(location: TableLocation, names: Sequence[str], job: str | None) -> E
 
     Raises ConfigurationError for ``names``, because the table is known, and what :class:`LoadedTable` raises.
     """
-    if names:
-        raise ConfigurationError(
-            f"{names[0]} names a table, and a table of kind delta in the systems file is one itself. Leave it out."
-        )
+    refuse_names("delta", names)
     table = LoadedTable(location)
     features = ", ".join(sorted(table.writer_features)) or "none"
     divided = f", partitioned by {', '.join(table.partition_columns)}" if table.partition_columns else ""
@@ -32,5 +27,5 @@ def examine(location: TableLocation, names: Sequence[str], job: str | None) -> E
     )
     return Examined(
         facts=[(f"Delta table {location.uri}", said)],
-        findings=preflight.examine(table, location.storage(), location.uri, job or _NO_JOB),
+        findings=preflight.examine(table, location.storage(), location.uri, job or NO_JOB),
     )

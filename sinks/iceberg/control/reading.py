@@ -5,10 +5,10 @@ from typing import Any
 
 from pyiceberg.types import IcebergType, PrimitiveType, TimestampType, TimestamptzType
 
-from onceward.common.errors import ConfigurationError
 from onceward.connectors.at_rest import TableAtRest, rows_of
 from onceward.sinks.iceberg.catalog import CatalogTable
 from onceward.sinks.iceberg.control.table import LoadedTable
+from onceward.sinks.lake.location import refuse_names
 
 __all__ = ["open_table"]
 
@@ -31,11 +31,7 @@ class IcebergAtRest(TableAtRest):
 
 def open_table(table: CatalogTable, name: str) -> IcebergAtRest:
     """Load the newest snapshot. Raises ConfigurationError for a ``name``, and as :class:`LoadedTable` does."""
-    if name:
-        raise ConfigurationError(
-            f"{name} names a table, and a table of kind iceberg in the systems file is one itself. Nothing was read. "
-            "Give its name there alone."
-        )
+    refuse_names("iceberg", [name] if name else [])
     return IcebergAtRest(table)
 
 

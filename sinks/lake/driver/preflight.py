@@ -7,7 +7,10 @@ from onceward.common.errors import OncewardError
 from onceward.connections.storage import Storage
 from onceward.sinks.lake.identifiers import staged_folder
 
-__all__ = ["claim_problems"]
+__all__ = ["NO_JOB", "claim_problems"]
+
+NO_JOB = "doctor"
+"""In whose folder ``onceward doctor`` tries it if no job is named."""
 
 
 def claim_problems(storage: Storage, job: str) -> Iterator[tuple[str, str]]:
