@@ -44,7 +44,7 @@ mutation: ## breaks each line in small ways, part by part, and lists what no tes
 
 crash: setup ## kills every process everywhere on real brokers (two hours); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
-	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration)
+	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration tests/unit/sinks)
 
 network: setup ## every link fails in every way, on real brokers (253 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))

@@ -66,12 +66,9 @@ class CatalogTable:
     def catalog(self) -> "Catalog":
         """Return the catalogue, which this process keeps. Raises what the library raises if it cannot be reached, and
         ConfigurationError if a reference leads nowhere."""
-        from pyiceberg.catalog import load_catalog
-
         mine = _opened.mine()
         if self not in mine:
-            found = dict(self.resolved())
-            mine[self] = load_catalog(found.pop("name", "default"), **found)
+            mine[self] = _open(dict(self.resolved()))
         return mine[self]
 
     def forget(self) -> None:
@@ -109,6 +106,16 @@ def table_of(name: str, table: Mapping[str, Any]) -> CatalogTable:
     if unknown:
         raise ConfigurationError(f"unknown: {', '.join(sorted(unknown))}; known are table, catalog")
     return CatalogTable.of(table.get("table", ""), table.get("catalog", {}))
+
+
+def _open(settings: dict[str, str]) -> "Catalog":
+    from pyiceberg.catalog import load_catalog
+
+    from onceward.sinks.iceberg.rest import BoundedRestCatalog
+
+    name = settings.pop("name", "default")
+    kind = settings.get("type") or ("rest" if settings.get("uri", "").startswith(("http://", "https://")) else "")
+    return BoundedRestCatalog(name, **settings) if kind == "rest" else load_catalog(name, **settings)
 
 
 def _name_problems(table: object) -> Iterator[str]:

@@ -85,6 +85,11 @@ class LoadedTable:
         return f"{'the empty table' if snapshot is None else f'snapshot {snapshot.snapshot_id} of'} {self.name}"
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it never had a snapshot."""
+        return self._table.current_snapshot() is None
+
+    @property
     def name(self) -> str:
         return self._location.name
 

@@ -13,6 +13,7 @@ from onceward.sinks.lake.driver.preflight import claim_problems
 __all__ = ["examine"]
 
 _FORMAT = "write.format.default"
+_NESSIE = "nessie."
 
 
 def examine(table: LoadedTable, job: str) -> Sequence[Finding]:
@@ -31,6 +32,12 @@ def _problems(table: LoadedTable) -> Iterator[tuple[str, str]]:
         yield (
             f"{name}, nested in a column, has another name in files, which this sink does not write",
             "write to a table where it is named with letters, digits and underscores alone",
+        )
+    if table.is_empty and any(name.startswith(_NESSIE) for name in table.properties):
+        yield (
+            "it has no snapshot yet, and Nessie does not compare the first one: of two commits at the same time, one "
+            "would replace the other",
+            "append to it once, also no rows: table.append(table.schema().as_arrow().empty_table())",
         )
     for field in table.spec.fields:
         if isinstance(field.transform, UnknownTransform):

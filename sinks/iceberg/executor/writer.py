@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceward.connections.storage import Storage
+from onceward.connectors.slots import Library
 from onceward.sinks.iceberg.documents import IcebergFile
 from onceward.sinks.iceberg.identifiers import FOLDER
 from onceward.sinks.lake.executor.writer import LakeSlotWriter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergSlotWriter", "arrow_schema"]
 
+_PACKAGE = "onceward[iceberg]"
 _PARQUET = {
     "compression-level": ("compression_level", None),
     "page-size-bytes": ("data_page_size", 2**20),
@@ -46,6 +48,12 @@ class IcebergSlotWriter(LakeSlotWriter):
     """How it is divided, likewise."""
     properties: Mapping[str, str]
     """Those of the table that say how files are written."""
+
+    @property
+    def libraries(self) -> Sequence[Library]:
+        """See :class:`NeedsLibraries`."""
+        in_store = (Library("obstore", "0.12.1", _PACKAGE),) if self.place.options is not None else ()
+        return (Library("pyiceberg", "0.12", _PACKAGE), *in_store)
 
     @cached_property
     def table_schema(self) -> "Schema":

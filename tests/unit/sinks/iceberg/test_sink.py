@@ -1,6 +1,7 @@
 """What an Iceberg sink refuses before anything is read: arguments, tables, and columns that do not fit."""
 
 import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from onceward.connectors.interfaces import Finding
 from onceward.coordinator.service.kinds import part
 from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.values import Outcome
+from onceward.sinks.iceberg import rest
 from onceward.sinks.iceberg.catalog import CatalogTable, table_of
 from onceward.sinks.iceberg.control.system import IcebergSystem
 from onceward.sinks.iceberg.kind import ICEBERG
@@ -117,6 +119,15 @@ def test_a_table_that_does_not_exist_is_not_created_and_the_message_says_how(tmp
 def test_a_catalogue_that_does_not_answer_is_found(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match="could not be read or written"):
         IcebergSink(NAME, catalog={"type": "rest", "uri": "http://127.0.0.1:1"}).connect(CONTEXT)
+
+
+def test_a_catalogue_that_never_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library waits for it without a limit."""
+    monkeypatch.setattr(rest, "LIMIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(PreflightError, match="Read timed out"):
+            IcebergSink(NAME, catalog={"uri": uri}).connect(CONTEXT)
 
 
 def test_a_plain_table_has_no_findings_and_is_left_as_it_is(tmp_path: Path) -> None:
