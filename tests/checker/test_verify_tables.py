@@ -4,15 +4,17 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
-from onceward import CheckpointSettings, DeltaSink, KafkaSource, Output, PostgresSink
+from onceward import CheckpointSettings, DeltaSink, IcebergSink, KafkaSource, Output, PostgresSink
 from onceward.dev.postgres.server import LocalPostgres
 from onceward.operate.cli import app
 from tests.support.database import Database, database_on
@@ -29,7 +31,7 @@ COLUMNS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 class Tables:
-    """A finished job that has copied a topic to two tables of PostgreSQL and one of Delta."""
+    """A finished job that has copied a topic to two tables of PostgreSQL, one of Delta, and one of Iceberg."""
 
     def __init__(self, job: str, topics: Topics, database: Database, directory: Path) -> None:
         self.job, self.topics, self.database, self.directory = job, topics, database, directory
@@ -43,9 +45,15 @@ class Tables:
             "CREATE TABLE lines (key bytea, value bytea)", "CREATE TABLE latest (key bytea PRIMARY KEY, value bytea)"
         )
         DeltaTable.create(self.lake, COLUMNS)
+        catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/ice"}
+        with closing(load_catalog("default", **catalog)) as opened:
+            opened.create_namespace("shop")
+            opened.create_table("shop.lines", COLUMNS)
+        settings = ", ".join(f'{name} = "{value}"' for name, value in catalog.items())
         (directory / "systems.toml").write_text(
             f'[systems.shop]\nkind = "postgres"\ndsn = "{database.dsn}"\n'
             f'[systems.lake]\nkind = "delta"\ntable = "{self.lake}"\n'
+            f'[systems.ice]\nkind = "iceberg"\ntable = "shop.lines"\ncatalog = {{ {settings} }}\n'
             f'[systems.copy]\nkind = "delta"\ntable = "{directory / "copy"}"\n'
         )
         (directory / "wanted.py").write_text(
@@ -60,6 +68,7 @@ class Tables:
                 "lines": Output(PostgresSink(database.dsn, "lines")),
                 "latest": Output(PostgresSink(database.dsn, "latest", mode="upsert", key=["key"])),
                 "lake": Output(DeltaSink(self.lake)),
+                "ice": Output(IcebergSink("shop.lines", catalog=catalog)),
             },
             settings=CheckpointSettings(interval="50ms", num_retained=1000),
             state_dir=directory / "state",
@@ -97,7 +106,7 @@ def beside_the_users_module(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_right_tables_pass(tables: Tables) -> None:
-    for output in ("shop:lines", "lake"):
+    for output in ("shop:lines", "lake", "ice"):
         code, said = tables.verify(output)
         assert (code, said["verdict"]) == (0, "PASS"), said
         assert said["records"] == {"expected": 2 * RECORDS, "visible": 2 * RECORDS}
