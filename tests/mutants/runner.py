@@ -13,12 +13,13 @@ from tests.mutants.orphans import ORPHANS
 from tests.mutants.replays import REPLAYS
 from tests.mutants.staying import STAYING
 from tests.mutants.store import STORE
+from tests.mutants.tables import TABLES
 
 __all__ = ["HUNTS", "MUTANTS", "Report", "hunt_clean", "hunt_mutant"]
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *LEADERS, *DRIVER, *STAYING, *REPLAYS, *ORPHANS, *KAFKA)
+    for mutant in (*CORE, *OPERATOR_REQUESTS, *STORE, *LEADERS, *DRIVER, *STAYING, *REPLAYS, *ORPHANS, *KAFKA, *TABLES)
 }
 
 HUNTS: dict[str, Hunt] = {mutant.hunt.name: mutant.hunt for mutant in MUTANTS.values()}

@@ -18,6 +18,7 @@ One line per event: virtual seconds since the beginning, who, what.
   kafka               a marker that ends a transaction in one output partition, or something that befell the brokers
   reader              a record that a read_committed reader of the output sees now: <input partition>-<offset>
   kafka other, reader other   the same of a second cluster
+  table, reader table   a state of the table, or something that befell it; a record of it that readers see now
   network, world      links that are cut and mended; the end of the faults
 """
 _SHOWN = 20
@@ -51,13 +52,19 @@ SUMMARY = (
     ("replays", "replays of lost slots begun"),
     ("visible", "records visible"),
     ("second_sinks", "jobs with two sinks"),
+    ("tables", "jobs with a table"),
+    ("refused_looks", "commits to a table refused because it had changed"),
+    ("late_landings", "commits and files of a table that came after their process had given up"),
+    ("fences", "lost checkpoints of a table fenced"),
 )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one, with a transcript")
-    parser.add_argument("--requests", action="store_true", help="with --seed: also every request to the brokers")
+    parser.add_argument(
+        "--requests", action="store_true", help="with --seed: also every request to the brokers and the table"
+    )
     parser.add_argument("--staying", action="store_true", help="with --seed: the job's tasks stay")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many; a quarter again with staying tasks")
     parser.add_argument("--start", type=int, default=1, help="the first one")

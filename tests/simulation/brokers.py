@@ -10,17 +10,22 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeProducersRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
 from onceward import KafkaCluster
-from onceward.protocol.values import MAX_ID
+from onceward.coordinator.service.systems import OpenSystem
+from onceward.protocol.values import MAX_ID, Committable
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
+from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.driver.reuse import ROOM
 from onceward.sinks.kafka.identifiers import TransactionalId
 from tests.simulation.checker import Checker, Invariant
+from tests.simulation.coordinator import wall_clock
+from tests.simulation.driver import virtual_clock
 from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sink import SimulatedSink, output_of
+from tests.simulation.systems import Handle, Key
 from tests.simulation.wire import Wire, answered, said
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.control import SimControl
@@ -76,15 +81,15 @@ class Brokers:
         self._always_current = not faults.moves and not faults.broker_failures
         """Whether the brokers' lists are complete: no deposed leader still answers, and no new leader is missing."""
         self._read = dict.fromkeys(self._logs, 0)
-        self._ended: dict[Transaction, bool] = {}
+        self._ended: dict[Key, bool] = {}
         """Transactions whose end the brokers confirmed -> whether committed."""
         self._mended: dict[Transaction, set[Transaction]] = {}
         """Transactions that only write skipped markers -> whose."""
         self._aborted: set[Transaction] = set()
         """Those of which a part was aborted."""
-        self._begun: dict[Transaction, float] = {}
+        self._begun: dict[Key, float] = {}
         """When each transaction was opened, for those with a record."""
-        self._overrun: dict[Transaction, str] = {}
+        self._overrun: dict[Key, str] = {}
         """Transactions aborted by something other than our own requests -> by what."""
         self._looked: dict[tuple[str, int], float] = {}
         """By partition: when its producers were last described."""
@@ -102,14 +107,13 @@ class Brokers:
         self._alarm = float("inf")
         self.requests = 0
         for checker in checkers:
-            checker.really_committed = self.committed  # type: ignore[method-assign]
-            checker.really_ended = self.ended  # type: ignore[method-assign]
-            checker.why_lost = self.why_lost  # type: ignore[method-assign]
-            checker.not_shown = self.not_shown  # type: ignore[method-assign]
+            checker.truth = self
 
     def note(self, who: str, what: str) -> None:
         """Write one line of the transcript."""
         self._note(who if self.name == "main" else f"{who} {self.name}", what)
+
+    kind = "kafka"
 
     @property
     def name(self) -> str:
@@ -141,6 +145,14 @@ class Brokers:
             for name in self.checkers
         ]
 
+    def opener(self, process: Process) -> OpenSystem:
+        control, clock = self.control(process), virtual_clock(lambda: wall_clock(self.clock))
+
+        def opens(_: object, *, generation: Callable[[], int | None] = lambda: None) -> KafkaSystem:
+            return KafkaSystem(control, clock=clock, generation=generation)
+
+        return opens
+
     def control(self, process: Process) -> SimControl:
         return SimControl(self.cluster, Wire(self, process), described=self.described)
 
@@ -152,19 +164,30 @@ class Brokers:
 
     # -- what is true
 
-    def committed(self, handle: KafkaCommittable) -> bool:
-        transaction = handle.transaction
-        return self._ended.get((transaction.id, transaction.producer_id, transaction.epoch), False)
+    def handle(self, committable: Committable) -> Handle:
+        made = KafkaCommittable.of(committable)
+        transaction = made.transaction
+        return Handle(
+            id=transaction.id,
+            key=(transaction.id, transaction.producer_id, transaction.epoch),
+            slot=made.slot,
+            checkpoint=made.checkpoint,
+            generation=int(transaction.id.split(".")[2]),
+            records=made.records,
+            inputs=made.inputs,
+        )
 
-    def ended(self, handle: KafkaCommittable) -> bool:
-        transaction = handle.transaction
-        entry = self.cluster.entry(transaction.id)
+    def committed(self, handle: Handle) -> bool:
+        return self._ended.get(handle.key, False)
+
+    def ended(self, handle: Handle) -> bool:
+        entry = self.cluster.entry(handle.id)
         return (
             entry is None
             or entry.state is not State.ONGOING
-            or (entry.producer_id, entry.epoch) != (transaction.producer_id, transaction.epoch)
+            or (entry.id, entry.producer_id, entry.epoch) != handle.key
             # a late request opens another one under the same epoch, without the records (KIP-890)
-            or (transaction.id, transaction.producer_id, transaction.epoch) in self._ended
+            or handle.key in self._ended
         )
 
     def not_shown(self) -> list[str]:
@@ -209,13 +232,10 @@ class Brokers:
         self.note("kafka", f"no marker of {identifier} in {partition[0]}-{partition[1]}")
         return True
 
-    def why_lost(self, handle: KafkaCommittable) -> str | None:
-        """What aborted it besides our own requests; None when nothing did."""
-        transaction = handle.transaction
-        key = (transaction.id, transaction.producer_id, transaction.epoch)
-        if key in self._overrun:
-            return self._overrun[key]
-        if self.clock.now >= self._begun.get(key, float("inf")) + self._timeout.total_seconds():
+    def why_lost(self, handle: Handle) -> str | None:
+        if handle.key in self._overrun:
+            return self._overrun[handle.key]
+        if self.clock.now >= self._begun.get(handle.key, float("inf")) + self._timeout.total_seconds():
             return "timeout"
         return None
 

@@ -13,9 +13,9 @@ from onceward.protocol.answers import Answer, Verdict
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import CloseJob, CloseReason, Event, PermitTakeover, StreamLost
 from onceward.protocol.status import JobStatus
-from onceward.protocol.values import Outcome, Settlement
-from onceward.sinks.kafka.control.committables import KafkaCommittable
+from onceward.protocol.values import Committable, Outcome, Settlement
 from tests.simulation.source import InputTopic, all_ranges, positions_of
+from tests.simulation.systems import Handle, Key, Truth
 from tests.support import oracle
 from tests.support.oracle import History
 
@@ -38,6 +38,7 @@ class Invariant(StrEnum):
     I9 = "I9 no transaction left open"
     I10 = "I10 restored positions are the last completed checkpoint's"
     I13 = "I13 a job's end is reported truthfully"
+    WHOLE = "a checkpoint becomes visible in a table as a whole"
     LEAD = "only the coordinator that leads writes"
     ORPHANS = "no reader waits for a driver that is gone for ever"
     CODE = "the program does not fail by itself"
@@ -75,8 +76,8 @@ class CheckerCopy:
     facts: History
     status: JobStatus
     history: Sequence[_Completed]
-    unsettled: Mapping[str, KafkaCommittable]
-    committed: Mapping[tuple[str, int, int], int]
+    unsettled: Mapping[str, Handle]
+    committed: Mapping[Key, int]
 
 
 class Shared:
@@ -93,21 +94,32 @@ class Shared:
 class Checker:
     """Follows one sink of a job."""
 
+    truth: Truth
+    """Set by the system."""
+
     def __init__(
-        self, topic: InputTopic, sink: str = "sink", system: str = "main", shared: Shared | None = None
+        self,
+        topic: InputTopic,
+        sink: str = "sink",
+        system: str = "main",
+        shared: Shared | None = None,
+        *,
+        outputs: int | None = None,
     ) -> None:
+        """``outputs``: parts of the output that keep the order each for itself; by default, those of the topic."""
         self._topic = topic
+        self._outputs = outputs or topic.outputs
         self.sink = sink
         self.system = system
         self._shared = shared or Shared([sink])
         self._shared.claimed.setdefault(system, 0)
         self._facts = History()
         self._history: list[_Completed] = []
-        self._unsettled: dict[str, KafkaCommittable] = {}
-        """By transactional id: the committables that are completed and not settled."""
-        self._committed: dict[tuple[str, int, int], int] = {}
+        self._unsettled: dict[str, Handle] = {}
+        """By id: the committables that are completed and not settled."""
+        self._committed: dict[Key, int] = {}
         """Every transaction that may be committed -> its checkpoint."""
-        self.torn: set[tuple[str, int, int]] = set()
+        self.torn: set[Key] = set()
         """Transactions with a part that a tool has aborted: they may only be aborted."""
         self._lost: CheckerCopy | None = None
         """What the store said that an older copy has replaced, until that copy completes a checkpoint."""
@@ -115,9 +127,9 @@ class Checker:
         """The last completed checkpoint in that copy when it was made."""
         self.given_up: set[tuple[int, int]] = set()
         """Input partition and offset of records whose loss is recorded."""
-        partitions, outputs = range(len(topic.totals)), range(topic.outputs)
-        self._next = {(output, number): self._routed(output, number, 0) for output in outputs for number in partitions}
-        self._newest = dict.fromkeys(outputs, 0)
+        partitions, parts = range(len(topic.totals)), range(self._outputs)
+        self._next = {(output, number): self._routed(output, number, 0) for output in parts for number in partitions}
+        self._newest = dict.fromkeys(parts, 0)
         self.visible = 0
         self.completed = self.aborted = self.unchanged = self.settled = self.generations = 0
         self.halts: list[str] = []
@@ -207,7 +219,7 @@ class Checker:
 
     @property
     def unsettled(self) -> frozenset[str]:
-        """Transactional ids that are completed and not settled."""
+        """The ids of what is completed and not settled."""
         return frozenset(self._unsettled)
 
     @property
@@ -231,7 +243,7 @@ class Checker:
         assert source.positions is not None
         ends = positions_of(source.positions)
         written = next(snapshot for name, snapshot in fact.snapshots.items() if name == self.sink)
-        handles = [KafkaCommittable.of(committable) for committable in written.committables]
+        handles = self._handles(written.committables)
         if written.records != sum(handle.records for handle in handles):
             self.fail(Invariant.I6, f"checkpoint {number} completed with {written.records} records of {self.sink}")
         ranges = {
@@ -251,8 +263,8 @@ class Checker:
                 name = Invariant.I2
             what = f"input {partition} [{start}, {end}) is written as [{covered[0]}, {covered[1]})"
             self.fail(name, f"checkpoint {number}: {what}")
-        generations = {handle.transaction.id.split(".")[2] for handle in handles}
-        if generations - {str(before.generation)}:
+        generations = {handle.generation for handle in handles}
+        if generations - {before.generation}:
             self.fail(Invariant.I6, f"checkpoint {number} completed with transactions of generations {generations}")
         self._history.append(_Completed(id=number, ends=ends))
         self._expect(number, handles)
@@ -261,15 +273,15 @@ class Checker:
         """Lost slots were written again: the new transactions count, the old ones are gone."""
         for identifier in [name for name, handle in self._unsettled.items() if handle.slot in fact.slots]:
             handle = self._unsettled.pop(identifier)
-            if self.really_committed(handle) or not self.really_ended(handle):
+            if self.truth.committed(handle) or not self.truth.ended(handle):
                 self.fail(Invariant.I2, f"{identifier} is written again, and was not lost")
-        self._expect(fact.checkpoint, [KafkaCommittable.of(one) for one in fact.committables])
+        self._expect(fact.checkpoint, self._handles(fact.committables))
 
     def _halted_by_another(self, fact: facts.JobHalted) -> None:
         """What another sink reports halts the job: only then does this one's output wait for a person if it must,
         too."""
         for identifier, handle in self._unsettled.items():
-            if not self.really_committed(handle) and not self.really_ended(handle):
+            if not self.truth.committed(handle) and not self.truth.ended(handle):
                 self.fail(Invariant.I9, f"{identifier} stays open: {fact.participant} halts the job before it ends")
 
     def _give_up(self, fact: facts.LossSkipped) -> None:
@@ -278,7 +290,7 @@ class Checker:
             self._halt(one)
             (identifier,) = [name for name, handle in self._unsettled.items() if handle.slot == one.slot]
             handle = self._unsettled.pop(identifier)
-            if self.really_committed(handle) or not self.really_ended(handle):
+            if self.truth.committed(handle) or not self.truth.ended(handle):
                 self.fail(Invariant.I1, f"{identifier} is given up, and was not lost")
             for split in all_ranges(handle.inputs):
                 partition = int(split["partition"])
@@ -290,15 +302,16 @@ class Checker:
         if identifier not in self._unsettled:
             self.fail(Invariant.I4, f"{identifier} is open when records before it are written again")
 
-    def _expect(self, checkpoint: int, handles: Iterable[KafkaCommittable]) -> None:
+    def _handles(self, committables: Iterable[Committable]) -> list[Handle]:
+        return [self.truth.handle(one) for one in committables]
+
+    def _expect(self, checkpoint: int, handles: Iterable[Handle]) -> None:
         """From now on these transactions may be committed, and must not be aborted."""
         for handle in handles:
-            transaction = handle.transaction
-            key = (transaction.id, transaction.producer_id, transaction.epoch)
-            if key in self._committed:
-                self.fail(Invariant.I2, f"{transaction.id} serves {self._committed[key]} and {checkpoint}")
-            self._committed[key] = checkpoint
-            self._unsettled[transaction.id] = handle
+            if handle.key in self._committed:
+                self.fail(Invariant.I2, f"{handle.id} serves {self._committed[handle.key]} and {checkpoint}")
+            self._committed[handle.key] = checkpoint
+            self._unsettled[handle.id] = handle
 
     def _move(self, before: Durable, fact: facts.StatusChanged) -> None:
         if fact.status not in (JobStatus.FINISHED, JobStatus.CANCELLED):
@@ -311,10 +324,10 @@ class Checker:
     def _settle(self, checkpoint: int, *, by_coordinator: bool) -> None:
         self.settled += 1
         if by_coordinator:  # this may be the end of the job
-            for identifier in self._unsettled.keys() & set(self.not_shown()):
+            for identifier in self._unsettled.keys() & set(self.truth.not_shown()):
                 self.fail(Invariant.I13, f"{checkpoint} is settled, and a commit of {identifier} does not show")
         for identifier, handle in self._unsettled.items():
-            if not self.really_committed(handle):
+            if not self.truth.committed(handle):
                 self.fail(Invariant.I1, f"checkpoint {checkpoint} is called settled, {identifier} is not committed")
         self._unsettled.clear()
 
@@ -323,28 +336,20 @@ class Checker:
         handle = next(handle for handle in self._unsettled.values() if handle.slot == settlement.slot)
         if settlement.outcome is not Outcome.LOST:
             self.halts.append(settlement.outcome.value)
-        elif self.really_committed(handle) or not self.really_ended(handle):
-            self.fail(Invariant.I13, f"{handle.transaction.id} is called lost: {settlement.evidence}")
+        elif self.truth.committed(handle) or not self.truth.ended(handle):
+            self.fail(Invariant.I13, f"{handle.id} is called lost: {settlement.evidence}")
         else:
-            why = self.why_lost(handle)
+            why = self.truth.why_lost(handle)
             self.halts.append(f"lost by {why}")
             if why is None:
-                self.fail(Invariant.I1, f"{handle.transaction.id} is lost without a reason: {settlement.evidence}")
-
-    def why_lost(self, handle: KafkaCommittable) -> str | None:
-        """What aborted a lost transaction, according to the brokers; set by the world."""
-        raise NotImplementedError
-
-    def really_committed(self, handle: KafkaCommittable) -> bool:
-        """Whether the brokers committed it; set by the world."""
-        raise NotImplementedError
+                self.fail(Invariant.I1, f"{handle.id} is lost without a reason: {settlement.evidence}")
 
     def answered(self, generation: int, event: Event, answer: Answer) -> None:
         """The coordinator answered ``event`` while ``generation`` was the current one."""
         if isinstance(event, StreamLost):
             return  # not a call, so nothing to refuse
         if isinstance(event, CloseJob) and answer.verdict is Verdict.ACCEPTED and event.reason in _ENDS:
-            for identifier in self.not_shown():
+            for identifier in self.truth.not_shown():
                 self.fail(
                     Invariant.I13, f"the job has {event.reason.value}, and a commit of {identifier} does not show"
                 )
@@ -354,18 +359,18 @@ class Checker:
             what = f"{type(event).__name__} of generation {of}, now {generation}"
             self.fail(Invariant.I7, f"{what}, is answered {answer.verdict.value}")
 
-    # -- what reaches the brokers
+    # -- what reaches the system
 
-    def ends(self, transaction: tuple[str, int, int], *, commit: bool) -> None:
-        """A process asks the brokers to end a transaction."""
-        identifier, producer, epoch = transaction
+    def ends(self, transaction: Key, *, commit: bool) -> None:
+        """A process asks the system to end a transaction."""
+        identifier, *instance = transaction
         number = self._committed.get(transaction)
         known = number is not None
         if number is None and self._lost is not None:
             number = self._lost.committed.get(transaction)
         if number is None:
             if commit:
-                what = f"{identifier} ({producer}, {epoch}) is committed"
+                what = f"{identifier} {instance} is committed"
                 self.fail(Invariant.I5, f"{what}, and no durable decision says so")
         elif commit and number > self.claimed:
             text = f"{identifier} of checkpoint {number} is committed, claimed is {self.claimed}"
@@ -373,11 +378,11 @@ class Checker:
         elif not commit and (known or self._outdated) and transaction not in self.torn:
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
 
-    def fences(self, identifier: str) -> None:
-        """A process asks the brokers to fence an id, which aborts its open transaction."""
+    def fences(self, identifier: str, how: str = "fenced") -> None:
+        """A process asks the system to fence an id, or to delete a part of it: its transaction is over."""
         handle = self._unsettled.get(identifier)
-        if handle is not None and not self.really_ended(handle):
-            self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is fenced")
+        if handle is not None and not self.truth.ended(handle):
+            self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is {how}")
 
     def left_open(self, identifier: str, what: str) -> None:
         """Called for a transaction that outlives a step that ends all others: it must belong to a completed
@@ -385,15 +390,17 @@ class Checker:
         if identifier not in self._unsettled:
             self.fail(Invariant.I9, f"{identifier} stays open after {what}")
 
-    def really_ended(self, handle: KafkaCommittable) -> bool:
-        """Whether the transaction is no longer open at the brokers; set by the world."""
-        raise NotImplementedError
-
-    def not_shown(self) -> list[str]:
-        """Transactional ids whose commit still lacks a marker; set by the world."""
-        raise NotImplementedError
-
     # -- what becomes visible
+
+    def version(self, values: Iterable[bytes]) -> None:
+        """A reader of a table sees these records more than in the version before: those of whole checkpoints."""
+        for value in sorted(values, key=lambda value: list(map(int, value.split(b"-")))):
+            self.record(0, value)
+        newest = next((entry for entry in self._visible_history if entry.id == self._newest[0]), None)
+        for partition, end in enumerate(newest.ends if newest else ()):
+            if self._next[0, partition] < self._routed(0, partition, end):
+                what = f"{partition}-{self._next[0, partition]} of checkpoint {self._newest[0]} is not visible"
+                self.fail(Invariant.WHOLE, f"record {what}, and others of it are")
 
     def record(self, output: int, value: bytes) -> None:
         """A ``read_committed`` reader of an output partition gets its next record."""
@@ -407,7 +414,7 @@ class Checker:
                 Invariant.I4, f"record {partition}-{offset} is visible in output {output} before {partition}-{expected}"
             )
         self._next[output, partition] = self._routed(output, partition, offset + 1)
-        history = self._lost.history if self._lost is not None and self._outdated else self._history
+        history = self._visible_history
         if offset >= (history[-1].ends[partition] if history else 0):
             self.fail(Invariant.I3, f"record {partition}-{offset} is visible, and no completed checkpoint has it")
             return
@@ -417,10 +424,14 @@ class Checker:
             self.fail(Invariant.I4, f"output {output} shows checkpoint {checkpoint} after checkpoint {newest}")
         self._newest[output] = checkpoint
 
+    @property
+    def _visible_history(self) -> Sequence[_Completed]:
+        return self._lost.history if self._lost is not None and self._outdated else self._history
+
     def _routed(self, output: int, partition: int, offset: int) -> int:
         """The first record of an input partition, from ``offset`` on, that goes to ``output`` and is not given up."""
         while (
-            self._topic.route(partition, offset) != output
+            self._topic.route(partition, offset) % self._outputs != output
             or self._topic.silent(partition, offset)
             or (partition, offset) in self.given_up
         ):

@@ -34,6 +34,7 @@ from onceward.sources.kafka.positions import check_positions
 from onceward.wire.rows import GenerationSummary
 from onceward.wire.v1 import participants_pb2
 from tests.simulation.database import STORE_ID, Database, Session, Step
+from tests.simulation.lake_documents import TableFiles
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.streams import break_streams, cut_streams
@@ -181,7 +182,7 @@ class _Life:
             cast(Store, self.store),
             clock=host.now,
             wall=lambda: wall_clock(clock),
-            checkers=Checkers({POSITIONS: check_positions, KIND: check_committable}),
+            checkers=Checkers({POSITIONS: check_positions, KIND: check_committable, TableFiles.KIND: TableFiles.check}),
             changed=self._changed,
             failed=self._fail,
         )

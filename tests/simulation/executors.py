@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 from greenlet import GreenletExit
@@ -22,10 +22,8 @@ from onceward.protocol.values import CheckpointId, Generation, JobName, Particip
 from tests.simulation.links import connect
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.source import InputTopic
+from tests.simulation.systems import ConnectedSink
 from tests.simulation.threads import Condition
-
-if TYPE_CHECKING:
-    from tests.simulation.sink import SimulatedSink
 
 __all__ = ["Executors", "TaskFaults", "WorkerTasks"]
 
@@ -131,7 +129,7 @@ class WorkerTasks:
         executors: Executors,
         driver: Process,
         job: JobName,
-        sinks: Sequence["SimulatedSink"],
+        sinks: Sequence[ConnectedSink],
         topic: InputTopic,
         faults: Callable[[], TaskFaults],
         begun: Callable[[Process, str], None],

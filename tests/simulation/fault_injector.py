@@ -7,12 +7,12 @@ from greenlet import GreenletExit
 from onceward.common.killpoints import KillPoint
 from onceward.protocol.events import CancelJob, RequestCheckpoint, StopJob
 from onceward.protocol.values import CheckpointKind, RequestId
-from tests.simulation.brokers import Brokers
 from tests.simulation.driver import SimulatedPipeline
 from tests.simulation.executors import TaskFaults
 from tests.simulation.links import network
 from tests.simulation.scheduler import Process
 from tests.simulation.streams import cut_streams
+from tests.simulation.systems import ModelledSystem
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
@@ -77,11 +77,26 @@ class FaultInjector:
         if point is KillPoint.DRIVER_AFTER_DECISION and faults.torn and random.random() < faults.torn:
             system = self._a_system()
             system.tear(system.unsettled)
-        if self._world.faults.kill_points and self._world.random.random() < self._world.faults.kill_points:
-            self._world.counts["kills"] += 1
-            self._world.note(process.name, f"killed at {point.value}")
-            self._world.clock.kill(process)
-            raise GreenletExit
+        if faults.kill_points and random.random() < faults.kill_points:
+            self._die(process, point.value)
+
+    def step(self, what: str) -> None:
+        """A process is about to do one of many small steps. It may die there, or sleep before a commit."""
+        process, faults = self._world.clock.running, self._world.faults
+        rate = faults.driver_pauses / 10 if what.startswith("commits") else 0.0
+        if not self.raging or process is None:
+            return
+        if faults.kill_points and self._world.random.random() < faults.kill_points / 8:
+            self._die(process, what)
+        if rate and process.kind == "driver" and self._world.random.random() < rate:
+            self._pause(process)
+            self._world.clock.sleep(0.0)
+
+    def _die(self, process: Process, where: str) -> None:
+        self._world.counts["kills"] += 1
+        self._world.note(process.name, f"killed at {where}")
+        self._world.clock.kill(process)
+        raise GreenletExit
 
     def _kill_coordinator(self) -> None:
         if self._world.host.process is not None and self.raging:
@@ -92,7 +107,7 @@ class FaultInjector:
         running = [driver for driver in self._world.drivers if driver.alive]
         return self._world.random.choice(running) if running and self.raging else None
 
-    def _a_system(self) -> Brokers:
+    def _a_system(self) -> ModelledSystem:
         systems = self._world.systems
         return self._world.random.choice(systems) if len(systems) > 1 else systems[0]
 

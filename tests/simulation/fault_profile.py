@@ -46,6 +46,8 @@ class FaultProfile:
     """The link between drivers and the coordinator."""
     kafka: LinkFaults = field(default_factory=LinkFaults)
     """The links to the brokers."""
+    table: LinkFaults | None = None
+    """The links to a table; by default, those to the brokers are alike."""
     tasks: TaskFaults = field(default_factory=TaskFaults)
     store_failures: float = 0.0
     kill_points: float = 0.0
@@ -96,8 +98,9 @@ class FaultProfile:
     """The share of transactional ids that begin close to their producer's last epoch."""
     staying: bool = False
     """Whether the job's tasks stay."""
-    second_sink: Literal["", "beside", "apart"] = ""
-    """Whether the job has a second sink, on the system of the first or on one of its own. Not with staying tasks."""
+    second_sink: Literal["", "beside", "apart", "table"] = ""
+    """Whether the job has a second sink: on the system of the first, on one of its own, or a table. Not with staying
+    tasks."""
     task_cuts: int = 0
     """How often the link between drivers and staying tasks is cut."""
     skew: float = 0.0
@@ -186,9 +189,11 @@ def draw(random: Random) -> FaultProfile:
     # The claim rules out an older copy of the store, until the claim expires or a tool deletes it.
     claimed = not drawn.clean_ups and drawn.receipts_kept_minutes > 1
     promotions = int(claimed and drawn.standby and totals[0] % 3 == 0)
-    second: Literal["", "beside", "apart"] = ""
+    second: Literal["", "beside", "apart", "table"] = ""
     if sum(totals) % 4 == 3:
         second = "beside" if totals[0] % 2 else "apart"
+    elif (totals[0] + 3 * totals[1]) % 6 == 1:
+        second = "table"
     skipped = 0.3 if totals[1] % 4 == 1 else 0.0
     return replace(drawn, promotions=promotions, skipped_markers=skipped, second_sink=second)
 
@@ -206,6 +211,7 @@ def alone(**faults: Any) -> dict[str, Any]:
         "receipts_kept_minutes": 7 * 24 * 60,
         "rpc": LinkFaults(),
         "kafka": LinkFaults(),
+        "table": None,
         "tasks": TaskFaults(),
         "store_failures": 0.0,
         "kill_points": 0.0,

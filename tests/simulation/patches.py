@@ -12,6 +12,7 @@ import onceward.client.calls
 import onceward.client.renewing
 import onceward.client.session
 import onceward.client.watching
+import onceward.common.backoff
 import onceward.common.links
 import onceward.coordinator.service.engine
 import onceward.coordinator.service.orphan
@@ -38,6 +39,10 @@ import onceward.sinks.kafka.control.settling
 import onceward.sinks.kafka.executor.delivery
 import onceward.sinks.kafka.executor.producers
 import onceward.sinks.kafka.executor.writer
+import onceward.sinks.lake.control.staged
+import onceward.sinks.lake.control.transactions
+import onceward.sinks.lake.executor.writer
+import onceward.sinks.lake.identifiers
 from onceward.common.killpoints import KillPoint
 from tests.simulation import links
 from tests.simulation.seats import take_seat
@@ -64,6 +69,16 @@ class _Pools:
         return mine
 
 
+class _OneAfterTheOther(contextlib.AbstractContextManager[Any]):
+    """An executor that makes each call when its result is needed."""
+
+    def __init__(self, _threads: int) -> None:
+        self.map = map
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
 def _passed(point: KillPoint) -> None:
     Hooks.kill_point(point)
 
@@ -75,15 +90,16 @@ def _armed(point: KillPoint) -> bool:
 def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     control, client = onceward.sinks.kafka.control, onceward.client
     service, driver = onceward.coordinator.service, onceward.driver
-    executor, tasks = onceward.sinks.kafka.executor, onceward.executor
+    executor, tasks, lake = onceward.sinks.kafka.executor, onceward.executor, onceward.sinks.lake
     for module in (client.calls, client.renewing, client.watching, driver.exits, service.thread_lanes):
         yield module, "threading", THREADING
     for module in (executor.producers, executor.writer, tasks.staying, driver.staying.group):
         yield module, "threading", THREADING
-    timed = (client.calls, client.renewing, client.session, client.watching, onceward.common.links)
+    common = onceward.common
+    timed = (client.calls, client.renewing, client.session, client.watching, common.backoff, common.links)
     for module in (*timed, driver.progress, tasks.timings):
         yield module, "time", TIME
-    for module in (service.orphan_systems, executor.writer):
+    for module in (service.orphan_systems, executor.writer, lake.identifiers, lake.control.transactions):
         yield module, "secrets", SECRETS
     yield service.orphan, "secrets", NUMBERED_SECRETS
     for module in (executor.delivery, executor.producers, tasks.staying, driver.staying.group):
@@ -110,6 +126,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
         control.claims,
         control.settling,
         executor.writer,
+        lake.executor.writer,
     ):
         yield module, "kill_point", _passed
     yield control.settling, "armed", _armed
@@ -119,6 +136,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     prepared = producers.PreparedProducer
     yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
     yield producers, "ArrowProducer", partial(_late, "producer")
+    yield lake.control.staged, "ThreadPoolExecutor", _OneAfterTheOther
 
 
 def _late(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -45,7 +45,7 @@ def run_seed(
     :param mutant: makes a context that breaks the product while the world runs.
     :param steer: changes the faults that the seed drew, to make a fault likely; ``fixed`` sets single fields.
     :param trace: receives every line of the transcript: virtual seconds, who, what.
-    :param requests: also writes a line for every request to the brokers.
+    :param requests: also writes a line for every request to the brokers and to the table.
     """
     random = Random(seed)
     faults = draw(random)
@@ -68,6 +68,10 @@ def run_seed(
         slow=sum(link.slowed for link in links),
         skipped_markers=sum(system.skipped for system in world.systems),
         second_sinks=len(world.checkers) - 1,
+        tables=len(world.lakes),
+        refused_looks=sum(lake.refused for lake in world.lakes),
+        late_landings=sum(lake.late for lake in world.lakes),
+        fences=sum(lake.fences for lake in world.lakes),
         store_failures=world.store.failures,
         late_store=world.store.lates,
         ended_sessions=world.store.ended,

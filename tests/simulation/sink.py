@@ -17,6 +17,7 @@ from onceward.sinks.kafka.control.system import KafkaSystem
 from onceward.sinks.kafka.driver.session import KafkaSinkSession
 from tests.simulation.coordinator import wall_clock
 from tests.simulation.driver import virtual_clock
+from tests.simulation.systems import ConnectedSink
 from tests.support.kafka_model.control import SimControl
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def output_of(sink: str) -> str:
     return "out" if sink == "sink" else f"out-{sink}"
 
 
-class SimulatedSink(KafkaSink):
+class SimulatedSink(KafkaSink, ConnectedSink):
     """The real sink on modelled brokers."""
 
     def __init__(
@@ -49,7 +50,6 @@ class SimulatedSink(KafkaSink):
             brokers.described, topic=output_of(name), transaction_timeout=timeout, on_lost=on_lost.value, name=name
         )
         self.session: SimulatedSession
-        """Once it is connected."""
         self._made = partial(SimulatedSession, self, brokers, control, checks, timeout=timeout, skew=skew)
 
     @property

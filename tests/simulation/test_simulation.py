@@ -15,6 +15,7 @@ from tests.simulation.checker import Invariant
 from tests.simulation.database import Database
 from tests.simulation.fault_profile import alone
 from tests.simulation.fleet import run_range
+from tests.simulation.network import LinkFaults
 from tests.simulation.run import digest, run_seed, transcript
 from tests.simulation.scheduler import Scheduler
 
@@ -41,7 +42,8 @@ def test_hundreds_of_worlds_keep_the_promise() -> None:
     for what in ("store_failures", "returns", "elections", "led_again", "late_store"):
         assert counts[what] > 4, what
     assert counts["replays"] > 1
-    assert counts["second_sinks"] > 30
+    assert counts["second_sinks"] > 50
+    assert counts["tables"] > 15
     assert endings["finished"] > 180
 
 
@@ -63,7 +65,7 @@ _KILLS = {"kill_points": 0.02, "driver_kills": 2, "wishes": 0, "cancels": 0}
 _LOSSES = {"transaction_timeout": 1.0, "torn": 0.3, "robberies": 0.3, "wishes": 0, "cancels": 0}
 
 
-@pytest.mark.parametrize("second", ["beside", "apart"])
+@pytest.mark.parametrize("second", ["beside", "apart", "table"])
 @pytest.mark.parametrize(("faults", "seen"), [(_KILLS, "resumed"), (_LOSSES, "replays")], ids=["kills", "losses"])
 def test_jobs_with_two_sinks_keep_the_promise_in_both(second: str, faults: dict[str, Any], seen: str) -> None:
     counts: Counter[str] = Counter()
@@ -72,7 +74,21 @@ def test_jobs_with_two_sinks_keep_the_promise_in_both(second: str, faults: dict[
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts.update(result.counts)
     assert counts["second_sinks"] == 12
+    assert counts["tables"] == (12 if second == "table" else 0)
     assert counts[seen] > 2
+
+
+def test_a_commit_to_a_table_that_lands_late_or_meets_another_program_is_made_once() -> None:
+    counts: Counter[str] = Counter()
+    answers = {"table": LinkFaults(loss=0.05, duplicate=0.1, slow=0.1)}
+    sleeps = {"takeovers": 5, "driver_pauses": 3, "moves": 2}
+    for seed in range(1, 7):
+        for faults in (answers, sleeps):
+            result = run_seed(seed, **alone(second_sink="table", fault_time=20.0, interval=0.0, **faults))
+            assert result.violation is None, f"seed {seed}: {result.violation}"
+            counts.update(result.counts)
+    assert counts["refused_looks"] > 8
+    assert counts["late_landings"] > 8
 
 
 def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:

@@ -192,6 +192,10 @@ class VirtualSecrets:
     def token_hex(size: int) -> str:
         return f"{scheduler().random.getrandbits(size * 8):0{size * 2}x}"
 
+    @staticmethod
+    def randbelow(bound: int) -> int:
+        return scheduler().random.randrange(bound)
+
 
 class NumberedSecrets:
     """Tokens without a draw from the world's random numbers, which would change the worlds of all seeds."""

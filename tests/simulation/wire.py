@@ -1,37 +1,39 @@
-"""One process's way to the brokers: delays, loses and duplicates requests and answers."""
+"""One process's way to a system: delays, loses and duplicates requests and answers."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from tests.simulation.scheduler import Process
-from tests.support.kafka_model.transport import Call
-
-if TYPE_CHECKING:
-    from tests.simulation.brokers import Brokers
+from tests.simulation.systems import Peer
 
 __all__ = ["Wire", "answered", "said"]
 
 _REQUEST_TIMEOUT_S = 5.0
 
 
+class Message(Protocol):
+    @property
+    def request(self) -> Any: ...
+
+
 class Wire:
     """One process's `Transport`."""
 
-    def __init__(self, brokers: "Brokers", process: Process) -> None:
-        self._brokers = brokers
+    def __init__(self, peer: Peer, process: Process) -> None:
+        self._peer = peer
         self._process = process
 
     def now(self) -> float:
-        return self._brokers.clock.now
+        return self._peer.clock.now
 
     def sleep(self, seconds: float) -> None:
-        self._brokers.clock.sleep(seconds)
+        self._peer.clock.sleep(seconds)
 
-    def send(self, calls: Sequence[Call]) -> list[Any]:
+    def send(self, calls: Sequence[Message]) -> list[Any]:
         """See `Transport.send`. An unanswered request ends after 5 s, or as a broken connection."""
-        brokers, process = self._brokers, self._process
-        clock, link = brokers.clock, brokers.link
+        peer, process = self._peer, self._process
+        clock, link = peer.clock, peer.link
         clock.require_alive()
         task = clock.task
         assert task is not None, "a callback may not wait"
@@ -54,8 +56,8 @@ class Wire:
             if clock.random.random() < 0.7:
                 answered(number, NoAnswer(why="connection broken"), 0.01)
 
-        def arrive(number: int, call: Call) -> None:
-            answer = brokers.arrived(process, call, begun)
+        def arrive(number: int, call: Message) -> None:
+            answer = peer.arrived(process, call, begun)
             copies = link.fate()
             if copies:
                 answered(number, answer, copies[0])
@@ -64,10 +66,10 @@ class Wire:
 
         gone = False
         for number, call in enumerate(calls):
-            brokers.sent(process, call.request)
+            peer.sent(process, call.request)
             copies = link.fate()
             for delay in copies:
-                clock.call(brokers.wires, delay, lambda n=number, c=call: arrive(n, c))  # type: ignore[misc]
+                clock.call(peer.wires, delay, lambda n=number, c=call: arrive(n, c))  # type: ignore[misc]
             if not copies:
                 lost(number)
         try:

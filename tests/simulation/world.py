@@ -10,12 +10,12 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from onceward import KafkaCluster
 from onceward.common.errors import FencedError, HaltedError, JobBusyError, OncewardError, RefusedError
 from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.store.postgres import PAUSE_S
 from onceward.driver.restarts import Restart
 from onceward.protocol.answers import Answer
+from onceward.protocol.committing import System
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import Event, PermitTakeover
 from onceward.protocol.facts import Fact, GenerationGranted, LossRecorded
@@ -23,15 +23,15 @@ from onceward.protocol.kinds import NamedSystem
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import COORDINATOR, CheckpointId, JobName
-from onceward.sinks.kafka.control.system import KafkaSystem
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Checker, Invariant, Shared
-from tests.simulation.coordinator import CoordinatorHost, wall_clock
+from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.database import Database
-from tests.simulation.driver import SimulatedPipeline, Surroundings, virtual_clock
+from tests.simulation.driver import SimulatedPipeline, Surroundings
 from tests.simulation.executors import Executors, WorkerTasks
 from tests.simulation.fault_injector import FaultInjector
 from tests.simulation.fault_profile import FaultProfile
+from tests.simulation.lake import Lake
 from tests.simulation.links import break_links
 from tests.simulation.network import Link
 from tests.simulation.patches import Hooks
@@ -40,12 +40,15 @@ from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.sink import SimulatedSink
 from tests.simulation.source import InputTopic, ModelSource
 from tests.simulation.streams import break_streams
+from tests.simulation.systems import ModelledSystem
 from tests.simulation.threads import set_scheduler
 from tests.support.kafka_model.producer import SimProducer
 
 __all__ = ["SimulatedWorld"]
 
 JOB = JobName("orders")
+_SYSTEMS = {"apart": "other", "table": "table"}
+"""Those of second sinks that are not on the first sink's."""
 SETTLED_WITHIN = 15.0
 """Seconds after the end of the lease and of the grace time. Connections and the coordinator may have broken, and need
 some seconds to notice or to return; a proof takes two looks; failed steps are retried."""
@@ -63,9 +66,10 @@ class SimulatedWorld:
         self.counts: Counter[str] = Counter()
         self.topic = InputTopic(totals=faults.totals, outputs=faults.outputs)
         names = ["sink", "second"] if faults.second_sink and not faults.staying else ["sink"]
-        apart, shared = faults.second_sink == "apart", Shared(names)
+        second, shared = _SYSTEMS.get(faults.second_sink, "main"), Shared(names)
         self.checkers = [
-            Checker(self.topic, name, "other" if apart and name == "second" else "main", shared) for name in names
+            Checker(self.topic, name, system, shared, outputs=1 if system == "table" else None)
+            for name, system in zip(names, ("main", second), strict=False)
         ]
         """One for each sink."""
         self.checker = self.checkers[0]
@@ -91,7 +95,13 @@ class SimulatedWorld:
         on: dict[str, list[Checker]] = {}
         for checker in self.checkers:
             on.setdefault(checker.system, []).append(checker)
-        self.systems = [Brokers(self.clock, faults, checkers, self.note) for checkers in on.values()]
+        self.brokers = [Brokers(self.clock, faults, on[name], self.note) for name in on if name != "table"]
+        self.lakes = [
+            Lake(self.clock, faults, on[name], self.note, lambda what: self.injector.step(what))
+            for name in on
+            if name == "table"
+        ]
+        self.systems: list[ModelledSystem] = [*self.brokers, *self.lakes]
         self.drivers: list[Process] = []
         self.processes: list[Process] = []
         self._driver_starts = 0
@@ -219,18 +229,17 @@ class SimulatedWorld:
 
     def _known_systems(self, process: Process) -> Systems:
         """The systems of a coordinator with a file of them."""
-        controls = {system.name: system.control(process) for system in self.systems}
-        clock = virtual_clock(lambda: wall_clock(self.clock))
+        openers = {system.name: system.opener(process) for system in self.systems}
 
-        def opens(cluster: KafkaCluster, *, generation: Callable[[], int | None] = lambda: None) -> KafkaSystem:
-            return KafkaSystem(controls[cluster.name], clock=clock, generation=generation)
+        def opens(name: str, *, generation: Callable[[], int | None] = lambda: None) -> System:
+            return openers[name](name, generation=generation)
 
-        named = {system.name: NamedSystem(kind="kafka", configuration=system.described) for system in self.systems}
-        return Systems({"kafka": opens}, named)
+        named = {system.name: NamedSystem(kind=system.kind, configuration=system.name) for system in self.systems}
+        return Systems({system.kind: opens for system in self.systems}, named)
 
     def _producer(self, config: Mapping[str, Any], **more: Any) -> SimProducer:
         servers = config["bootstrap.servers"]
-        (brokers,) = [system for system in self.systems if system.described.bootstrap_servers == servers]
+        (brokers,) = [each for each in self.brokers if each.described.bootstrap_servers == servers]
         return brokers.producer(config, **more)
 
     # -- facts
@@ -306,7 +315,7 @@ class SimulatedWorld:
     def _drive(self, process: Process, executors: Executors) -> None:
         faults, clock = self.faults, self.clock
         sinks = [sink for system in self.systems for sink in system.sinks(process)]
-        sink = process.local[SimulatedSink] = sinks[0]
+        sink = process.local[SimulatedSink] = next(each for each in sinks if isinstance(each, SimulatedSink))
         channel = Channel(clock, process, self.host, self.rpc, self.wires)
         tasks = WorkerTasks(
             executors=executors,
@@ -430,7 +439,7 @@ class SimulatedWorld:
         durable = self.store.jobs.get(JOB)
         # No timeout ends what hangs, and no process does before a person has decided about the store or the claim.
         forgotten = any(system.claim_forgotten for system in self.systems)
-        left = self.faults.skipped_markers and (self._outdated or forgotten)
+        left = bool(self.faults.skipped_markers or self.lakes) and (self._outdated or forgotten)
         if durable is not None and durable.status is not JobStatus.HALTED and not left:
             for system in self.systems:
                 system.abandoned(self._missing_since)
