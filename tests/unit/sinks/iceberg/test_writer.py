@@ -63,7 +63,7 @@ class Writing:
         self.session.begin_generation(Generation(1))
 
     def writer(self, **limits: int) -> IcebergSlotWriter:
-        made: IcebergSlotWriter = replace(self.session.write(), **limits)  # type: ignore[arg-type]
+        made: IcebergSlotWriter = replace(self.session.write(), vote_bytes=0, **limits)  # type: ignore[arg-type]
         return made
 
     def written(self, *batches: pa.RecordBatch, **limits: int) -> Vote:
