@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         OncewardError,
     )
     from onceward.common.links import Links
-    from onceward.connectors.at_rest import TableAtRest, rows_of
+    from onceward.connectors.at_rest import ArrowTable, TableAtRest
     from onceward.connectors.interfaces import (
         Assignment,
         Chosen,
@@ -90,6 +90,7 @@ __all__ = [
     "NO_CHECKPOINT",
     "Age",
     "AnnouncingSlot",
+    "ArrowTable",
     "Assignment",
     "Author",
     "CheckpointFailedError",
@@ -153,7 +154,6 @@ __all__ = [
     "TableAtRest",
     "TransactionHandle",
     "Vote",
-    "rows_of",
 ]
 
 _HOMES = (

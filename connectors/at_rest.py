@@ -1,13 +1,13 @@
 """The rows of a table at rest, for ``onceward verify``: what a kind of system opens by :attr:`Kind.reader`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableAtRest", "rows_of"]
+__all__ = ["ArrowTable", "TableAtRest"]
 
 
 class TableAtRest(ABC):
@@ -29,8 +29,23 @@ class TableAtRest(ABC):
         """Release clients."""
 
 
-def rows_of(batches: "Iterable[pa.RecordBatch]") -> Iterator[Sequence[Any]]:
-    """Yield the rows of Arrow batches."""
-    for batch in batches:
-        values = [column.to_pylist(maps_as_pydicts="strict") for column in batch.columns]
-        yield from zip(*values, strict=True)
+class ArrowTable(TableAtRest):
+    """A table whose library reads it as Arrow batches, and keeps no connection."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        batches: "Callable[[Sequence[str]], Iterable[pa.RecordBatch]]",
+    ) -> None:
+        """``batches``: reads the values of these columns."""
+        self.name, self.columns, self._batches = name, columns, batches
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Sequence[Any]]:
+        """See :meth:`TableAtRest.rows`."""
+        for batch in self._batches(columns):
+            values = [column.to_pylist(maps_as_pydicts="strict") for column in batch.columns]
+            yield from zip(*values, strict=True)
+
+    def close(self) -> None:
+        """Nothing is open between calls."""

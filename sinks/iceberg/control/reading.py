@@ -1,11 +1,8 @@
 """The rows of an Iceberg table, for ``onceward verify``."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
 from pyiceberg.types import IcebergType, PrimitiveType, TimestampType, TimestamptzType
 
-from onceward.connectors.at_rest import TableAtRest, rows_of
+from onceward.connectors.at_rest import ArrowTable
 from onceward.sinks.iceberg.catalog import CatalogTable
 from onceward.sinks.iceberg.control.table import LoadedTable
 from onceward.sinks.lake.location import refuse_names
@@ -13,26 +10,12 @@ from onceward.sinks.lake.location import refuse_names
 __all__ = ["open_table"]
 
 
-class IcebergAtRest(TableAtRest):
-    """One snapshot of a table."""
-
-    def __init__(self, table: CatalogTable) -> None:
-        self._table = LoadedTable(table)
-        self.name = table.name
-        self.columns = {field.name: _word(field.field_type) for field in self._table.schema.fields}
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Sequence[Any]]:
-        """See :meth:`TableAtRest.rows`."""
-        return rows_of(self._table.batches(columns))
-
-    def close(self) -> None:
-        """Nothing is open between calls."""
-
-
-def open_table(table: CatalogTable, name: str) -> IcebergAtRest:
+def open_table(location: CatalogTable, name: str) -> ArrowTable:
     """Load the newest snapshot. Raises ConfigurationError for a ``name``, and as :class:`LoadedTable` does."""
     refuse_names("iceberg", [name] if name else [])
-    return IcebergAtRest(table)
+    table = LoadedTable(location)
+    columns = {field.name: _word(field.field_type) for field in table.schema.fields}
+    return ArrowTable(location.name, columns, table.batches)
 
 
 def _word(kind: IcebergType) -> str:
