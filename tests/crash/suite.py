@@ -32,6 +32,7 @@ from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill
 from tests.crash.staying import kill_driver_of_staying, kill_staying_tasks
 from tests.crash.streams import kill_around_batches, kill_executors, stay_away, visit_batches
 from tests.support.harness import Harness
+from tests.support.job_tables import DeltaTables, PostgresTables
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
 from tests.support.small_disk import SmallDisk
@@ -124,13 +125,14 @@ def _points(plan: Plan) -> Iterator[Schedule]:
 
 def _outputs(plan: Plan) -> Iterator[Schedule]:
     with LocalPostgres() as database, harness_of_one(plan.directory / "outputs") as harness:
-        harness.tables = database.url
-        for outputs, table in ((2, False), (4, False), (1, True)):
+        in_postgres, in_delta = PostgresTables(database.url), DeltaTables(plan.directory / "outputs" / "table")
+        kinds = {"": None, "-and-a-table": in_postgres, "-and-a-delta-table": in_delta}
+        for outputs, kind in ((2, ""), (4, ""), (1, "-and-a-table"), (1, "-and-a-delta-table")):
+            harness.tables = kinds[kind]
             for scene in SCENES:
                 if points := scene.points():
-                    several = replace(scene, setup=scene.setup.into(outputs, table=table))
-                    name = f"{scene.name}-into-{outputs}{'-and-a-table' if table else ''}"
-                    yield visit(harness, several, points, (1, 2), name, part="outputs")
+                    several = replace(scene, setup=scene.setup.into(outputs, table=bool(kind)))
+                    yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{outputs}{kind}", part="outputs")
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:

@@ -21,6 +21,7 @@ from tests.crash.points import SCENES, scene_of, visit
 from tests.crash.streams import POINTS
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one, three_brokers
 from tests.support.harness import Harness
+from tests.support.job_tables import DeltaTables, PostgresTables
 from tests.support.repeats import unexplained
 from tests.support.schedules import STAYING_POINTS, Schedule
 from tests.support.toxiproxy import toxiproxy_or_skip
@@ -70,10 +71,23 @@ def test_a_kill_leaves_two_outputs_the_same_records(harness: Harness, point: Kil
 def test_a_kill_leaves_a_topic_and_a_table_the_same_records(
     harness: Harness, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, point: KillPoint
 ) -> None:
-    monkeypatch.setattr(harness, "tables", postgres.url)
+    monkeypatch.setattr(harness, "tables", PostgresTables(postgres.url))
     scene = scene_of(point)
     several = replace(scene, setup=scene.setup.into(1, table=True))
     assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-and-a-table", part="outputs"))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", [KillPoint.DRIVER_AFTER_DECISION, KillPoint.ORPHAN_AFTER_COMMIT])
+def test_a_kill_leaves_a_topic_and_a_delta_table_the_same_records(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: KillPoint
+) -> None:
+    monkeypatch.setattr(harness, "tables", DeltaTables(tmp_path / "table"))
+    scene = scene_of(point)
+    several = replace(scene, setup=scene.setup.into(1, table=True))
+    assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-and-a-delta-table", part="outputs"))
 
 
 @pytest.mark.kill

@@ -75,9 +75,10 @@ def _written(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any
     sinks = [KafkaSink(cluster, topic=topic, **options) for topic in spec["sinks"]]
     outputs = {f"out-{number}": Output(sink) for number, sink in enumerate(sinks, 1)}
     if table := spec.get("table"):
-        from onceward import PostgresSink
+        from onceward import DeltaSink, PostgresSink
 
-        outputs["table"] = Output(PostgresSink(**table))
+        kinds = {"delta": DeltaSink, "postgres": PostgresSink}
+        outputs["table"] = Output(kinds[table.pop("kind")](**table))
     return {"outputs": outputs}
 
 

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, LiteralString, Self, assert_never
+from typing import Any, Self, assert_never
 
 from onceward.operate.verify import EVERYTHING, Grade, History, Property, judge
 from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE
 from tests.support.feeder import Feeder
 from tests.support.harness import Armed, Harness
+from tests.support.job_tables import JobTables
 from tests.support.killed_job import SPARK_LIMIT_S, KilledJob, conduct
 from tests.support.processes import CLUSTER, Process
 from tests.support.recorder import Recorder
@@ -66,7 +67,7 @@ class Setup:
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
         every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
-        by a sink of its own. ``table``: so does a table of the harness's database."""
+        by a sink of its own. ``table``: so does a table of the harness."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -120,8 +121,9 @@ class Job(KilledJob):
             for name in ("out", *(f"out-{number}" for number in range(2, self.setup.outputs + 1)))
         ]
         self.sink = self.sinks[0]
-        if self.setup.table:
-            self._rows("CREATE TABLE {} (key bytea, value bytea)")
+        self.tables = harness.tables if self.setup.table else None
+        if self.tables is not None:
+            self.tables.create(self.name)
         self.fed_besides = 0
         """Records in the input that did not come from the feeder."""
 
@@ -160,8 +162,8 @@ class Job(KilledJob):
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
-            "sinks": self.sinks if len(self.sinks) > 1 or self.setup.table else None,
-            "table": {"dsn": self.harness.tables, "table": f'"{self.name}"'} if self.setup.table else None,
+            "sinks": self.sinks if len(self.sinks) > 1 or self.tables is not None else None,
+            "table": None if self.tables is None else self.tables.sink(self.name),
             "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
@@ -193,8 +195,8 @@ class Job(KilledJob):
             lambda: all(len({value for *_, value in self.topics.read(sink)}) >= fed for sink in self.sinks),
             f"all {fed} are copied",
         )
-        if self.setup.table:
-            self.wait(lambda: self._rows("SELECT count(*) FROM {}") == [(fed,)], f"all {fed} are in the table")
+        if (tables := self.tables) is not None:
+            self.wait(lambda: tables.rows(self.name).total() >= fed, f"all {fed} are in the table")
         self._stop()
         self.judge()
 
@@ -207,8 +209,8 @@ class Job(KilledJob):
         if self.setup.query:
             history = replace(history, reports=())
         verdict = judge(history, self.setup.promised)
-        if self.setup.table:
-            schedule.reasons += self._wrong_rows()
+        if self.tables is not None:
+            schedule.reasons += self._wrong_rows(self.tables)
         if self.setup.at_least_once:
             schedule.reasons += self._repeated(history)
         schedule.results = {result.property.value: result.grade.value for result in verdict.results.values()}
@@ -224,22 +226,12 @@ class Job(KilledJob):
             case _:
                 assert_never(verdict.grade)
 
-    def _rows(self, statement: LiteralString) -> list[tuple[Any, ...]]:
-        """Run a statement about the job's table."""
-        import psycopg
-        from psycopg import sql
-
-        with psycopg.connect(self.harness.tables, autocommit=True) as session:
-            found = session.execute(sql.SQL(statement).format(sql.Identifier(self.name)))
-            return found.fetchall() if found.description else []
-
-    def _wrong_rows(self) -> list[str]:
+    def _wrong_rows(self, tables: JobTables) -> list[str]:
         """Reasons against the rows of the table: each record of the input must be there once, and nothing staged."""
         read = Counter((key, value) for _, _, key, value in self.topics.read(self.source))
-        rows = Counter((key, value) for key, value in self._rows("SELECT key, value FROM {}"))
+        rows = tables.rows(self.name)
         wrong = [] if rows == read else [f"the table lacks {read - rows} and has {rows - read} besides"]
-        staged = [name for name, job in self._rows("SELECT name, job FROM onceward_sink.staged") if job == self.name]
-        return [*wrong, *(f"staging table {name} was left" for name in staged)]
+        return [*wrong, *(f"{each} was left" for each in tables.left(self.name))]
 
     def _repeated(self, history: History) -> list[str]:
         """Reasons against the records that are repeated, or against transactions where there should be none."""

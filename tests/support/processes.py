@@ -20,6 +20,7 @@ from onceward.dev.managed_process import OURS, ManagedProcess, Supervisor
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.operate.cli import app
 from onceward.protocol.values import JsonObject
+from tests.support.job_tables import JobTables
 from tests.support.waiting import wait_until
 from tests.support.warm_start import WarmSupervisor, can_start
 
@@ -96,8 +97,8 @@ class Processes:
         self.directory = directory
         self.events_file = directory / "events"
         self.clusters_file = directory / "clusters.toml"
-        self.tables = ""
-        """The connection string of a database that jobs write to; the coordinator settles there, too."""
+        self.tables: JobTables | None = None
+        """Tables that jobs write to; the coordinator settles there, too."""
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
         for made in (directory, self._kills, self._scratch):
@@ -147,9 +148,10 @@ class Processes:
                 f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n[clusters.{CLUSTER}.config]\n"
                 + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in (config or {}).items())
             )
-            if self.tables:
+            if self.tables is not None:
+                lines = [f"{key} = {json.dumps(value)}\n" for key, value in self.tables.system().items()]
                 with self.clusters_file.open("a") as file:
-                    file.write(f'[systems.tables]\nkind = "postgres"\ndsn = {json.dumps(self.tables)}\n')
+                    file.writelines(["[systems.tables]\n", *lines])
             command += ["--systems", str(self.clusters_file)]
         return self.start(name, command, environment)
 
