@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from onceward.common.errors import ConfigurationError, OncewardError, PreflightError
 from onceward.connectors.interfaces import JobContext, Sink
-from onceward.protocol.values import OnLost, Participant, ParticipantName, Role
 from onceward.sinks.delta.location import TableLocation
+from onceward.sinks.lake.driver.arguments import participant_of
 
 if TYPE_CHECKING:
     from onceward.sinks.delta.driver.session import DeltaSession
@@ -47,21 +47,15 @@ class DeltaSink(Sink):
             self.location = TableLocation.of(table, storage)
         except ConfigurationError as error:
             problems.append(f"table: {error}")
-        try:
-            called = ParticipantName(name)
-        except (TypeError, ValueError) as error:
-            problems.append(f"name: {error}")
-        if schema not in ("strict", "evolve"):
-            problems.append(f"schema: {schema!r} is neither 'strict' nor 'evolve'")
-        if on_lost not in ("replay", "halt", "skip"):
-            problems.append(f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'")
-        if problems:
-            raise ConfigurationError(
-                "This DeltaSink cannot be used; nothing was opened. Change these arguments:\n"
-                + "\n".join(f"  - {problem}" for problem in problems)
-            )
         self.evolves = schema == "evolve"
-        self.participant = Participant(name=called, role=Role.SINK, kind="delta", on_lost=OnLost(on_lost))
+        self.participant = participant_of(
+            "delta",
+            name=name,
+            schema=schema,
+            schemas=("strict", "evolve"),
+            on_lost=on_lost,
+            problems=problems,
+        )
 
     def connect(self, context: JobContext) -> "DeltaSession":
         """See :meth:`Sink.connect`. Raises PreflightError if there is no table, or if it cannot be read."""

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal
 
 from onceward.common.errors import ConfigurationError, OncewardError, PreflightError
 from onceward.connectors.interfaces import JobContext, Sink
-from onceward.protocol.values import OnLost, Participant, ParticipantName, Role
 from onceward.sinks.iceberg.catalog import CatalogTable
+from onceward.sinks.lake.driver.arguments import participant_of
 
 if TYPE_CHECKING:
     from onceward.sinks.iceberg.driver.session import IcebergSession
@@ -15,9 +15,10 @@ __all__ = ["IcebergSink"]
 
 
 class IcebergSink(Sink):
-    """Appends the records of each checkpoint to an Iceberg table, in one commit. All executors must share its location.
+    """Appends the records of each checkpoint to an Iceberg table, in one commit.
 
-    table: the name of an existing table with its namespace, such as ``shop.orders``.
+    table: the name of an existing table with its namespace, such as ``shop.orders``. Its location is in S3, or a
+        directory that all executors share.
     catalog: the settings of its catalogue, as pyiceberg has them, such as ``{"type": "rest", "uri": ...}``. ``name`` is
         its name, where that matters: a SQL catalogue keeps tables under it. A secret is a reference, ``env:NAME`` or
         ``file:/absolute/path``.
@@ -47,21 +48,15 @@ class IcebergSink(Sink):
             self.table = CatalogTable.of(table, catalog)
         except ConfigurationError as error:
             problems.append(str(error))
-        try:
-            called = ParticipantName(name)
-        except (TypeError, ValueError) as error:
-            problems.append(f"name: {error}")
-        if schema not in ("check", "evolve"):
-            problems.append(f"schema: {schema!r} is neither 'check' nor 'evolve'")
-        if on_lost not in ("replay", "halt", "skip"):
-            problems.append(f"on_lost: {on_lost!r} is none of 'replay', 'halt', 'skip'")
-        if problems:
-            raise ConfigurationError(
-                "This IcebergSink cannot be used; nothing was opened. Change these arguments:\n"
-                + "\n".join(f"  - {problem}" for problem in problems)
-            )
         self.evolves = schema == "evolve"
-        self.participant = Participant(name=called, role=Role.SINK, kind="iceberg", on_lost=OnLost(on_lost))
+        self.participant = participant_of(
+            "iceberg",
+            name=name,
+            schema=schema,
+            schemas=("check", "evolve"),
+            on_lost=on_lost,
+            problems=problems,
+        )
 
     def connect(self, context: JobContext) -> "IcebergSession":
         """See :meth:`Sink.connect`. Raises PreflightError if there is no table, or if it cannot be read."""

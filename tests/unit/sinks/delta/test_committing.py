@@ -17,8 +17,8 @@ from onceward.protocol.values import Outcome
 from onceward.sinks.delta.control.table import LoadedTable
 from tests.support.small_disk import fill, free, on_a_small_disk
 from tests.unit.sinks.delta.tables import Table
-from tests.unit.sinks.lake.places import LARGE
-from tests.unit.sinks.lake.test_committing import before_the_commit, committed
+from tests.unit.sinks.lake.places import LARGE, once_before
+from tests.unit.sinks.lake.test_committing import committed
 
 FULL = """
 import sys
@@ -50,7 +50,7 @@ def test_an_optimize_between_look_and_commit_costs_nothing(
     def optimize() -> None:
         assert table.now().optimize.compact()["numFilesRemoved"] == 2
 
-    before_the_commit(monkeypatch, LoadedTable, optimize)
+    once_before(monkeypatch, LoadedTable, "commit", optimize)
     assert committed(driver, made).outcome is Outcome.COMMITTED
     table.now().optimize.compact()
     assert committed(driver, made).outcome is Outcome.COMMITTED, "although its files were rewritten"

@@ -18,6 +18,7 @@ from onceward.connections.storage import StorageError
 from onceward.dev.promises.sink_case import Jobs, from_json
 from onceward.protocol.values import Outcome
 from tests.unit.sinks.iceberg.tables import Table, sqlite_catalog
+from tests.unit.sinks.lake.places import once_before
 from tests.unit.sinks.lake.test_committing import committed
 
 
@@ -34,14 +35,7 @@ def jobs(table: Table) -> Iterator[Jobs]:
 
 def in_the_catalogue(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """Make something happen once when the library asks the catalogue to commit: all that it asserts is settled then."""
-    commit, waiting = SqlCatalog.commit_table, [happens]
-
-    def later(catalog: SqlCatalog, *arguments: Any, **named: Any) -> Any:
-        if waiting:
-            waiting.pop()()
-        return commit(catalog, *arguments, **named)
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", later)
+    once_before(monkeypatch, SqlCatalog, "commit_table", happens)
 
 
 def expire(table: Table) -> None:

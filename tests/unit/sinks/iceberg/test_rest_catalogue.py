@@ -3,7 +3,6 @@
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,7 @@ from tests.support.nessie import LocalNessie
 from tests.support.object_store import ObjectStore
 from tests.unit.sinks.delta.test_sink import CONTEXT
 from tests.unit.sinks.iceberg.tables import NAME, VALUES, ObjectTable
-from tests.unit.sinks.lake.places import in_processes
+from tests.unit.sinks.lake.places import in_processes, once_before
 from tests.unit.sinks.lake.test_committing import CHILD, committed, saved
 
 pytestmark = pytest.mark.crash
@@ -44,14 +43,7 @@ def jobs(table: ObjectTable) -> Iterator[Jobs]:
 
 def in_the_catalogue(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """Make something happen once before a commit is sent: all that it asserts is settled then."""
-    commit, waiting = BoundedRestCatalog.commit_table, [happens]
-
-    def later(catalog: BoundedRestCatalog, *arguments: Any, **named: Any) -> Any:
-        if waiting:
-            waiting.pop()()
-        return commit(catalog, *arguments, **named)
-
-    monkeypatch.setattr(BoundedRestCatalog, "commit_table", later)
+    once_before(monkeypatch, BoundedRestCatalog, "commit_table", happens)
 
 
 @pytest.mark.parametrize("promise", SINK_PROMISES)

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+import pytest
 
 from onceward.connectors.interfaces import Sink
 from onceward.dev.promises.sink_case import Jobs, SinkCase
@@ -95,3 +97,15 @@ def in_processes(code: str, arguments: Sequence[Sequence[str]]) -> list[str]:
     outputs = [each.communicate(timeout=120)[0].strip() for each in running]
     assert [each.returncode for each in running] == [0] * len(running)
     return outputs
+
+
+def once_before(monkeypatch: pytest.MonkeyPatch, kind: type[Any], method: str, happens: Callable[[], None]) -> None:
+    """Make something happen once before a method of any object of a class."""
+    original, waiting = getattr(kind, method), [happens]
+
+    def later(itself: Any, *arguments: Any, **named: Any) -> Any:
+        if waiting:
+            waiting.pop()()
+        return original(itself, *arguments, **named)
+
+    monkeypatch.setattr(kind, method, later)

@@ -24,7 +24,7 @@ from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table as DeltaPlace
 from tests.unit.sinks.iceberg.tables import Table as IcebergPlace
 from tests.unit.sinks.iceberg.tables import sqlite_catalog
-from tests.unit.sinks.lake.places import LARGE, LakePlace, in_processes, run_python
+from tests.unit.sinks.lake.places import LARGE, LakePlace, in_processes, once_before, run_python
 
 CHILD = """
 import sys
@@ -53,18 +53,7 @@ def jobs(table: LakePlace) -> Iterator[Jobs]:
 @pytest.fixture
 def between(table: LakePlace, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Make what it is given happen once, between the look at a table and the commit on it."""
-    return lambda happens: before_the_commit(monkeypatch, table.loaded, happens)
-
-
-def before_the_commit(monkeypatch: pytest.MonkeyPatch, loaded_table: type[Any], happens: Callable[[], None]) -> None:
-    commit, waiting = loaded_table.commit, [happens]
-
-    def commit_later(loaded: LakeTable, *arguments: Any, **named: Any) -> Any:
-        if waiting:
-            waiting.pop()()
-        return commit(loaded, *arguments, **named)
-
-    monkeypatch.setattr(loaded_table, "commit", commit_later)
+    return lambda happens: once_before(monkeypatch, table.loaded, "commit", happens)
 
 
 def committed(driver: Driver, made: Sequence[Committable], system: System | None = None) -> Settlement:
