@@ -13,7 +13,7 @@ from onceward.connectors.interfaces import Sink
 from onceward.dev.promises.sink_case import Jobs, SinkCase
 from onceward.protocol.committing import System
 
-__all__ = ["LARGE", "LakePlace", "in_processes", "run_python"]
+__all__ = ["LARGE", "LakePlace", "in_processes", "once_before", "run_python"]
 
 LARGE = bytes(2**19)
 """A value that no vote has: its slot writes a file."""
