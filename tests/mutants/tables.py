@@ -14,10 +14,12 @@ from onceward.sinks.lake.control.tables import CommitRefusedError, LakeTable
 from onceward.sinks.lake.control.transactions import next_number
 from onceward.sinks.lake.documents import LakeCommittable
 from onceward.sinks.lake.driver.session import LakeSession
+from onceward.sinks.lake.executor import writer
 from tests.mutants.breaking import always, within, wrapped
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
+from tests.simulation.executors import TaskFaults
 from tests.simulation.lake_files import LoadedVersion
 from tests.simulation.network import LinkFaults
 
@@ -52,6 +54,13 @@ SLEEPS = SeedHunt(
         interval=0.0,
         wishes=0,
         cancels=0,
+    ),
+)
+TASKS = SeedHunt(
+    name="a table while tasks sleep before they make a file",
+    seeds=20,
+    faults=clear(
+        second_sink="table", tasks=TaskFaults(declared_lost=0.2, stopped=0.1, slow=0.05), fault_time=15.0, interval=0.0
     ),
 )
 VACUUMS = SeedHunt(
@@ -135,6 +144,13 @@ TABLES = (
         hurts="the files of each failed attempt stay in the directory",
         breaks=within(LakeSystem.sweep, LakeSystem._delete, always(None)),
         hunt=KILLS,
+        caught_by=(Invariant.I9,),
+    ),
+    Mutant(
+        name="a task does not notice that it was swept before it made its file",
+        hurts="its file stays in the directory, and no sweep finds it",
+        breaks=within(writer._ParquetFile.close, Storage.size, always(0)),
+        hunt=TASKS,
         caught_by=(Invariant.I9,),
     ),
     Mutant(

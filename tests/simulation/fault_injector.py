@@ -81,14 +81,18 @@ class FaultInjector:
             self._die(process, point.value)
 
     def step(self, what: str) -> None:
-        """A process is about to do one of many small steps. It may die there, or sleep before a commit."""
+        """A process is about to do one of many small steps. It may die there, or sleep before a commit or a file."""
         process, faults = self._world.clock.running, self._world.faults
-        rate = faults.driver_pauses / 10 if what.startswith("commits") else 0.0
         if not self.raging or process is None:
             return
         if faults.kill_points and self._world.random.random() < faults.kill_points / 8:
             self._die(process, what)
-        if rate and process.kind == "driver" and self._world.random.random() < rate:
+        rate = 0.0
+        if process.kind == "driver" and what.startswith("commits"):
+            rate = faults.driver_pauses / 10
+        elif process.kind == "worker" and what.startswith("opens"):
+            rate = faults.tasks.stopped
+        if rate and self._world.random.random() < rate:
             self._pause(process)
             self._world.clock.sleep(0.0)
 

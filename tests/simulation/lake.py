@@ -54,9 +54,13 @@ class Lake:
         self.step = step
         self.note = note
         self._on_lost = faults.on_lost
+        self.vote_bytes = 40 if faults.limit % 2 else 0
+        """Above 0, slots with a record or two vote with them."""
         self.version = Version(number=0, transactions={}, files=frozenset())
         self._files: dict[str, bytes] = {}
         self._created: dict[str, float] = {}
+        self._unnoted: dict[str, Process] = {}
+        """Files whose note was swept before they were made, and by whom they were."""
         self._claim = 0
         """The number of the newest claim."""
         self.claims = 0
@@ -169,9 +173,11 @@ class Lake:
                 self.checker.fail(Invariant.I9, f"{path} is left after {what}")
 
     def _staged(self, before: float) -> Iterator[str]:
-        """Files that no version has had, and notes, that are older than ``before``."""
+        """Files that no version has had, and notes, that are older than ``before``. A process that was swept before it
+        made its file, and died before it looked for its note, leaves a file that no sweep finds."""
         for path, created in self._created.items():
             data = path.startswith(_DATA) and _name(path) not in self._shown
+            data = data and (path not in self._unnoted or self._unnoted[path].alive)
             if created < before and (data or path.startswith(_STAGED)):
                 yield path
 
@@ -197,6 +203,12 @@ class Lake:
     def write(self, path: str, content: bytes) -> None:
         self._files[path] = content
         self._created.setdefault(path, self.clock.now)
+
+    def make(self, path: str, process: Process) -> None:
+        """A process begins to write a file."""
+        self.write(path, b"")
+        if f"{_STAGED}orders/{_name(path)}" not in self._files:
+            self._unnoted[path] = process
 
     def fill(self, path: str, content: bytes) -> None:
         if path in self._files:

@@ -103,7 +103,7 @@ class ModelStorage:
             self.ask(f"deletes {name}", partial(self.lake.delete, name), check=partial(self.lake.deletes, name))
 
     def open(self, name: str) -> NewFile:
-        self.ask(f"opens {name}", lambda: self.lake.write(name, b""), late=False)
+        self.ask(f"opens {name}", lambda: self.lake.make(name, self._process), late=False)
         return _Writing(self, name)
 
     def flush(self, name: str) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["TableSink", "TableSystem"]
 
 _FOLDER = "data"
-_VOTE_BYTES = 40
-"""Slots with a record or two vote with them, others write files."""
 _COLUMNS = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
 
 
@@ -62,7 +60,7 @@ class TableSession(LakeSession):
         return [Chosen(column=name, name=name) for name, _ in given]
 
     def write(self) -> "TableWriter":
-        return TableWriter(lake=self._lake, vote_bytes=_VOTE_BYTES)
+        return TableWriter(lake=self._lake, vote_bytes=self._lake.vote_bytes)
 
 
 class TableSystem(LakeSystem):

@@ -37,8 +37,11 @@ def delete_files(
     ``in_table`` returns the names of the table's files. Raises StorageError."""
     if names:
         committed = in_table()
-        storage.delete(data_path(folder, name) for name in names if name not in committed)
+        left = [data_path(folder, name) for name in names if name not in committed]
+        storage.delete(left)
         remove_notes(storage, job, names)
+        # A task may have made its file between the two. One that makes it now misses its note, and deletes the file.
+        storage.delete(left)
 
 
 def remove_notes(storage: Storage, job: str, names: Collection[str]) -> None:

@@ -247,6 +247,11 @@ class _ParquetFile:
         except OSError as error:
             raise _failed(self._path, error) from error
         size = self._file.close()
+        if self._storage.size(self._note) is None:
+            raise StorageError(
+                f"{self._path} was swept while it was written: this attempt has lost, or its checkpoint is over. "
+                "Nothing of it becomes visible."
+            )
         (footer,) = self._footer
         self.result = self._writer.written(self._name, size, footer, self._partition, self._with_nan)
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from onceward.common.errors import HaltedError
-from onceward.connections.storage import StorageError
+from onceward.connections.storage import LocalStorage, StorageError
 from onceward.coordinator.service.kinds import part
 from onceward.dev.promises.sink_case import Driver, Jobs, from_json
 from onceward.protocol.committing import System
 from onceward.protocol.values import Author, Committable, Document, JobName, Outcome, ParticipantName, Settlement
 from onceward.sinks.delta.kind import DELTA
 from onceward.sinks.iceberg.kind import ICEBERG
+from onceward.sinks.lake.control import staged
 from onceward.sinks.lake.control.tables import LakeTable
 from onceward.sinks.lake.identifiers import staged_folder
 from tests.unit.sinks.delta.tables import Table as DeltaPlace
@@ -282,6 +283,41 @@ def test_a_note_whose_file_was_not_begun_is_swept(table: LakePlace, jobs: Jobs) 
     (table.files_in / file).unlink()
     driver.sweep()
     assert driver.leftovers() == []
+
+
+def test_a_task_that_was_swept_before_it_makes_its_file_leaves_none(
+    table: LakePlace, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = jobs.driver()
+    slot = driver.open_slot()
+    slot.write(LARGE)
+
+    def sweep() -> None:
+        driver.sweep()
+
+    once_before(monkeypatch, LocalStorage, "open", sweep)
+    with pytest.raises(StorageError, match="was swept"):
+        slot.finish()
+    slot.abandon()
+    assert not table.files()
+
+
+def test_a_file_that_is_made_in_the_middle_of_a_sweep_is_swept(
+    table: LakePlace, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = jobs.driver()
+    driver.write(LARGE)
+    (file,) = table.files()
+    (table.files_in / file).unlink()
+    remove = staged.remove_notes
+
+    def make_it_before(*arguments: Any) -> None:
+        (table.files_in / file).touch()
+        remove(*arguments)
+
+    monkeypatch.setattr(staged, "remove_notes", make_it_before)
+    driver.sweep()
+    assert not table.files()
 
 
 @pytest.mark.parametrize("path", ["../other/{}", "/tmp/{}", "s3://bucket/{}", "part-0001.parquet"])
