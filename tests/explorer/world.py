@@ -70,7 +70,8 @@ class Bounds:
     staying: bool = False
     """Whether the driver's tasks stay: they write the next checkpoint before the last one is decided."""
     sinks: int = 1
-    """Sinks of the job, at most two."""
+    """Sinks of the job, at most two. Each has one committable for a checkpoint, as a table has: the core does not know
+    kinds."""
 
 
 WORLDS = {

@@ -25,7 +25,7 @@ from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.network import Link
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sink import SimulatedSink, output_of
-from tests.simulation.systems import Handle, Key
+from tests.simulation.systems import CanBeCutOff, Handle, Key
 from tests.simulation.wire import Wire, answered, said
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.control import SimControl
@@ -40,7 +40,7 @@ __all__ = ["Brokers"]
 Transaction = tuple[str, int, int]
 
 
-class Brokers:
+class Brokers(CanBeCutOff):
     """A cluster, and every process's access to it."""
 
     def __init__(
@@ -110,7 +110,6 @@ class Brokers:
             checker.truth = self
 
     def note(self, who: str, what: str) -> None:
-        """Write one line of the transcript."""
         self._note(who if self.name == "main" else f"{who} {self.name}", what)
 
     kind = "kafka"
@@ -411,16 +410,6 @@ class Brokers:
     def heal(self) -> None:
         self.link.heal()
         self._skipped = 0.0
-
-    def cut(self, seconds: float) -> None:
-        """Cut the brokers off for a while."""
-        self.note("kafka", "cut off")
-        self.link.cut = True
-        self.clock.call(self.wires, seconds, self._mend)
-
-    def _mend(self) -> None:
-        self.note("kafka", "connected")
-        self.link.cut = False
 
     def move(self) -> None:
         """Move a coordinator to another broker; the former one may not notice for a while."""

@@ -20,7 +20,7 @@ from tests.simulation.lake_files import Asked, LoadedVersion, Version
 from tests.simulation.lake_sink import TableSink, TableSystem
 from tests.simulation.network import SLOWEST_S, Link
 from tests.simulation.scheduler import Process, Scheduler, Task
-from tests.simulation.systems import Handle
+from tests.simulation.systems import CanBeCutOff, Handle
 
 __all__ = ["Lake"]
 
@@ -29,7 +29,7 @@ _STAGED = "_onceward/staged/"
 _CLAIM = re.compile(r"_onceward/claims/orders\.claim\.(\d+)")
 
 
-class Lake:
+class Lake(CanBeCutOff):
     """A table, and every process's access to it. Its faults are those of the profile, as far as they have a
     counterpart: other programs append and rewrite, and a vacuum deletes files that no version has."""
 
@@ -52,7 +52,7 @@ class Lake:
         self.link = Link(clock.random, faults.kafka if faults.table is None else faults.table)
         self.wires = Process("table", "world")
         self.step = step
-        self.note = note
+        self._note = note
         self._on_lost = faults.on_lost
         self.vote_bytes = 40 if faults.limit % 2 else 0
         """Above 0, slots with a record or two vote with them."""
@@ -89,6 +89,9 @@ class Lake:
             self._vacuum_every(faults.timeout_scan)
         for checker in checkers:
             checker.truth = self
+
+    def note(self, who: str, what: str) -> None:
+        self._note(who, what)
 
     @property
     def name(self) -> str:
@@ -324,15 +327,6 @@ class Lake:
     def heal(self) -> None:
         self.link.heal()
         self._rivals = 0.0
-
-    def cut(self, seconds: float) -> None:
-        self.note("table", "cut off")
-        self.link.cut = True
-        self.clock.call(self.wires, seconds, self._mend)
-
-    def _mend(self) -> None:
-        self.note("table", "connected")
-        self.link.cut = False
 
     def move(self) -> None:
         """Let another program append."""

@@ -1,6 +1,6 @@
 """What the world, its faults and its checkers need of a modelled system that sinks write to, of any kind."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -14,7 +14,7 @@ from tests.simulation.scheduler import Process, Scheduler
 if TYPE_CHECKING:
     from tests.simulation.checker import Checker
 
-__all__ = ["ConnectedSink", "Handle", "Key", "ModelledSystem", "Peer", "Truth"]
+__all__ = ["CanBeCutOff", "ConnectedSink", "Handle", "Key", "ModelledSystem", "Peer", "Truth"]
 
 Key: TypeAlias = tuple[str | int, ...]
 """Exactly one transaction."""
@@ -63,6 +63,28 @@ class Peer(Protocol):
 
     def arrived(self, who: Process, call: Any, sent: float) -> Any:
         """A request that was sent at ``sent`` has arrived. Returns the answer."""
+
+
+class CanBeCutOff(ABC):
+    """A system that processes reach by a link."""
+
+    clock: Scheduler
+    link: Link
+    wires: Process
+
+    @abstractmethod
+    def note(self, who: str, what: str) -> None:
+        """Write one line of the transcript."""
+
+    def cut(self, seconds: float) -> None:
+        """Cut the system off for a while."""
+        self.note(self.wires.name, "cut off")
+        self.link.cut = True
+        self.clock.call(self.wires, seconds, self._mend)
+
+    def _mend(self) -> None:
+        self.note(self.wires.name, "connected")
+        self.link.cut = False
 
 
 class ConnectedSink(Sink, ABC):
