@@ -3,12 +3,14 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from onceward.dev.demo.broker import Broker, read_committed
 from onceward.dev.demo.expected import expected_output
 from onceward.dev.demo.flights import TOTAL, messages
 from onceward.dev.demo.history import History
 from onceward.dev.demo.judge import DemoResult, Facts, Seen, judge
+from onceward.dev.demo.lake import left_behind, rows
 from onceward.dev.demo.markers import End
 from onceward.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
@@ -29,6 +31,7 @@ class Checked:
 
 def check(
     brokers: str,
+    table: Path,
     *,
     history: History,
     left_open: Collection[str],
@@ -39,6 +42,7 @@ def check(
 ) -> Checked:
     """Judge a finished run: the driver has stopped and no process writes.
 
+    ``table``: the directory of the table.
     ``history``: the coordinator's checkpoints; ``left_open``: ids of transactions that were open when their writers
     were dead; ``planned`` and ``happened``: names of kills; ``troubles``: other failures;
     ``limit``: how many flights were to be fed (default: all).
@@ -55,11 +59,14 @@ def check(
         aborted=ended[End.ABORT],
         open=broker.open_transactions(_PREFIX),
         stalled=broker.stalled(OUTPUTS),
+        left_behind=left_behind(table),
         missing_kills=[kill for kill in planned if kill not in happened],
         troubles=[*troubles, *_unsettled(history)],
     )
-    verdict = judge(expected_output(messages(limit)), seen, facts)
-    return Checked(verdict=verdict, rows=_rows(facts, history, seen, happened, ended[End.COMMIT]))
+    in_table = rows(table)
+    verdict = judge(expected_output(messages(limit)), seen, in_table, facts)
+    shown = _rows(facts, history, seen, happened, ended[End.COMMIT])
+    return Checked(verdict=verdict, rows={**shown, "rows in the Delta table": f"{len(in_table):,}"})
 
 
 def _wait_for_markers(broker: Broker) -> None:

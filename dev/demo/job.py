@@ -1,6 +1,6 @@
 """The demo's job: how late was every flight? Runs in a separate driver process that the demo kills and restarts.
 
-    python -m onceward.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT
+    python -m onceward.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT --table DIRECTORY
 
 Every message of ``flights`` belongs to one of four classes:
 
@@ -9,7 +9,8 @@ Every message of ``flights`` belongs to one of four classes:
     incomplete   departed, but one of the fields NEEDED is null or missing      -> flights-rejected
     flown        all others                                                     -> flights-delayed
 
-Keys are kept. The same transactions write both topics, so a flight is never in both, nor in none.
+Keys are kept. Every flown flight is also a row of the Delta table. One decision commits both topics and the table, so a
+flight is never in both topics, nor in none, and its row is there once.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from operator import and_
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (everybody's name for it)
 
-from onceward import CheckpointSettings, KafkaSink, KafkaSource, Pipeline
-from onceward.dev.demo.topics import DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
+from onceward import CheckpointSettings, DeltaSink, KafkaSink, KafkaSource, Output, Pipeline
+from onceward.dev.demo.topics import COLUMNS, DELAYED, FLIGHTS, JOB, OUTPUTS, REJECTED
 
 __all__ = ["FLIGHT", "NEEDED", "delays", "pipeline"]
 
@@ -34,7 +35,8 @@ NEEDED = ("time_hour", "carrier", "flight", "origin", "dest", "dep_delay", "arr_
 
 
 def delays(df: DataFrame) -> DataFrame:
-    """Return columns key, topic, value: the delay of every flown flight, and rejected messages with the reason.
+    """Return columns key, topic, value: the delay of every flown flight, and rejected messages with the reason; and
+    ``row``, which is what the value of a flown flight has.
 
     ``delay`` is minutes late at arrival, ``gained`` the minutes made up in the air.
     """
@@ -43,12 +45,10 @@ def delays(df: DataFrame) -> DataFrame:
     )
     complete = reduce(and_, [F.col("f")[name].isNotNull() for name in NEEDED])
     reason = F.when(F.col("f").isNull() | F.col("f.unreadable").isNotNull(), "unparsable").when(~complete, "incomplete")
-    delay = F.to_json(
-        F.struct(
-            *(f"f.{name}" for name in ("time_hour", "carrier", "flight", "origin", "dest")),
-            F.col("f.arr_delay").alias("delay"),
-            (F.col("f.dep_delay") - F.col("f.arr_delay")).alias("gained"),
-        )
+    row = F.struct(
+        *(f"f.{name}" for name in ("time_hour", "carrier", "flight", "origin", "dest")),
+        F.col("f.arr_delay").alias("delay"),
+        (F.col("f.dep_delay") - F.col("f.arr_delay")).alias("gained"),
     )
     rejected = F.to_json(F.struct("reason", F.col("value").cast("string").alias("record")))
     return (
@@ -58,12 +58,13 @@ def delays(df: DataFrame) -> DataFrame:
         .select(
             "key",
             F.when(F.col("reason").isNull(), DELAYED).otherwise(REJECTED).alias("topic"),
-            F.when(F.col("reason").isNull(), delay).otherwise(rejected).alias("value"),
+            F.when(F.col("reason").isNull(), F.to_json(row)).otherwise(rejected).alias("value"),
+            row.alias("row"),
         )
     )
 
 
-def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = None) -> Pipeline:
+def pipeline(brokers: str, coordinator: str, table: str, *, per_checkpoint: int | None = None) -> Pipeline:
     """Return the whole job; a checkpoint reads at most ``per_checkpoint`` records, by default all available ones."""
     return Pipeline(
         job=JOB,
@@ -75,7 +76,10 @@ def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None = Non
             adaptive=per_checkpoint is None,
         ),
         transform=delays,
-        sink=KafkaSink(brokers, topics=list(OUTPUTS)),
+        outputs={
+            "topics": Output(KafkaSink(brokers, topics=list(OUTPUTS)), select=["key", "topic", "value"]),
+            "lake": Output(DeltaSink(table), where=f"topic = '{DELAYED}'", select=[f"row.{name}" for name in COLUMNS]),
+        },
         coordinator=coordinator,
         settings=CheckpointSettings(interval="1s", num_retained=1000),
     )
@@ -86,11 +90,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="how late was every flight?")
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--coordinator", required=True)
+    parser.add_argument("--table", required=True)
     parser.add_argument("--per-checkpoint", type=int)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
-    pipeline(arguments.brokers, arguments.coordinator, per_checkpoint=arguments.per_checkpoint).run()
+    job = pipeline(arguments.brokers, arguments.coordinator, arguments.table, per_checkpoint=arguments.per_checkpoint)
+    job.run()
 
 
 if __name__ == "__main__":

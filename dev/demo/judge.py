@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onceward.dev.demo.expected import Expected, Record
-from onceward.dev.demo.topics import JOB
+from onceward.dev.demo.topics import DELAYED, JOB, TABLE
 from onceward.operate.verify import Content, Fed, Grade, History, Lane, Property, Visible, digest
 from onceward.operate.verify import judge as judged
 
@@ -47,6 +47,8 @@ class Facts:
     """Transactional ids of the job whose transaction has not ended."""
     stalled: Mapping[str, int] = field(default_factory=dict)
     """Partition -> offsets that a read_committed reader cannot pass: high watermark - last stable offset, if not 0."""
+    left_behind: Sequence[str] = ()
+    """Data files in the table's directory that the table does not have."""
     missing_kills: Sequence[str] = ()
     """Planned kills that did not happen."""
     troubles: Sequence[str] = ()
@@ -64,14 +66,19 @@ class DemoResult:
         return not self.problems
 
 
-def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], facts: Facts) -> DemoResult:
-    """Return all problems, the worst first."""
-    return DemoResult(problems=(*differences(expected, seen), *_faults(facts)))
+def judge(expected: Expected, seen: Mapping[str, Iterable[Seen]], rows: Sequence[Record], facts: Facts) -> DemoResult:
+    """Return all problems, the worst first. ``rows``: of the table, which must be the records of the topic of delays
+    without their keys, in any order."""
+    wanted = {TABLE: [Record(None, record.value) for record in expected[DELAYED]]}
+    found = {TABLE: [Seen(0, place, row) for place, row in enumerate(rows)]}
+    return DemoResult(
+        problems=(*differences(expected, seen), *differences(wanted, found, ordered=False), *_faults(facts))
+    )
 
 
-def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]]) -> list[str]:
+def differences(expected: Expected, seen: Mapping[str, Iterable[Seen]], *, ordered: bool = True) -> list[str]:
     """Describe how expected and seen records differ, with the first examples of each kind."""
-    verdict = judged(_history(expected, seen), (*_RECORDS, Property.ORDER))
+    verdict = judged(_history(expected, seen), (*_RECORDS, Property.ORDER) if ordered else _RECORDS)
     results = (result for result in verdict.results.values() if result.grade is not Grade.PASS)
     return [problem for result in results for problem in result.evidence]
 
@@ -114,6 +121,8 @@ def _faults(facts: Facts) -> Iterator[str]:
         yield "no transaction was aborted: no kill hit records that were written and not decided"
     if facts.open:
         yield f"{len(facts.open)} transactions are still open: {', '.join(facts.open[:_SHOWN])}"
+    if facts.left_behind:
+        yield f"{len(facts.left_behind)} files of no checkpoint are left: {', '.join(facts.left_behind[:_SHOWN])}"
     for partition, offsets in facts.stalled.items():
         yield f"{partition}: the last {offsets} offsets are held back from read_committed readers"
 

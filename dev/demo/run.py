@@ -18,10 +18,11 @@ from onceward.dev.demo.broker import Broker
 from onceward.dev.demo.check import Checked, check
 from onceward.dev.demo.events import EventReader
 from onceward.dev.demo.flights import TOTAL, messages
+from onceward.dev.demo.lake import create_table
 from onceward.dev.demo.plan import PLAN
 from onceward.dev.demo.screen import Screen, Status
 from onceward.dev.demo.supervisor import Supervisor
-from onceward.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS
+from onceward.dev.demo.topics import FLIGHTS, JOB, OUTPUTS, PARTITIONS, TABLE
 from onceward.dev.errors import DemoError
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.postgres.server import LocalPostgres
@@ -101,9 +102,12 @@ class _Demo:
         with LocalKafka() as kafka, contextlib.ExitStack() as cleanup:
             broker = Broker(kafka.bootstrap_servers)
             broker.create_topics([FLIGHTS, *OUTPUTS], partitions=PARTITIONS)
+            table = self._directory / TABLE
+            create_table(table)
             screen.phase(f"feeding {self._total:,} flights over {self._seconds:.0f} s while processes are killed")
             supervisor = Supervisor(
                 brokers=kafka.bootstrap_servers,
+                table=table,
                 directory=self._directory,
                 store_url=self._store(cleanup),
                 plan=PLAN,
@@ -119,6 +123,7 @@ class _Demo:
             screen.phase("checking the output against the data set")
             checked = check(
                 kafka.bootstrap_servers,
+                table,
                 history=history,
                 left_open=supervisor.left_open,
                 planned=[kill.name for kill in supervisor.plan.all],

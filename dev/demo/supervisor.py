@@ -81,6 +81,7 @@ class Supervisor:
         self,
         *,
         brokers: str,
+        table: Path,
         directory: Path,
         store_url: str,
         plan: KillPlan,
@@ -89,6 +90,7 @@ class Supervisor:
     ) -> None:
         """``total``: records to feed; ``open_now`` lists the transactions that are open at the broker."""
         self._brokers = brokers
+        self._table = table
         self._directory = directory
         self._store_url = store_url
         self._markers = directory / "kills"
@@ -202,6 +204,7 @@ class Supervisor:
         }
         per_checkpoint = str(self._total // LEAST_CHECKPOINTS + 1)
         command = ["onceward.dev.demo.job", "--brokers", self._brokers, "--coordinator", self._address]
+        command += ["--table", str(self._table)]
         return self._child(name, [*command, "--per-checkpoint", per_checkpoint], environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> ManagedProcess:

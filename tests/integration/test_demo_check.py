@@ -1,6 +1,7 @@
 """The demo's check against a real broker: it passes a correct output and fails each wrong one."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -8,8 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
 
 from onceward.dev.demo import topics as names
 from onceward.dev.demo.broker import Broker, read_committed
@@ -18,6 +21,7 @@ from onceward.dev.demo.expected import Expected, Record, expected_output, output
 from onceward.dev.demo.feeder import feed
 from onceward.dev.demo.flights import messages
 from onceward.dev.demo.history import History
+from onceward.dev.demo.lake import create_table
 from onceward.dev.demo.markers import End
 from onceward.dev.demo.run import run_demo
 from onceward.dev.kafka import LocalKafka
@@ -73,11 +77,28 @@ class Writer:
                 self._open.append(producer)
 
 
-def checked(cluster: LocalKafka) -> Checked:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with every delay of the first flights, as any program would write it."""
+    path = tmp_path_factory.mktemp("table")
+    create_table(path)
+    found = [json.loads(record.value or b"") for record in expected_output(messages(LIMIT))[names.DELAYED]]
+    schema = pa.schema(DeltaTable(path).schema().to_arrow())
+    write_deltalake(path, pa.Table.from_pylist(found, schema), mode="append")
+    return path
+
+
+def checked(cluster: LocalKafka, table: Path) -> Checked:
     """Judge as if the first two transactions had been open when the driver was killed."""
     left_open = [f"{names.JOB}.kafka.1.test.{number}" for number in (1, 2)]
     return check(
-        cluster.bootstrap_servers, history=HISTORY, left_open=left_open, planned=[KILL], happened=[KILL], limit=LIMIT
+        cluster.bootstrap_servers,
+        table,
+        history=HISTORY,
+        left_open=left_open,
+        planned=[KILL],
+        happened=[KILL],
+        limit=LIMIT,
     )
 
 
@@ -98,7 +119,7 @@ def swapped(records: Sequence[Record]) -> list[Record]:
     return changed
 
 
-def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka) -> None:
+def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka, table: Path) -> None:
     assert feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=1, limit=LIMIT) == LIMIT
     output = expected_output(messages(LIMIT))
     writer = Writer(cluster.bootstrap_servers)
@@ -107,13 +128,14 @@ def test_a_right_run_passes_with_the_brokers_own_numbers(cluster: LocalKafka) ->
     writer.write({names.DELAYED: output[names.DELAYED][:100]}, end=End.ABORT)
     writer.write({names.REJECTED: output[names.REJECTED]}, end=End.COMMIT)
 
-    result = checked(cluster)
+    result = checked(cluster, table)
     assert result.verdict.passed, result.verdict.problems
     assert result.rows["transactions committed"] == "4"
     assert result.rows["transactions aborted"] == "1"
     assert result.rows["transactions resumed"] == "2"
     assert result.rows["transactions open"] == "0"
     assert result.rows["records in"] == "2,000"
+    assert result.rows["rows in the Delta table"] == result.rows["records out"]
     assert result.rows["records out"] == f"{len(output[names.DELAYED]):,}"
 
 
@@ -136,7 +158,7 @@ MUTATIONS: dict[str, tuple[Callable[[Expected], Expected], str]] = {
     "mutation",
     [pytest.param(each, marks=() if each in ("lost", "wrong topic") else pytest.mark.crash) for each in MUTATIONS],
 )
-def test_a_wrong_output_fails(cluster: LocalKafka, mutation: str) -> None:
+def test_a_wrong_output_fails(cluster: LocalKafka, table: Path, mutation: str) -> None:
     change, words = MUTATIONS[mutation]
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     output = change(expected_output(messages(LIMIT)))
@@ -144,12 +166,23 @@ def test_a_wrong_output_fails(cluster: LocalKafka, mutation: str) -> None:
     writer.write({names.REJECTED: output[names.REJECTED][:5]}, end=End.ABORT)
     writer.write(output, end=End.COMMIT)
 
-    problems = checked(cluster).verdict.problems
+    problems = checked(cluster, table).verdict.problems
     assert any(words in problem for problem in problems), problems
     assert all("records" in problem for problem in problems), "nothing else is wrong"
 
 
-def test_an_open_transaction_fails_the_check_and_hidden_records_count_as_lost(cluster: LocalKafka) -> None:
+def test_a_table_that_lacks_rows_fails(cluster: LocalKafka, tmp_path: Path) -> None:
+    create_table(tmp_path / "empty")
+    feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
+    output = expected_output(messages(LIMIT))
+    writer = Writer(cluster.bootstrap_servers)
+    writer.write({names.DELAYED: output[names.DELAYED][:5]}, end=End.ABORT)
+    writer.write(output, end=End.COMMIT)
+    (problem,) = checked(cluster, tmp_path / "empty").verdict.problems[:1]
+    assert f"delays: {len(output[names.DELAYED])} records lost" in problem
+
+
+def test_an_open_transaction_fails_the_check_and_hidden_records_count_as_lost(cluster: LocalKafka, table: Path) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     output = expected_output(messages(LIMIT))
     writer = Writer(cluster.bootstrap_servers)
@@ -157,20 +190,21 @@ def test_an_open_transaction_fails_the_check_and_hidden_records_count_as_lost(cl
     writer.write({names.DELAYED: output[names.DELAYED]}, end=End.COMMIT)
     writer.write({names.REJECTED: output[names.REJECTED]}, end=None)
 
-    problems = checked(cluster).verdict.problems
+    problems = checked(cluster, table).verdict.problems
     assert any("1 transactions are still open: flights.kafka.1.test.3" in problem for problem in problems)
     assert any("held back from read_committed readers" in problem for problem in problems)
     assert any(f"flights-rejected: {len(output[names.REJECTED])} records lost" in problem for problem in problems)
 
 
 def test_a_run_without_aborted_or_resumed_transactions_or_without_its_kill_fails(
-    cluster: LocalKafka,
+    cluster: LocalKafka, table: Path
 ) -> None:
     feed(cluster.bootstrap_servers, names.FLIGHTS, seconds=0.5, limit=LIMIT)
     Writer(cluster.bootstrap_servers).write(expected_output(messages(LIMIT)), end=End.COMMIT)
 
     result = check(
         cluster.bootstrap_servers,
+        table,
         history=HISTORY,
         left_open=[],
         planned=[KILL],

@@ -40,14 +40,28 @@ def as_read(records: Sequence[Record]) -> list[Seen]:
     ]
 
 
+def rows_of(expected: Expected) -> list[Record]:
+    """The rows of a right table, in an order of its own."""
+    return [Record(None, record.value) for record in reversed(expected[DELAYED])]
+
+
 def test_a_right_history_passes(expected: Expected, history: History) -> None:
-    verdict = judge(expected, history, GOOD)
+    verdict = judge(expected, history, rows_of(expected), GOOD)
     assert verdict.passed, verdict.problems
 
 
 def test_the_interleaving_of_partitions_does_not_matter(expected: Expected, history: History) -> None:
     history[DELAYED].sort(key=lambda one: one.offset)
-    assert judge(expected, history, GOOD).passed
+    assert judge(expected, history, rows_of(expected), GOOD).passed
+
+
+def test_a_row_that_is_lost_or_there_twice_is_found(expected: Expected, history: History) -> None:
+    first, second, *others = rows_of(expected)
+    (problem,) = judge(expected, history, [second, *others], GOOD).problems
+    assert "delays: 1 records lost" in problem
+    assert (first.value or b"").decode() in problem
+    (problem,) = judge(expected, history, [first, first, second, *others], GOOD).problems
+    assert "delays: 1 records too" in problem
 
 
 def test_a_lost_record_is_found(expected: Expected, history: History) -> None:
@@ -129,6 +143,7 @@ def test_an_unexpected_topic_is_found(expected: Expected, history: History) -> N
         (lambda good: replace(good, arrived=4999), "4999 records arrived, 5000 were to be fed"),
         (lambda good: replace(good, open=["flights.kafka.1.w.1 (Ongoing)"]), "1 transactions are still open"),
         (lambda good: replace(good, stalled={"flights-delayed-0": 17}), "the last 17 offsets are held back"),
+        (lambda good: replace(good, left_behind=["part-1.parquet"]), "1 files of no checkpoint are left: part-1"),
         (lambda good: replace(good, missing_kills=["driver.after_decision:8"]), "kill did not happen: driver.after_d"),
         (lambda good: replace(good, troubles=["driver-2 ended with exit code 1"]), "driver-2 ended with exit code 1"),
     ],
@@ -136,7 +151,7 @@ def test_an_unexpected_topic_is_found(expected: Expected, history: History) -> N
 def test_a_run_that_proves_nothing_does_not_pass(
     expected: Expected, history: History, change: Callable[[Facts], Facts], words: str
 ) -> None:
-    (problem,) = judge(expected, history, change(GOOD)).problems
+    (problem,) = judge(expected, history, rows_of(expected), change(GOOD)).problems
     assert words in problem
 
 
