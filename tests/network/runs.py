@@ -19,7 +19,7 @@ from tests.network.faults import SINK_BROKER, SOURCE_BROKER, in_force
 from tests.network.results import Run
 from tests.network.scenario import Do, Kill, Phase, Scenario
 from tests.network.supervising import settled_after, supervise
-from tests.network.world import BROKERS, LinkedHarness, two_coordinators
+from tests.network.world import BROKERS, LinkedHarness, two_coordinators, with_tables
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import at_point
 from tests.support.processes import Process, stands_still
@@ -95,6 +95,8 @@ def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phas
                 setup.spark = stack.enter_context(two_workers(world))
             elif setup.staying:
                 setup.spark = f"{setup.spark} {world.for_staying}"
+            if setup.table:
+                stack.enter_context(with_tables(world))
             if scenario.coordinators == 2:
                 stack.enter_context(two_coordinators(world))
             bypasses = stack.enter_context(world.watched())

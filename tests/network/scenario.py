@@ -99,7 +99,7 @@ class Scenario:
     coordinators: int = 1
     do: Do = Do.WAIT
     kill: Kill | None = None
-    """Random mode: this process also dies during the fault."""
+    """This process also dies during the fault."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``tests.support.jobs.Setup``."""
     aborts: bool = False
@@ -132,6 +132,7 @@ def load(folder: Path) -> Scenario:
             fault=Fault(toxics=toxics, **fault),
             seconds=meanwhile.pop("seconds"),
             do=Do(meanwhile.pop("do", Do.WAIT.value)),
+            kill=Kill(meanwhile.pop("kill")) if "kill" in meanwhile else None,
             setup=parts["setup"],
             **meanwhile,
             **parts["verify"],

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.kafka.places import free_ports
-from onceward.dev.postgres.server import LocalPostgres
+from onceward.dev.postgres.server import DATABASE, LocalPostgres
 from onceward.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Paths
+from tests.support.job_tables import PostgresTables
 from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat
 from tests.support.processes import Process
 
-__all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness", "two_coordinators"]
+__all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness", "two_coordinators", "with_tables"]
 
 BROKERS = (1, 2, 3)
 _DRIVERS, _COORDINATOR, _EXECUTORS = "DRIVERS", "COORDINATOR", "EXECUTORS"
@@ -30,7 +31,8 @@ _TASKS_HOST = "127.0.0.8"
 class LinkedHarness(LeadingHarness):
     """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``, ``driver-tasks``.
 
-    Within `two_coordinators`, they use ``driver-coordinator-N`` and ``coordinator-database-N``.
+    Within `two_coordinators`, they use ``driver-coordinator-N`` and ``coordinator-database-N``. Within `with_tables`,
+    drivers and coordinators use ``table-database``.
 
     Jobs with one executor that is cut off use two more sets of links to the brokers. The brokers advertise a host name
     for them, which leads most clients to ``first-executor-broker-N`` and one executor to ``second-executor-broker-N``.
@@ -64,9 +66,10 @@ class LinkedHarness(LeadingHarness):
         self.links[to_coordinator.name] = to_coordinator
         self.address_for_drivers = to_coordinator.address
         self._own_ports = {_port(self.address)}
-        """Of coordinators and their database."""
-        self.database_port, tasks_port = (ports.client for ports in free_ports(2, None))
-        self._own_ports.add(self.database_port)
+        """Of coordinators and databases."""
+        self.database_port, tasks_port, self.tables_port = (ports.client for ports in free_ports(3, None))
+        self._own_ports |= {self.database_port, self.tables_port}
+        self.links["table-database"] = proxies.link("table-database", f"127.0.0.1:{self.tables_port}")
         self.links["driver-tasks"] = proxies.link(
             "driver-tasks", f"127.0.0.1:{tasks_port}", f"{_TASKS_HOST}:{tasks_port}"
         )
@@ -125,6 +128,20 @@ def two_coordinators(world: LinkedHarness) -> Iterator[None]:
     """A leader and a standby on an empty PostgreSQL, instead of the one coordinator."""
     with LocalPostgres(port=world.database_port) as database, world.sharing(database, world.linked_seats):
         yield
+
+
+@contextmanager
+def with_tables(world: LinkedHarness) -> Iterator[None]:
+    """A PostgreSQL for the job's table, which driver and coordinator reach through ``table-database``."""
+    with LocalPostgres(port=world.tables_port):
+        address = world.links["table-database"].address
+        world.tables = PostgresTables(f"postgresql://{DATABASE}@{address}/{DATABASE}")
+        world.stop_serving()  # the next coordinator knows the database
+        try:
+            yield
+        finally:
+            world.tables = None
+            world.stop_serving()
 
 
 @contextmanager
