@@ -19,6 +19,7 @@ OUTPUTS = (
     "word-counts",
     "orders-per-hour",
     "final-orders-per-hour",
+    "hours",
     "paid-orders",
     "enriched-views",
     "sessions",

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from onceward.common.killpoints import KILL_POINT_VARIABLE, KillPoint
 from onceward.dev.kafka import LocalKafka
@@ -128,6 +129,48 @@ def test_outputs_keeps_a_table_current_and_copies_big_orders(
     assert sorted(found) == sorted((str(number), 1010 + number) for number in range(5, 20))
     big = [990 + number for number in range(10, 20)] + [1010 + number for number in range(20)]
     assert values(topics, "big-orders") == sorted(b"%d" % amount for amount in big)
+
+
+def test_lake_has_every_order_once_in_three_systems_when_it_is_killed(
+    topics: Topics, postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    make_topics(topics.servers, ["purchases", "large-purchases"], partitions=2, replicas=1)
+    orders = [
+        {"id": number, "amount": number * 7 + 0.5, "at": f"2026-01-05T08:{number % 60:02}:00Z"} for number in range(200)
+    ]
+    for order in orders:
+        value, number = json.dumps(order).encode(), int(str(order["id"]))
+        topics.fill("purchases", [value, b"no order"], partition=number % 2, key=b"customer %d" % (number % 10))
+    with psycopg.connect(postgres.url, autocommit=True) as shop:
+        columns = "customer text PRIMARY KEY, last_order bigint, amount numeric(12, 2), at timestamptz"
+        shop.execute(f"CREATE TABLE customers ({columns})".encode())
+        try:
+            killed = {"SHOP_DSN": postgres.url, KILL_POINT_VARIABLE: KillPoint.DRIVER_BETWEEN_END_TXN.value}
+            process = start("lake.py", topics.servers, tmp_path, **killed)
+            try:
+                assert process.wait(LIMIT_S) == 128 + signal.SIGKILL, process.tail()
+            finally:
+                process.end()
+            with running("lake.py", topics.servers, tmp_path, SHOP_DSN=postgres.url) as process:
+                wait_for_output(topics, ["large-purchases"], 57, process)
+                wait_until(
+                    lambda: shop.execute("SELECT max(last_order) FROM customers").fetchone() == (199,),
+                    "the last order is there",
+                    LIMIT_S,
+                )
+            last = shop.execute("SELECT customer, last_order FROM customers ORDER BY 2").fetchall()
+        finally:
+            shop.execute("DROP TABLE customers")
+    assert last == [(f"customer {number % 10}", number) for number in range(190, 200)]
+    assert values(topics, "large-purchases") == sorted(json.dumps(one).encode() for one in orders[143:])
+    lake = tmp_path / "lake"
+    catalog = load_catalog(
+        "default", type="sql", uri=f"sqlite:///{lake}/catalog.sqlite", warehouse=f"file://{lake}/warehouse"
+    )
+    found = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["customer"], str(row["amount"])) for row in found) == [
+        (number, f"customer {number % 10}", f"{number * 7}.50") for number in range(200)
+    ]
 
 
 def lines(directory: Path) -> list[str]:

@@ -19,6 +19,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support import stream_oracles
 from tests.support.processes import Process, spark_variables
@@ -76,7 +77,7 @@ class Programs:
 
     def __init__(self, servers: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.topics = Topics(servers, "streams")
-        self._directory, self._patch = directory, patch
+        self.directory, self._patch = directory, patch
         patch.chdir(directory)  # for the coordinator's directory
 
     def produce(self, half: int) -> None:
@@ -88,13 +89,13 @@ class Programs:
         (PythonWorkerFactory): on a busy machine the program runs again, as after any failure."""
         changes = {
             ADDRESS: self.topics.servers,
-            "checkpoints/": f"{self._directory}/checkpoints/",  # the JVM has a working directory of its own
+            "checkpoints/": f"{self.directory}/checkpoints/",  # the JVM has a working directory of its own
             'processingTime="1 second"': "availableNow=True",
             '"processingTime": "1 second"': '"availableNow": True',
             'start="earliest")': 'start="earliest", end="latest")',
         }
         self._patch.setattr(sys, "argv", [name])
-        program = str(copied(name, self._directory, **changes))
+        program = str(copied(name, self.directory, **changes))
         for tries_left in reversed(range(TRIES)):
             try:
                 runpy.run_path(program, run_name="__main__")
@@ -105,7 +106,7 @@ class Programs:
                     raise
 
 
-RUN_TWICE = ("orders_per_hour.py", "sessions.py", "stock.py", "reorders.py")
+RUN_TWICE = ("orders_per_hour.py", "lake_windows.py", "sessions.py", "stock.py", "reorders.py")
 RUN_ONCE = ("word_count.py", "page_views.py", "paid_orders.py", "silent_sensors.py")
 
 
@@ -141,6 +142,7 @@ def read(topics: Topics, topic: str) -> list[Row]:
         ("word-counts", stream_oracles.word_counts, ("lines",), 1),
         ("orders-per-hour", stream_oracles.total_changes, ("orders",), 2),
         ("final-orders-per-hour", stream_oracles.final_totals, ("orders",), 2),
+        ("hours", stream_oracles.final_totals, ("orders",), 2),
         ("enriched-views", stream_oracles.enriched_views, ("views", "users"), 1),
         ("sessions", stream_oracles.sessions, ("actions",), 2),
         ("paid-orders", stream_oracles.paid_orders, ("orders", "payments"), 1),
@@ -155,6 +157,18 @@ def test_an_example_writes_exactly_what_its_input_says(
     read_by_run = [rounds_of(name, runs) for name in inputs]
     rounds = read_by_run[0] if len(inputs) == 1 else list(zip(*read_by_run, strict=True))
     assert Counter(read(programs.topics, f"streams-{output}")) == oracle(rounds)
+
+
+def test_a_table_has_the_same_hours_as_the_topic(programs: Programs) -> None:
+    found = DeltaTable(programs.directory / "lake" / "hours").to_pyarrow_table().to_pylist()
+    rows = [
+        (
+            f"{row['hour']:%Y-%m-%dT%H} {row['category']}",
+            f'{{"orders":{row["orders"]},"cents":{row["cents"]}}}',
+        )
+        for row in found
+    ]
+    assert Counter(rows) == Counter(read(programs.topics, "streams-hours"))
 
 
 def test_the_state_of_a_query_is_read_from_its_checkpoint_location(
