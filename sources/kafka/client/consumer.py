@@ -63,6 +63,12 @@ class ArrowConsumer:
         """For a consumer that receives nothing."""
         self._release = released(self, _destroy, client, self._queue, callbacks)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the client is gone: nothing may be called but :meth:`close`. The garbage collector may have closed it
+        before a generator that holds it ends: in a cycle, weak references are cleared first."""
+        return not self._release.alive
+
     def assign(self, positions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions, from these offsets. Raises KafkaException."""
         with topic_partitions(positions) as listed:

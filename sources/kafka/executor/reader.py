@@ -132,7 +132,7 @@ class KafkaSplitReader:
             healthy = True  # the plan needs no more records, for example because of a limit
             raise
         finally:
-            if healthy:
+            if healthy and not consumer.closed:
                 consumer.unassign()  # otherwise it would keep fetching
                 keep(client, consumer)
             else:

@@ -199,3 +199,36 @@ def test_a_fork_can_release_a_client_whose_threads_it_lacks() -> None:
     """Spark's workers are forks."""
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+_COLLECTED = """
+import gc, logging
+from unittest.mock import patch
+
+from onceward import KafkaCluster
+from onceward.sources.kafka.executor.clients import LARGE, Client, take
+from onceward.sources.kafka.executor.ranges import Range
+from onceward.sources.kafka.executor.columns import COLUMNS, schema_of
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
+
+logging.disable()
+split = {"topic": "t", "partition": 0, "start": 0, "end": 2, "epoch": None}
+ranges = [Range.of(split, schema_of(COLUMNS), frozenset({"offset"}))]
+reader = KafkaSplitReader(cluster=KafkaCluster("127.0.0.1:9"), group_id="g")
+with patch.object(KafkaSplitReader, "_batches", lambda *_: iter("ab")):
+    for _ in range(3):
+        reading = reader._together(ranges, LARGE)
+        assert next(reading) == "a"
+        cycle = [reading]  # as the traceback of an error that is kept
+        cycle.append(cycle)
+        del reading, cycle
+        gc.collect()
+        kept = take(Client(reader.cluster, "g", LARGE))
+        assert kept is None or kept._release.alive
+"""
+
+
+def test_a_read_that_is_collected_amid_its_records_uses_no_client_that_is_gone() -> None:
+    """The garbage collector clears weak references before generators end, so it frees the client first."""
+    done = subprocess.run([sys.executable, "-c", _COLLECTED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
