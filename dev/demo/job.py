@@ -1,6 +1,6 @@
 """The demo's job: how late was every flight? Runs in a separate driver process that the demo kills and restarts.
 
-    python -m onceward.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT --table DIRECTORY
+    python -m onceward.dev.demo.job --brokers HOST:PORT --coordinator HOST:PORT [--table DIRECTORY]
 
 Every message of ``flights`` belongs to one of four classes:
 
@@ -9,8 +9,8 @@ Every message of ``flights`` belongs to one of four classes:
     incomplete   departed, but one of the fields NEEDED is null or missing      -> flights-rejected
     flown        all others                                                     -> flights-delayed
 
-Keys are kept. Every flown flight is also a row of the Delta table. One decision commits both topics and the table, so a
-flight is never in both topics, nor in none, and its row is there once.
+Keys are kept. Every flown flight is also a row of the Delta table, if one is named. One decision commits both topics
+and the table, so a flight is never in both topics, nor in none, and its row is there once.
 """
 
 import argparse
@@ -64,8 +64,16 @@ def delays(df: DataFrame) -> DataFrame:
     )
 
 
-def pipeline(brokers: str, coordinator: str, table: str, *, per_checkpoint: int | None = None) -> Pipeline:
-    """Return the whole job; a checkpoint reads at most ``per_checkpoint`` records, by default all available ones."""
+def pipeline(
+    brokers: str, coordinator: str, *, table: str | None = None, per_checkpoint: int | None = None
+) -> Pipeline:
+    """Return the whole job; a checkpoint reads at most ``per_checkpoint`` records, by default all available ones.
+    Without a ``table``, it writes to the topics alone."""
+    outputs = {"topics": Output(KafkaSink(brokers, topics=list(OUTPUTS)), select=["key", "topic", "value"])}
+    if table is not None:
+        outputs["lake"] = Output(
+            DeltaSink(table), where=f"topic = '{DELAYED}'", select=[f"row.{name}" for name in COLUMNS]
+        )
     return Pipeline(
         job=JOB,
         source=KafkaSource(
@@ -76,10 +84,7 @@ def pipeline(brokers: str, coordinator: str, table: str, *, per_checkpoint: int 
             adaptive=per_checkpoint is None,
         ),
         transform=delays,
-        outputs={
-            "topics": Output(KafkaSink(brokers, topics=list(OUTPUTS)), select=["key", "topic", "value"]),
-            "lake": Output(DeltaSink(table), where=f"topic = '{DELAYED}'", select=[f"row.{name}" for name in COLUMNS]),
-        },
+        outputs=outputs,
         coordinator=coordinator,
         settings=CheckpointSettings(interval="1s", num_retained=1000),
     )
@@ -90,12 +95,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="how late was every flight?")
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--coordinator", required=True)
-    parser.add_argument("--table", required=True)
+    parser.add_argument("--table")
     parser.add_argument("--per-checkpoint", type=int)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
-    job = pipeline(arguments.brokers, arguments.coordinator, arguments.table, per_checkpoint=arguments.per_checkpoint)
+    job = pipeline(
+        arguments.brokers, arguments.coordinator, table=arguments.table, per_checkpoint=arguments.per_checkpoint
+    )
     job.run()
 
 

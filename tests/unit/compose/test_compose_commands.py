@@ -81,7 +81,8 @@ def _taken(module: str, arguments: Sequence[str], monkeypatch: pytest.MonkeyPatc
         def run(self) -> None:
             got["ran"] = True
 
-    def pipeline(brokers: str, coordinator: str, *, per_checkpoint: int | None) -> Run:
+    def pipeline(brokers: str, coordinator: str, *, table: str | None, per_checkpoint: int | None) -> Run:
+        assert table is None, "containers share no directory"
         got.update(brokers=brokers, coordinator=coordinator, per_checkpoint=per_checkpoint)
         return Run()
 

@@ -212,6 +212,10 @@ class Logs:
         self._at.clear()
         self.state = "idle"
 
+    @property
+    def closed(self) -> bool:
+        return self.state == "closed"
+
     def close(self) -> None:
         self.state = "closed"
 
