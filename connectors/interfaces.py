@@ -219,6 +219,11 @@ _TEXTS = 3
 """Slots whose input is described in words: a checkpoint may have thousands."""
 
 
+def split_name(split: JsonObject) -> str:
+    """Return a text that equal splits share, and only they."""
+    return repr(sorted(split.items()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """The input of one slot, or of a whole checkpoint. The sink stores it in its committable, because another process
@@ -239,7 +244,7 @@ class Origin:
     def of_all(cls, origins: Sequence["Origin"]) -> "Origin":
         """Return the origin of a committable that holds all slots. ``origins``: one per slot."""
         shared = {id(one.inputs): one.inputs for one in origins}.values()
-        splits = {repr(sorted(split.items())): split for inputs in shared for split in inputs}
+        splits = {split_name(split): split for inputs in shared for split in inputs}
         texts = list(dict.fromkeys(one.text for one in origins if one.text))
         more = f" and {len(texts) - _TEXTS} more" if len(texts) > _TEXTS else ""
         return cls(inputs=tuple(splits.values()), replayable=True, text="; ".join(texts[:_TEXTS]) + more, whole=True)

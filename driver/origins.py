@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, SinkSession
+from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, SinkSession, split_name
 from onceward.driver.outputs import Inputs, Origins
 from onceward.protocol.values import Committable, JsonObject
 
@@ -23,12 +23,12 @@ def slot_origins(
     called once for a list that slots share."""
     uses: Counter[str] = Counter()
     if any(len(splits) == 1 for splits in inputs):  # else a shuffle: counting would take slots x ranges
-        uses.update(_name(split) for splits in inputs for split in splits)
+        uses.update(split_name(split) for splits in inputs for split in splits)
     texts = {key: describe(splits) for key, splits in {id(splits): splits for splits in inputs}.items()}
     return tuple(
         Origin(
             inputs=splits,
-            replayable=len(splits) == 1 and uses[_name(splits[0])] == 1,
+            replayable=len(splits) == 1 and uses[split_name(splits[0])] == 1,
             text=texts[id(splits)],
         )
         for splits in inputs
@@ -63,7 +63,3 @@ def require_slots(sink: SinkSession, lost: Sequence[Committable], written: Seque
         raise ReplayRefusedError(
             f"the transform moves rows between partitions now: {len(written)} slots came of {len(origins)} ranges"
         )
-
-
-def _name(split: JsonObject) -> str:
-    return repr(sorted(split.items()))

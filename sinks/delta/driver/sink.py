@@ -20,7 +20,8 @@ class DeltaSink(Sink):
 
     table: an existing table: a directory that all executors share, or ``s3://bucket/path``.
     storage: for S3, options under the names of deltalake's ``storage_options``. Secrets are references, ``env:NAME`` or
-        ``file:PATH``, that each process resolves. What is left out comes from its environment, or its machine's role.
+        ``file:PATH``, that each process resolves. For an option that is not given, each process uses its environment,
+        or the role of its machine.
     schema: ``strict``: columns that the table lacks are refused. ``evolve``: they are added to the table, nullable,
         before anything is written. Columns never change their types.
     on_lost: what happens when the files of a completed checkpoint are proved lost, such as after a VACUUM. ``replay``:
