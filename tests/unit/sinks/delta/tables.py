@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from onceward import DeltaSink
 from onceward.sinks.delta.control.system import DeltaSystem
@@ -66,7 +66,9 @@ class Table(LakePlace):
         return DeltaTable(self.location.uri, storage_options=self.options)
 
     def values(self) -> list[bytes]:
-        found: list[bytes] = self.now().to_pyarrow_table()["value"].to_pylist()
+        # A thread of to_pyarrow_table can abort a process that ends right after it (docs/facts.md).
+        query = QueryBuilder().register("rows", self.now()).execute("SELECT value FROM rows")
+        found: list[bytes] = pa.RecordBatchReader.from_stream(query).read_all()["value"].to_pylist()
         return sorted(found)
 
     def append(self, *values: bytes) -> None:
