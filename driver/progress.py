@@ -253,7 +253,7 @@ class Progress:
             self._stream.flush()
         elif _log.hasHandlers():
             _log.info("%s", text)
-        elif _log.level <= logging.INFO:
+        elif _log.level <= logging.INFO and _log.manager.disable < logging.INFO:
             record = _log.makeRecord(_log.name, logging.INFO, "", 0, "%s", (printable(text),), None)
             shown = logging.StreamHandler(self._stream)
             shown.setFormatter(_FORMAT)

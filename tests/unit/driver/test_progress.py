@@ -198,6 +198,11 @@ def test_the_lines_are_shown_when_logging_is_not_configured(monkeypatch: pytest.
     assert logging.lastResort is not None
     said = logging.lastResort.format(warning)
     assert re.fullmatch(when + " WARNING onceward.links event=link_down", said), "and what else the process says"
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+        silent = Plain()
+        silent.run()
+        assert silent.stream.getvalue() == "", "the program has disabled logging"
     monkeypatch.setattr(logging.getLogger("onceward"), "level", logging.WARNING)
     quiet = Plain()
     quiet.run()
