@@ -93,8 +93,8 @@ class Brokers(CanBeCutOff):
         """Transactions aborted by something other than our own requests -> by what."""
         self._looked: dict[tuple[str, int], float] = {}
         """By partition: when its producers were last described."""
-        self._claiming: dict[Transaction, int] = {}
-        """Claims being written -> their checkpoint."""
+        self._claiming: dict[Transaction, tuple[int, str]] = {}
+        """Claims being written -> their checkpoint and holder."""
         self.claims = 0
         """Claims that were written."""
         self._claim_hidden = False
@@ -346,7 +346,9 @@ class Brokers(CanBeCutOff):
                     continue  # the brokers aborted a part of it; the rest must not hold readers back
                 self._checker_of(decided[0]).ends(decided, commit=bool(request.committed))
         elif isinstance(request, InitProducerIdRequest):
-            self._checker_of(str(request.transactional_id)).fences(str(request.transactional_id))
+            identifier = str(request.transactional_id)
+            if self._checker_of(identifier).fences(identifier) and (entry := self.cluster.entry(identifier)):
+                self._overrun[identifier, entry.producer_id, entry.epoch] = "a driver of the replaced store"
 
     def arrived(self, who: Process, call: Call, sent: float) -> Any:
         """Let the brokers handle a request that was sent at ``sent``."""
@@ -376,15 +378,16 @@ class Brokers(CanBeCutOff):
                 self.checker.fail(Invariant.I1, f"{key[0]} is committed although a part of it is gone")
             if (claim := self._claiming.pop(key, None)) is not None:
                 self.claims += 1
-                self.checker.claimed = claim
+                self.checker.claim(*claim)
         elif isinstance(request, TxnOffsetCommitRequest) and not isinstance(answer, NoAnswer):
             partition = answer.topics[0].partitions[0]
             if partition.error_code == 0:
                 key = (request.transactional_id, request.producer_id, request.producer_epoch)
                 written = request.topics[0].partitions[0]
-                outdated = json.loads(str(written.committed_metadata))["generation"] < self.checker.generations
+                metadata = json.loads(str(written.committed_metadata))
+                outdated = metadata["generation"] < self.checker.generations
                 if not (self.checker.claimed == MAX_ID and outdated):  # a deposed driver restores no protection
-                    self._claiming[key] = written.committed_offset
+                    self._claiming[key] = written.committed_offset, str(metadata["holder"])
         if self.log_requests:
             self.note("kafka", f"{who.name} asks {said(request)}: {answered(answer)}")
         self._arm()

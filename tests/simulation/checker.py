@@ -78,6 +78,7 @@ class CheckerCopy:
     history: Sequence[_Completed]
     unsettled: Mapping[str, Handle]
     committed: Mapping[Key, int]
+    holders: frozenset[str]
 
 
 class Shared:
@@ -89,6 +90,8 @@ class Shared:
         """The first one."""
         self.claimed: dict[str, int] = {}
         """By system: the checkpoint in the claim there."""
+        self.holders: dict[str, str] = {}
+        """By system: the holder of the claim there."""
 
 
 class Checker:
@@ -125,6 +128,8 @@ class Checker:
         """What the store said that an older copy has replaced, until that copy completes a checkpoint."""
         self._known = 0
         """The last completed checkpoint in that copy when it was made."""
+        self._holders: frozenset[str] = frozenset()
+        """Those to whom the store has granted the job."""
         self.given_up: set[tuple[int, int]] = set()
         """Input partition and offset of records whose loss is recorded."""
         partitions, parts = range(len(topic.totals)), range(self._outputs)
@@ -152,6 +157,11 @@ class Checker:
     def claimed(self, checkpoint: int) -> None:
         self._shared.claimed[self.system] = checkpoint
 
+    def claim(self, checkpoint: int, holder: str) -> None:
+        """A claim is written on the sink's system."""
+        self.claimed = checkpoint
+        self._shared.holders[self.system] = holder
+
     # -- a copy of the store
 
     def copy(self) -> CheckerCopy:
@@ -161,6 +171,7 @@ class Checker:
             history=tuple(self._history),
             unsettled=dict(self._unsettled),
             committed=dict(self._committed),
+            holders=self._holders,
         )
 
     def promoted(self, copy: CheckerCopy) -> None:
@@ -172,6 +183,7 @@ class Checker:
         self._lost, self._known = self.copy(), copy.facts.last
         self._facts, self.status, self._history = copy.facts, copy.status, list(copy.history)
         self._unsettled, self._committed = dict(copy.unsettled), dict(copy.committed)
+        self._holders = copy.holders
 
     @property
     def _outdated(self) -> bool:
@@ -194,6 +206,7 @@ class Checker:
         match fact:
             case facts.GenerationGranted():
                 self.generations += 1
+                self._holders |= {fact.holder or fact.driver}
             case facts.CheckpointCompleted():
                 self._complete(before, fact)
             case facts.CheckpointAborted():
@@ -378,11 +391,17 @@ class Checker:
         elif not commit and (known or self._outdated) and transaction not in self.torn:
             self.fail(Invariant.I1, f"{identifier} of completed checkpoint {number} is aborted")
 
-    def fences(self, identifier: str, how: str = "fenced") -> None:
-        """A process asks the system to fence an id, or to delete a part of it: its transaction is over."""
+    def fences(self, identifier: str, how: str = "fenced") -> bool:
+        """A process asks the system to fence an id, or to delete a part of it: its transaction is over. Returns True if
+        that is lost to the holder of a claim of the store that an older copy has replaced: the copy cannot know of it,
+        and a person must decide about that claim."""
         handle = self._unsettled.get(identifier)
-        if handle is not None and not self.truth.ended(handle):
-            self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is {how}")
+        if handle is None or self.truth.ended(handle):
+            return False
+        if self._shared.holders.get(self.system, "") not in {"", *self._holders}:
+            return True
+        self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is {how}")
+        return False
 
     def left_open(self, identifier: str, what: str) -> None:
         """Called for a transaction that outlives a step that ends all others: it must belong to a completed

@@ -199,7 +199,8 @@ class Lake(CanBeCutOff):
         if (match := _CLAIM.fullmatch(path)) and int(match[1]) > self._claim:
             self._claim = int(match[1])
             self.claims += 1
-            self.checker.claimed = int(json.loads(content)["completed"])
+            claim = json.loads(content)
+            self.checker.claim(int(claim["completed"]), str(claim["holder"]))
             self.note("table", f"is claimed by {content.decode().strip()}")
         return True
 

@@ -437,9 +437,10 @@ class SimulatedWorld:
 
     def _return(self) -> None:
         durable = self.store.jobs.get(JOB)
-        # No timeout ends what hangs, and no process does before a person has decided about the store or the claim.
+        # No process ends what hangs before a person has decided about the store or the claim, and no timeout by now.
         forgotten = any(system.claim_forgotten for system in self.systems)
-        left = bool(self.faults.skipped_markers or self.lakes) and (self._outdated or forgotten)
+        lasting = self.faults.transaction_timeout > self.clock.now - self._missing_since
+        left = bool(self.faults.skipped_markers or self.lakes or lasting) and (self._outdated or forgotten)
         if durable is not None and durable.status is not JobStatus.HALTED and not left:
             for system in self.systems:
                 system.abandoned(self._missing_since)
