@@ -63,10 +63,12 @@ class HiddenClaim:
         if is_open and view.timeout_ms != _COMMITS_MS:
             return ErrorCode.NONE  # aborted by the fence, and looked at then
         code = offset_of(self._control, self._name, stable=True).code
-        if code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        if code == ErrorCode.NONE:
             self._forgotten_since = None
             self._finishing.shown(self._name)
             return ErrorCode.NONE
+        if code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            return code  # unknown, and not shown
         if Transactions(self._control).describe([self._name])[self._name] != view:
             # Another process writes the claim.
             self._forgotten_since = None

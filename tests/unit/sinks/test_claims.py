@@ -21,6 +21,7 @@ from kafka.protocol.producer import (
 )
 
 from onceward.common.errors import ClaimChangedError, FencedError, HaltedError
+from onceward.connections.codes import ErrorCode
 from onceward.protocol.values import CheckpointId, Claim, Generation
 from onceward.sinks.kafka.control.claim_reading import read_claim, read_written_claim
 from onceward.sinks.kafka.control.claims import ClaimHolder
@@ -594,6 +595,35 @@ def test_a_hidden_claim_is_not_fenced_while_its_coordinator_does_not_say_what_it
         return isinstance(call.request, DescribeTransactionsRequest) and len(unanswered) == 1
 
     bench.transport.cut = once
+    holder(bench).take(SUCCESSOR, (through(2),))
+    assert claim_at(bench) == SUCCESSOR
+
+
+@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize("unanswered", [True, False], ids=["silent", "moved"])
+def test_a_hidden_claim_is_not_fenced_while_it_is_unknown_whether_it_is_shown(
+    bench: Bench, lost: int, unanswered: bool
+) -> None:
+    """Whichever look after the coordinator has said what it decided: a claim that is not shown may be hidden."""
+    hidden(bench)
+    seen: list[type] = []
+    ask = bench.transport._one
+
+    def nth(call: Call) -> bool:
+        if isinstance(call.request, DescribeTransactionsRequest) or seen:
+            seen.append(type(call.request))
+        return isinstance(call.request, OffsetFetchRequest) and seen.count(OffsetFetchRequest) == lost + 1
+
+    def moved(call: Call) -> Any:
+        if not nth(call):
+            return ask(call)
+        return SimpleNamespace(groups=[SimpleNamespace(error_code=ErrorCode.NOT_COORDINATOR, topics=[])])
+
+    changed: Any = bench.transport
+    if unanswered:
+        changed.cut = nth
+    else:
+        changed._one = moved
     holder(bench).take(SUCCESSOR, (through(2),))
     assert claim_at(bench) == SUCCESSOR
 
