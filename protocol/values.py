@@ -170,6 +170,9 @@ class Snapshot:
     unchanged: bool = False
     """True when the participant has nothing new since the base. A checkpoint that is unchanged everywhere leaves no
     row."""
+    state: Document | None = None
+    """What the participant's driver wants back after a restart, besides positions. A restore of an older checkpoint
+    begins without it."""
     next_at_once: bool = field(default=False, compare=False)
     """True when the next checkpoint need not wait for the interval. Not stored: after a restart of the coordinator the
     next checkpoint does not wait for the interval in any case."""

@@ -169,6 +169,7 @@ def acknowledge(request: pb.AcknowledgeRequest, now: float) -> list[events.Ackno
 
 def _bodies(snapshot: pb.Snapshot) -> Iterator[str]:
     yield snapshot.positions.body
+    yield snapshot.state.body
     yield snapshot.shared_body
     yield from (one.document.body for one in snapshot.committables)
 

@@ -98,6 +98,7 @@ def snapshot_to_wire(value: Snapshot) -> pb.Snapshot:
         records=value.records,
         bytes=value.bytes,
         unchanged=value.unchanged,
+        state=document_to_wire(value.state) if value.state is not None else None,
         next_at_once=value.next_at_once,
     )
 
@@ -108,12 +109,14 @@ def snapshot_from_wire(message: pb.Snapshot, *, keep_text: bool = False) -> Snap
     :param keep_text: check the bodies, and keep their text.
     """
     positions = document_from_wire(message.positions, keep_text=keep_text) if message.HasField("positions") else None
+    state = document_from_wire(message.state, keep_text=keep_text) if message.HasField("state") else None
     return Snapshot(
         positions=positions,
         committables=committables_from_wire(message.committables, message.shared_body, keep_text=keep_text),
         records=as_count(message.records, "records"),
         bytes=as_count(message.bytes, "bytes"),
         unchanged=message.unchanged,
+        state=state,
         next_at_once=message.next_at_once,
     )
 

@@ -184,6 +184,7 @@ def _amend(state: JobState, event: Amend, size: int) -> str | None:
 
 def _bodies(snapshot: Snapshot) -> Iterator[Sequence[JsonObject]]:
     """The bodies that are sent together."""
-    if snapshot.positions is not None:
-        yield [snapshot.positions.body]
+    for document in (snapshot.positions, snapshot.state):
+        if document is not None:
+            yield [document.body]
     yield [committable.document.body for committable in snapshot.committables]

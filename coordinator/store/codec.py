@@ -201,7 +201,7 @@ def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
     positions = snapshot.positions
     shared, bodies = encoded.split([committable.document.body for committable in snapshot.committables])
     return {
-        "positions": [positions.kind, positions.version, encoded.body_to_text(positions.body)] if positions else None,
+        "positions": _kept_text(positions) if positions else None,
         "shared": shared,
         "committables": [
             [c.slot, c.document.kind, c.document.version, body]
@@ -210,6 +210,7 @@ def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "records": snapshot.records,
         "bytes": snapshot.bytes,
         "unchanged": snapshot.unchanged,
+        **({"state": _kept_text(snapshot.state)} if snapshot.state is not None else {}),
     }
 
 
@@ -226,7 +227,12 @@ def _read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
         records=raw["records"],
         bytes=raw["bytes"],
         unchanged=raw["unchanged"],
+        state=_kept(*raw["state"]) if "state" in raw else None,
     )
+
+
+def _kept_text(document: Document) -> list[Any]:
+    return [document.kind, document.version, encoded.body_to_text(document.body)]
 
 
 def _with_texts(raw: Mapping[str, Any]) -> Mapping[str, Any]:

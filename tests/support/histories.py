@@ -167,7 +167,9 @@ def _acknowledge(
     else:
         slots = () if unchanged or choice == 0 else range(3)
         committables = tuple(committable(slot, text="ä\ud800", n=2**53) for slot in slots)
-        participant, snapshot = SINK, Snapshot(committables=committables, records=3, bytes=300, unchanged=unchanged)
+        state = document(counted=choice) if choice % 4 else None
+        snapshot = Snapshot(committables=committables, records=3, bytes=300, unchanged=unchanged, state=state)
+        participant = SINK
     return events.Acknowledge(
         now=now,
         generation=generation,

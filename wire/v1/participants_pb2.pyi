@@ -444,6 +444,7 @@ class Snapshot(_message.Message):
     UNCHANGED_FIELD_NUMBER: _builtins.int
     NEXT_AT_ONCE_FIELD_NUMBER: _builtins.int
     SHARED_BODY_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     records: _builtins.int
     """Records read (source) or written (sink) for this checkpoint."""
     bytes: _builtins.int
@@ -468,6 +469,10 @@ class Snapshot(_message.Message):
         members in `shared_body`.
         """
 
+    @_builtins.property
+    def state(self) -> Global___Document:
+        """What the participant's driver wants back after a restart, besides positions; absent if it wants nothing."""
+
     def __init__(
         self,
         *,
@@ -478,10 +483,11 @@ class Snapshot(_message.Message):
         unchanged: _builtins.bool = ...,
         next_at_once: _builtins.bool = ...,
         shared_body: _builtins.str = ...,
+        state: Global___Document | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "next_at_once", b"next_at_once", "positions", b"positions", "records", b"records", "shared_body", b"shared_body", "unchanged", b"unchanged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "committables", b"committables", "next_at_once", b"next_at_once", "positions", b"positions", "records", b"records", "shared_body", b"shared_body", "state", b"state", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

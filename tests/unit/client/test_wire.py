@@ -74,6 +74,7 @@ snapshots = st.builds(
     records=counts,
     bytes=counts,
     unchanged=st.booleans(),
+    state=st.none() | documents,
     next_at_once=st.booleans(),
 )
 ids = st.integers(1, 2**53 - 1).map(CheckpointId)

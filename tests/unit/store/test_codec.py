@@ -99,6 +99,7 @@ def test_snapshots_survive_a_round_trip_with_their_shared_parts() -> None:
             committables=tuple(Committable(slot=slot, document=document({**shared, "id": slot})) for slot in (1, 4, 6)),
             records=6,
             bytes=7,
+            state=document({"counted": 8}),
         ),
     }
     assert snapshots_from_text(snapshots_to_text(snapshots)) == snapshots
