@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from onceward.common.errors import ConfigurationError
 from onceward.common.printable import logger
+from onceward.executor.functions import unusable_in
 from onceward.executor.link import Link, LinkLostError, Message, accept
 from onceward.protocol.values import JsonObject
 
@@ -316,7 +317,8 @@ class TaskGroup:
                     flushed = checkpoint if self.reports(checkpoint) is not None else None
             elif "failed" in message:
                 seat.over = True
-                self._failure = self._failure or TaskFailedError(str(message["failed"]))
+                text = str(message["failed"])
+                self._failure = self._failure or unusable_in(text) or TaskFailedError(text)
             elif "ended" in message:
                 seat.over = True
             self._lock.notify_all()

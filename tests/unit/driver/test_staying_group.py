@@ -5,6 +5,7 @@ import os
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +16,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.driver.staying import group as groups
 from onceward.driver.staying.credentials import new_credentials
 from onceward.driver.staying.group import TaskGroup
+from onceward.executor.functions import unusable
 from onceward.executor.link import Link, LinkLostError, connect
 from tests.support.waiting import wait_until
 
@@ -142,6 +144,17 @@ def test_news_of_the_next_checkpoint_survive_until_its_cut(cluster: Cluster) -> 
     link.send({"news": True})
     wait_until(lambda: group.news, "the next news have come")
     assert group.reports(7) is not None
+
+
+def test_an_error_of_the_program_ends_the_group_as_such(cluster: Cluster) -> None:
+    group = group_of(cluster, 1)
+    wrong = unusable(ConfigurationError("value: is bigint, must be binary"))
+    cluster.task(0).send({"failed": "".join(traceback.format_exception(wrong))})
+    wait_until(lambda: group.broken, "the group is broken")
+    failure = group.failure()
+    assert isinstance(failure, ConfigurationError), "which ends the job"
+    assert str(failure) == "value: is bigint, must be binary"
+    group.end()
 
 
 def test_a_failed_task_ends_the_group_in_order_and_says_why(cluster: Cluster) -> None:
