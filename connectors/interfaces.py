@@ -502,6 +502,20 @@ class ReusesIds(Protocol):
         by default, from the beginning."""
 
 
+@runtime_checkable
+class Partitioned(Protocol):
+    """A sink whose records may have a ``partition`` column."""
+
+    def partitions(self) -> int:
+        """Return the number of partitions that any of its topics has at least. Asked after
+        :meth:`SinkSession.preflight`."""
+
+
+def partitions_of(sink: SinkSession) -> int | None:
+    """Return how many partitions ``sink`` has; None if its records have none."""
+    return sink.partitions() if isinstance(sink, Partitioned) else None
+
+
 def writer_options(sink: SinkSession, after: CheckpointId = NO_CHECKPOINT) -> JsonObject:
     """Return the options for writers of ``sink``. See :meth:`ReusesIds.offer`."""
     return sink.offer(after) if isinstance(sink, ReusesIds) else {}

@@ -87,6 +87,8 @@ class Vote:
     before partitions were coalesced into slots. Without partitions that have no records; empty when not computed."""
     steps: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each step of the task (``timings.py``); empty when not measured."""
+    reasons: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Why the slot's records are dead letters: the number of each reason, and an example. Empty for other sinks."""
     held: float = 0.0
     """Seconds for which the system held the task's reading back, as for a quota; 0 if it read in another process."""
 
@@ -114,6 +116,12 @@ class Ballot:
         of a sink."""
         first = next(iter(self.votes))
         return Ballot({**self.votes, first: replace(self.votes[first], steps=steps, held=held)})
+
+    def explained(self, sink: str, reasons: Mapping[str, Sequence[Any]]) -> "Ballot":
+        """Return the ballot with the reasons of the dead letters in the slot of ``sink``."""
+        if sink not in self.votes or not reasons:
+            return self
+        return Ballot({**self.votes, sink: replace(self.votes[sink], reasons=reasons)})
 
     def to_json(self) -> str:
         return json.dumps({sink: asdict(vote) for sink, vote in self.votes.items()}, separators=(",", ":"))

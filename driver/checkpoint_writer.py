@@ -1,13 +1,16 @@
 """Write a checkpoint: have its tasks read, transform and write, and pre-commit what they wrote."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
+from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan
+from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
+from onceward.driver.letters import DEAD_LETTERS
 from onceward.driver.members import Members
 from onceward.driver.origins import origins_of
 from onceward.driver.outputs import Made, Outputs, Votes
@@ -19,6 +22,8 @@ from onceward.protocol.phases import Phase, Phases
 from onceward.protocol.values import CheckpointId, Committable, Document, ParticipantName, Snapshot
 
 __all__ = ["Answers", "CheckpointWriter", "require_spark"]
+
+_log = logger("onceward.pipeline")
 
 _SWEEP_INTERVAL = 30.0
 """Seconds between sweeps of an idle job; a busy job sweeps in every checkpoint."""
@@ -93,22 +98,37 @@ class CheckpointWriter:
         require_spark(m, self._settler, tasks)
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
-            return Answers(base=base, source=source, sinks=self._each(Snapshot()))
+            return Answers(base=base, source=source, sinks=self._each(Snapshot(), self._count(checkpoint, base)))
         try:
             written = tasks.write(checkpoint, positions)
             if isinstance(written, Nothing):
                 self._sweep_now_and_then()
-                return self._nothing(base, positions, written)
+                return self._nothing(checkpoint, base, positions, written)
             proved = self._prove(checkpoint, written)
             votes, voted = tasks.votes(checkpoint, written)
-            answers = self._answers(checkpoint, base, written, votes, voted, proved)
+            letters = self._count(checkpoint, base, written.plan.records, votes.get(DEAD_LETTERS, ()))
+            answers = self._answers(checkpoint, base, written, votes, voted, proved, letters)
         except Exception:
             self.plan = tasks.failed(checkpoint, positions)
             raise
         tasks.pre_committed(written, votes)
         return answers
 
-    def _nothing(self, base: CheckpointId, before: Document, nothing: Nothing) -> Answers:
+    def _count(
+        self, checkpoint: CheckpointId, base: CheckpointId, read: int = 0, votes: Sequence[Vote] = ()
+    ) -> Document | None:
+        """Count the dead letters of ``checkpoint``. Return what its snapshot stores of them. Raises HaltedError if
+        there are too many."""
+        counting = self._m.letters
+        if counting is None:
+            return None
+        if letters := sum(vote.records for vote in votes):
+            reasons = counting.reasons(votes)
+            self._m.journal.log("dead letters", checkpoint=checkpoint, letters=letters, reasons=reasons)
+            _log.warning("job %s: checkpoint %d has %d dead letters: %s", self._m.job, checkpoint, letters, reasons)
+        return counting.count(checkpoint, base, read=read, votes=votes)
+
+    def _nothing(self, checkpoint: CheckpointId, base: CheckpointId, before: Document, nothing: Nothing) -> Answers:
         """Answer that nothing was read and written."""
         unchanged = nothing.positions == before
         self.finished = nothing.finished and unchanged
@@ -116,10 +136,12 @@ class CheckpointWriter:
             positions=nothing.positions, unchanged=unchanged, next_at_once=nothing.finished and not unchanged
         )
         phases = dict(self._turn.phases)
-        return Answers(base=base, source=source, sinks=self._each(Snapshot(unchanged=unchanged)), phases=phases)
+        sinks = self._each(Snapshot(unchanged=unchanged), self._count(checkpoint, base))
+        return Answers(base=base, source=source, sinks=sinks, phases=phases)
 
-    def _each(self, snapshot: Snapshot) -> Mapping[ParticipantName, Snapshot]:
-        return dict.fromkeys(self._outputs.names, snapshot)
+    def _each(self, snapshot: Snapshot, letters: Document | None) -> Mapping[ParticipantName, Snapshot]:
+        each = dict.fromkeys(self._outputs.names, snapshot)
+        return each if letters is None else {**each, DEAD_LETTERS: replace(snapshot, state=letters)}
 
     def _sweep_now_and_then(self) -> None:
         """Sweep an idle job at intervals: a late zombie of an earlier generation must not hold readers back."""
@@ -159,6 +181,7 @@ class CheckpointWriter:
         votes: Votes,
         voted: float,
         proved: _Proved,
+        letters: Document | None,
     ) -> Answers:
         """``voted``: when all had voted."""
         m, plan = self._m, written.plan
@@ -206,7 +229,12 @@ class CheckpointWriter:
                 next_at_once=plan.cut_for_time or plan.finished,
             ),
             sinks={
-                name: Snapshot(committables=each.committables, records=records[name], bytes=sizes[name])
+                name: Snapshot(
+                    committables=each.committables,
+                    records=records[name],
+                    bytes=sizes[name],
+                    state=letters if name == DEAD_LETTERS else None,
+                )
                 for name, each in proved.made.items()
             },
             made=proved.made,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from onceward.connectors.interfaces import Source
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.journal import Journal
+from onceward.driver.letters import LetterCount
 from onceward.driver.narrowing import Narrowing
 from onceward.driver.outputs import OpenOutput
 from onceward.driver.progress import Progress
@@ -36,3 +37,5 @@ class Members:
     runtime: Runtime = THREADS
     narrowing: Narrowing = field(default_factory=Narrowing)
     traces: DriverTraces | None = None
+    letters: LetterCount | None = None
+    """None without dead letters."""

@@ -16,6 +16,7 @@ from onceward.driver import preflight
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import StopFlag
 from onceward.driver.journal import Journal
+from onceward.driver.letters import LetterCount
 from onceward.driver.measuring import Measured, measure
 from onceward.driver.members import Members
 from onceward.driver.options import CheckedOptions, JobOptions
@@ -75,6 +76,7 @@ class OpenJob:
         stack: contextlib.ExitStack,
         tasks: Tasks,
         checkpoint_tasks: Callable[[Members, Turn], CheckpointTasks],
+        letters: LetterCount | None = None,
     ) -> Members:
         """What the job's generations share; ``stack`` closes its systems."""
         outputs = tuple(OpenOutput(sink=sink, system=sink.system()) for sink in self.sinks)
@@ -90,6 +92,7 @@ class OpenJob:
             journal=self.journal,
             progress=self.progress,
             traces=self.traced.traces,
+            letters=letters,
         )
 
 

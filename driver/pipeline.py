@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
@@ -11,6 +11,7 @@ from onceward.connectors.interfaces import Sink, SinkSession, Source
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
+from onceward.driver.letters import DEAD_LETTERS, DeadLetters, LetterCount
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
@@ -23,6 +24,7 @@ from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_followed, require_short_interval, require_stays
 from onceward.executor.functions import BatchesTransform, RoutedTransform
+from onceward.executor.letters import Limits
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
 
@@ -51,6 +53,7 @@ class Pipeline(Job):
         outputs: Mapping[str, Output] | None = None,
         transform: "Callable[[DataFrame], DataFrame] | None" = None,
         transform_batches: BatchesTransform | RoutedTransform | None = None,
+        dead_letters: DeadLetters | None = None,
         spark: "SparkSession | None" = None,
         per_checkpoint_operations: bool = False,
         tasks: Literal["per_checkpoint", "staying"] = "per_checkpoint",
@@ -65,6 +68,8 @@ class Pipeline(Job):
         :param transform_batches: alternative to ``transform``: iterator of pyarrow.RecordBatch to iterator of
             RecordBatch, with the columns that the DataFrames would have; with several outputs, to pairs of a name and
             a RecordBatch. It runs once per task, in the Python worker that reads and writes.
+        :param dead_letters: where the records go for which ``transform_batches`` raises, instead of stopping the job
+            (docs/how-to/dead-letters.md).
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param tasks: ``per_checkpoint``: one Spark job per checkpoint. ``staying``: tasks that stay, each on a core of
@@ -86,6 +91,9 @@ class Pipeline(Job):
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
         if transform_batches is not None:
             require_whole(self._outputs)
+        self._letters = None if dead_letters is None else self._limits(dead_letters, transform_batches)
+        if dead_letters is not None:
+            self._outputs = {**self._outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS))}
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
         self._stay = tasks == "staying"
@@ -98,6 +106,21 @@ class Pipeline(Job):
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._running: Generations | None = None
+
+    def _limits(self, dead_letters: DeadLetters, transform_batches: object) -> Limits:
+        """Raises ConfigurationError for dead letters that cannot be written."""
+        if transform_batches is None:
+            raise ConfigurationError(
+                "dead_letters: this job has no transform_batches, and Spark does not say which record of a DataFrame "
+                "an expression fails for. Nothing was started. Write the function as transform_batches (per_record "
+                "makes one of a function on a record)."
+            )
+        if DEAD_LETTERS in self._outputs or not isinstance(cast(object, dead_letters), DeadLetters):
+            raise ConfigurationError(
+                f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
+                "started."
+            )
+        return dead_letters.limits()
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -127,7 +150,9 @@ class Pipeline(Job):
             stack.enter_context(stopping_on_signals(self.stop))
             tasks = self._tasks(stack, opened)
             client = self._connect(stack, opened)
-            return self._generations(opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks)), client)
+            count = None if self._letters is None else LetterCount(self._letters)
+            members = opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks), count)
+            return self._generations(members, client)
 
     def _launch(self) -> None:
         """Launch Spark's JVM beside what is done before it is needed."""
@@ -153,6 +178,7 @@ class Pipeline(Job):
             per_checkpoint_operations=self._per_checkpoint_operations,
             journal=opened.journal,
             stay=self._stay,
+            letters=self._letters,
         )
         stack.callback(tasks.close)
         if self._spark is not None:

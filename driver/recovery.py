@@ -3,6 +3,7 @@
 from onceward.client.session import Session
 from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
+from onceward.driver.letters import DEAD_LETTERS
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.members import Members
 from onceward.driver.outputs import Claims, Held, Outputs
@@ -56,6 +57,9 @@ class Recovery:
         if completed is not None:
             self._mailbox.advance(completed.id)
             self.positions[completed.id] = self._positions_of(completed)
+            if self._m.letters is not None:
+                counted = completed.snapshots.get(DEAD_LETTERS)
+                self._m.letters.restore(completed.id, None if counted is None else counted.state)
         self._settler.take_claim(self._seen)
 
     def end_transactions(self) -> None:

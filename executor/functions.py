@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from onceward.common.errors import ConfigurationError
+from onceward.common.errors import ConfigurationError, HaltedError, OncewardError
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest
+from onceward.executor.letters import SettingAside, TooManyLettersError
 from onceward.executor.slots import Attempt, Routed, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 
@@ -44,7 +45,8 @@ READER_NAME = "onceward_read"
 """The reader's name in Spark's plans; the plan checks look for it."""
 
 _MARK = "onceward-unusable"
-_MARKED = re.compile(rf"<{_MARK} (\"[^<>]*\")>")
+_HALT = "onceward-halt"
+_MARKED = re.compile(rf"<({_MARK}|{_HALT}) (\"[^<>]*\")>")
 
 
 def reading(read: Any, held: Callable[[float], object] | None = None) -> BatchesTransform:
@@ -119,7 +121,9 @@ def onceward_digest(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_pydict({"digest": [str(sum(digested.digests.values(), Digest()))]})
 
 
-def fusing(read: Any, writers: Mapping[str, SlotWriter], transform: Router, columns: Iterable[str]) -> FusedTask:
+def fusing(
+    read: Any, writers: Mapping[str, SlotWriter], transform: Router | SettingAside, columns: Iterable[str]
+) -> FusedTask:
     """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 
     It maps split numbers to the ballot. ``columns`` are the source's columns that ``transform`` uses.
@@ -133,12 +137,21 @@ def fusing(read: Any, writers: Mapping[str, SlotWriter], transform: Router, colu
         held_back = _held_back(read)
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
-        made = Timed(transform(batches))
-        ballot = _written(writers, attempt, made)
+        route, letters = for_task(transform, task)
+        made = Timed(route(batches))
+        ballot = letters(_written(writers, attempt, made))
         _warmed_up()
         yield ballot.measured(clock.steps(task.submitted, made, batches), held_back()).to_json()
 
     return onceward_fused
+
+
+def for_task(transform: Router | SettingAside, task: CheckpointTask) -> tuple[Router, Callable[[Ballot], Ballot]]:
+    """Return the router of one task, and what adds to its ballot why records became dead letters."""
+    if not isinstance(transform, SettingAside):
+        return transform, lambda ballot: ballot
+    routing = transform.of(task)
+    return routing, lambda ballot: ballot.explained(transform.sink, routing.reasons.to_json())
 
 
 def to_one(sink: str, transform: BatchesTransform | None = None) -> Router:
@@ -215,7 +228,11 @@ def applied(transform: "Callable[[Batches], Iterator[_T]]", batches: Batches) ->
         )
 
 
-def unusable(error: ConfigurationError) -> ConfigurationError:
+ENDING = (ConfigurationError, TooManyLettersError)
+"""What a task raises and no later checkpoint could do without."""
+
+
+def unusable(error: OncewardError) -> OncewardError:
     """Return the exception that a task raises for ``error``, which ends the job: no later checkpoint could succeed.
 
     Spark hands the driver an executor's exception as text, inside stack traces of Python and the JVM. The message
@@ -223,13 +240,17 @@ def unusable(error: ConfigurationError) -> ConfigurationError:
     """
     text = str(error)
     reported = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
-    return ConfigurationError(f"{text} <{_MARK} {reported}>")
+    mark = _HALT if isinstance(error, TooManyLettersError) else _MARK
+    return type(error)(f"{text} <{mark} {reported}>")
 
 
-def unusable_in(text: str) -> ConfigurationError | None:
+def unusable_in(text: str) -> ConfigurationError | HaltedError | None:
     """Extract the error that :func:`unusable` marked from the text of a Spark exception; None when there is none."""
     match = _MARKED.search(text)
-    return ConfigurationError(str(json.loads(match[1]))) if match else None
+    if match is None:
+        return None
+    said = str(json.loads(match[2]))
+    return HaltedError(said) if match[1] == _HALT else ConfigurationError(said)
 
 
 class _Digested:
@@ -279,7 +300,7 @@ class _Given:
 def _written(writers: Mapping[str, SlotWriter], attempt: Attempt, batches: Routed) -> Ballot:
     try:
         return write_slots(writers, attempt, batches)
-    except ConfigurationError as error:
+    except ENDING as error:
         raise unusable(error) from error
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import Ballot, CheckpointTask
-from onceward.executor.functions import Batches, FusedTask, Router, unusable
+from onceward.executor.functions import ENDING, Batches, FusedTask, Router, for_task, unusable
+from onceward.executor.letters import SettingAside
 from onceward.executor.link import Link, LinkLostError, Message, TaskCredentials, connect
 from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Timed
@@ -27,7 +27,7 @@ __all__ = ["StayingTask", "staying"]
 def staying(
     follow: Any,
     writers: Mapping[str, StayingWriter],
-    transform: Router,
+    transform: Router | SettingAside,
     columns: Iterable[str],
     driver: tuple[str, int],
     credentials: TaskCredentials,
@@ -69,7 +69,7 @@ class StayingTask:
         attempt: int,
         follow: Any,
         writers: Mapping[str, StayingWriter],
-        transform: Router,
+        transform: Router | SettingAside,
         columns: frozenset[str],
     ) -> None:
         self._link, self._slot, self._attempt = link, slot, attempt
@@ -98,7 +98,7 @@ class StayingTask:
         except LinkLostError:
             raise
         except BaseException as error:
-            wrong = unusable(error) if isinstance(error, ConfigurationError) else error
+            wrong = unusable(error) if isinstance(error, ENDING) else error
             self._link.send({"failed": "".join(traceback.format_exception(wrong))})
             raise wrong from error
         finally:
@@ -109,7 +109,8 @@ class StayingTask:
 
     def _one(self, task: CheckpointTask, follower: Any) -> CheckpointTask:
         """Write one checkpoint and vote; return the task of the next one."""
-        made = Timed(self._transform(self._until_cut(task, follower)))
+        route, letters = for_task(self._transform, task)
+        made = Timed(route(self._until_cut(task, follower)))
         reached = cache(follower.reached)  # asked once, when the batches have ended
 
         def report(ballot: Ballot) -> Message:
@@ -137,7 +138,7 @@ class StayingTask:
         following = replace(task, checkpoint=0, sinks=cut["sinks"])
         self._voted = task.checkpoint
         held: float = getattr(follower, "held_back", float)()
-        self._link.send(report(ballot.measured(measured, held)))
+        self._link.send(report(letters(ballot).measured(measured, held)))
         kill_point(KillPoint.TASK_AFTER_VOTE)
         return following
 

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from onceward.connections.cluster import KafkaCluster
     from onceward.connections.clusters_file import load_clusters
     from onceward.connectors.interfaces import Sink, Source
+    from onceward.driver.letters import DeadLetters
     from onceward.driver.output import Output
     from onceward.driver.pipeline import Pipeline
     from onceward.driver.restarts import NO_RESTART, Restart
     from onceward.driver.streaming.pipeline import StreamingPipeline
     from onceward.driver.streaming.sink import StreamSink
+    from onceward.executor.letters import DeadLetter, Retry, per_record
     from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.delta.driver.sink import DeltaSink
@@ -32,6 +34,8 @@ __all__ = [
     "NO_RESTART",
     "CheckpointSettings",
     "CoordinatorTls",
+    "DeadLetter",
+    "DeadLetters",
     "DeltaSink",
     "IcebergSink",
     "KafkaCluster",
@@ -42,6 +46,7 @@ __all__ = [
     "Pipeline",
     "PostgresSink",
     "Restart",
+    "Retry",
     "Sink",
     "Source",
     "StreamSink",
@@ -49,6 +54,7 @@ __all__ = [
     "System",
     "kafka_table",
     "load_clusters",
+    "per_record",
     "register",
 ]
 
@@ -57,6 +63,8 @@ _HOMES = {
     "CheckpointSettings": "protocol.settings",
     "System": "protocol.committing",
     "CoordinatorTls": "client.tls",
+    "DeadLetter": "executor.letters",
+    "DeadLetters": "driver.letters",
     "DeltaSink": "sinks.delta.driver.sink",
     "IcebergSink": "sinks.iceberg.driver.sink",
     "KafkaCluster": "connections.cluster",
@@ -67,12 +75,14 @@ _HOMES = {
     "Pipeline": "driver.pipeline",
     "PostgresSink": "sinks.postgres.driver.sink",
     "Restart": "driver.restarts",
+    "Retry": "executor.letters",
     "Sink": "connectors.interfaces",
     "Source": "connectors.interfaces",
     "StreamingPipeline": "driver.streaming.pipeline",
     "StreamSink": "driver.streaming.sink",
     "kafka_table": "sources.kafka.driver.table",
     "load_clusters": "connections.clusters_file",
+    "per_record": "executor.letters",
     "register": "sources.kafka.driver.format",
 }
 

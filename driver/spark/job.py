@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import Plan, Source, SplitFollower, writer_options
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, check_ballots
+from onceward.driver.letters import routed
 from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.passes import Pass
@@ -26,15 +27,14 @@ from onceward.executor.functions import (
     BatchesTransform,
     RoutedTransform,
     Router,
-    by_name,
     choosing,
     fusing,
     reading,
     route_to,
-    to_one,
     unusable_in,
     writing,
 )
+from onceward.executor.letters import Limits, SettingAside
 from onceward.executor.link import TaskCredentials
 from onceward.executor.staying import staying
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
@@ -79,7 +79,7 @@ class _Built:
     """Number of ballots, if it is known before the job; else None."""
     examined: "DataFrame | None" = None
     """The DataFrame that ``facts`` describe; None without a transform for Spark."""
-    worker: Router | None = None
+    worker: Router | SettingAside | None = None
     """The transform, if it runs in the worker that reads and writes."""
     held: Callable[[], float] = lambda: 0.0
     """Seconds for which readers in processes of their own were held back, in all runs together."""
@@ -97,9 +97,10 @@ class CheckpointJob:
         work: Pass,
         transform_batches: BatchesTransform | RoutedTransform | None,
         per_checkpoint_operations: bool,
+        letters: Limits | None = None,
     ) -> None:
         """``transform_batches``: instead of a transform of ``work``; yields batches for its only sink, or pairs of a
-        sink's name and a batch."""
+        sink's name and a batch. ``letters``: the sink called :data:`DEAD_LETTERS` gets what it refuses."""
         self._spark = spark
         self._job = job
         self._source = source
@@ -107,6 +108,7 @@ class CheckpointJob:
         self._transform_batches = transform_batches
         self._sinks = {share.name: share.sink for share in work.shares}
         self._per_checkpoint_operations = per_checkpoint_operations
+        self._letters = letters
         self._source_columns = tuple(_column_names(source.schema))
         self._group = f"onceward {job}"
         self._staying = f"onceward {job} staying"
@@ -281,15 +283,10 @@ class CheckpointJob:
     def _through_python(self, splits: int) -> _Built | None:
         """Return the job if records need not go through the JVM."""
         if self._transform_batches is not None:
-            return self._fused(splits, Path.BATCHES, self._routed(self._transform_batches), self._source_columns)
+            route = routed(self._transform_batches, self._sinks, self._job, self._letters)
+            return self._fused(splits, Path.BATCHES, route, self._source_columns)
         choices = self._work.choices(self._source.schema, self._source.copied_columns)
         return None if choices is None else self._copied(splits, choices)
-
-    def _routed(self, transform: BatchesTransform | RoutedTransform) -> Router:
-        if len(self._sinks) > 1:
-            return by_name(self._sinks, cast("RoutedTransform", transform))
-        (name,) = self._sinks
-        return to_one(name, cast("BatchesTransform", transform))
 
     def _copied(self, splits: int, choices: Mapping[str, Mapping[str, str]]) -> _Built:
         columns = dict.fromkeys(column for chosen in choices.values() for column in chosen.values())
@@ -298,7 +295,7 @@ class CheckpointJob:
     def _writers(self) -> Mapping[str, SlotWriter]:
         return {name: sink.write() for name, sink in self._sinks.items()}
 
-    def _fused(self, splits: int, path: Path, route: Router, columns: tuple[str, ...]) -> _Built:
+    def _fused(self, splits: int, path: Path, route: Router | SettingAside, columns: tuple[str, ...]) -> _Built:
         task = fusing(self._source.read(), self._writers(), route, columns)
         partitions = max(1, splits)
         tasks = self._spark.context.parallelize(range(splits), partitions).mapPartitions(task)

@@ -26,6 +26,7 @@ from onceward.driver.spark.session import (
     ship,
 )
 from onceward.executor.functions import BatchesTransform, RoutedTransform
+from onceward.executor.letters import Limits
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ class SparkTasks:
         per_checkpoint_operations: bool,
         journal: Journal,
         stay: bool = False,
+        letters: Limits | None = None,
     ) -> None:
         """``passes``: run one after the other for each checkpoint. ``stay``: there must be one, whose transform staying
-        tasks can run."""
+        tasks can run. ``letters``: what ``transform_batches`` refuses is written to :data:`DEAD_LETTERS`."""
         self._job = job
         self._source = source
         self._passes = passes
@@ -86,6 +88,7 @@ class SparkTasks:
         self._per_checkpoint_operations = per_checkpoint_operations
         self._journal = journal
         self._stay = stay
+        self._letters = letters
         self._jobs: Sequence[CheckpointJob] = ()
         """One for each pass; none before the start."""
 
@@ -127,6 +130,7 @@ class SparkTasks:
             work=work,
             transform_batches=self._transform_batches,
             per_checkpoint_operations=self._per_checkpoint_operations,
+            letters=self._letters,
         )
         job.check()
         if self._stay:

@@ -135,6 +135,14 @@ def _outputs(plan: Plan) -> Iterator[Schedule]:
                     yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{outputs}{kind}", part="outputs")
 
 
+def _letters(plan: Plan) -> Iterator[Schedule]:
+    with harness_of_one(plan.directory / "letters") as harness:
+        for scene in SCENES:
+            if points := scene.points():
+                with_letters = replace(scene, setup=scene.setup.into(1, letters=True))
+                yield visit(harness, with_letters, points, (1, 2), f"{scene.name}-and-letters", part="letters")
+
+
 def _disk(plan: Plan) -> Iterator[Schedule]:
     with harness_of_one(plan.directory / "disk", ("-m", "tests.crash.disturbed")) as harness:
         for disturbance in DISTURBANCES:
@@ -225,6 +233,7 @@ def _leaks(plan: Plan) -> Iterator[Schedule]:
 PARTS: Mapping[str, Part] = {
     "points": _points,
     "outputs": _outputs,
+    "letters": _letters,
     "disk": _disk,
     "brokers": _brokers,
     "blackouts": _blackouts,

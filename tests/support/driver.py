@@ -11,7 +11,16 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource, Output, Pipeline
+from onceward import (
+    CheckpointSettings,
+    DeadLetters,
+    KafkaCluster,
+    KafkaSink,
+    KafkaSource,
+    Output,
+    Pipeline,
+    per_record,
+)
 from onceward.driver import checkpoint_writer
 from onceward.driver.restarts import Restart
 from onceward.sinks.kafka.driver import preflight
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 
     from onceward import StreamingPipeline
 
-__all__ = ["main"]
+__all__ = ["is_letter", "main"]
 
 
 def _through_the_jvm(df: "DataFrame") -> "DataFrame":
@@ -38,15 +47,40 @@ def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBa
         yield batch.select(["key", "value"])
 
 
+def _unless_fiftieth(record: dict[str, Any]) -> dict[str, Any]:
+    """Copy, and raise for one record in 50 of the feeder."""
+    if is_letter(record["value"]):
+        raise ValueError("a fiftieth")
+    return {"key": record["key"], "value": record["value"]}
+
+
+def is_letter(value: bytes | None) -> bool:
+    """Whether a driver with ``letters`` sets the record aside."""
+    return value is not None and value.rpartition(b"-")[2].isdigit() and int(value.rpartition(b"-")[2]) % 50 == 0
+
+
 def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     kind = Pipeline if spec.get("spark") else SparklessPipeline
     return kind(
         source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
         transform=_through_the_jvm if spec.get("dataframe") else None,
-        transform_batches=_in_the_worker if spec.get("batches") else None,
+        transform_batches=_on_batches(spec),
+        dead_letters=_letters(spec, cluster),
         tasks=spec.get("tasks", "per_checkpoint"),
         **_common(spec, cluster),
     )
+
+
+def _on_batches(spec: dict[str, Any]) -> Any:
+    if spec.get("letters"):
+        return per_record(_unless_fiftieth)
+    return _in_the_worker if spec.get("batches") else None
+
+
+def _letters(spec: dict[str, Any], cluster: KafkaCluster | str) -> DeadLetters | None:
+    if not spec.get("letters"):
+        return None
+    return DeadLetters(KafkaSink(cluster, topic=spec["letters"], **spec.get("sink_options", {})), rate="10%")
 
 
 def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipeline":

@@ -8,6 +8,7 @@ from typing import Any, Self, assert_never
 
 from onceward.operate.verify import EVERYTHING, Grade, History, Property, judge
 from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE
+from tests.support.driver import is_letter
 from tests.support.feeder import Feeder
 from tests.support.harness import Armed, Harness
 from tests.support.job_tables import JobTables
@@ -60,6 +61,7 @@ class Setup:
         sink_on: Sequence[int] = (),
         outputs: int = 1,
         table: bool = False,
+        letters: bool = False,
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
@@ -67,7 +69,8 @@ class Setup:
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
         every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
-        by a sink of its own. ``table``: so does a table of the harness."""
+        by a sink of its own. ``table``: so does a table of the harness. ``letters``: one record in 50 goes to a topic
+        of its own instead."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -75,13 +78,13 @@ class Setup:
         self.at_least_once = at_least_once
         self.staying = staying
         self.spread = spread
-        self.outputs, self.table = outputs, table
+        self.outputs, self.table, self.letters = outputs, table, letters
         self.settings = {**_QUICK, **(settings or {})}
 
-    def into(self, outputs: int, *, table: bool = False) -> Self:
+    def into(self, outputs: int, *, table: bool = False, letters: bool = False) -> Self:
         """The same with other outputs."""
         other = copy(self)
-        other.outputs, other.table = outputs, table
+        other.outputs, other.table, other.letters = outputs, table, letters
         return other
 
     @property
@@ -121,6 +124,7 @@ class Job(KilledJob):
             for name in ("out", *(f"out-{number}" for number in range(2, self.setup.outputs + 1)))
         ]
         self.sink = self.sinks[0]
+        self.dead = self.topics.create("dead", _PARTITIONS, config=self.setup.output) if self.setup.letters else None
         self.tables = harness.tables if self.setup.table else None
         if self.tables is not None:
             self.tables.create(self.name)
@@ -133,8 +137,8 @@ class Job(KilledJob):
                 self.topics.servers,
                 job=self.name,
                 inputs=[self.source],
-                outputs=self.sinks,
-                expected=lambda _, key, value: [(sink, key, value) for sink in self.sinks],
+                outputs=[*self.sinks, *([self.dead] if self.dead else [])],
+                expected=lambda _, key, value: [(place, key, value) for place in self._places(value)],
                 file=self.harness.directory / f"{self.name}.history.jsonl",
                 coordinator=self.harness.address,
             )
@@ -149,6 +153,10 @@ class Job(KilledJob):
             )
         )
         return self
+
+    def _places(self, value: bytes | None) -> Sequence[str]:
+        """The topics that get a record."""
+        return [self.dead] if self.dead is not None and is_letter(value) else self.sinks
 
     # -- drivers
 
@@ -169,6 +177,7 @@ class Job(KilledJob):
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
             "dataframe": self.setup.transform,
             "batches": self.setup.batches,
+            "letters": self.dead,
             "tasks": "staying" if self.setup.staying else "per_checkpoint",
             "source_options": {
                 "start": "earliest",
@@ -192,13 +201,18 @@ class Job(KilledJob):
         fed = self.schedule.records = self.feeder.finish() + self.fed_besides
         # values are unique; count one that is repeated, as it may be without transactions, once
         self.wait(
-            lambda: all(len({value for *_, value in self.topics.read(sink)}) >= fed for sink in self.sinks),
+            lambda: all(self._in(sink) >= fed for sink in self.sinks),
             f"all {fed} are copied",
         )
         if (tables := self.tables) is not None:
             self.wait(lambda: tables.rows(self.name).total() >= fed, f"all {fed} are in the table")
         self._stop()
         self.judge()
+
+    def _in(self, sink: str) -> int:
+        """The records in an output, and those that were set aside."""
+        topics = [sink, self.dead] if self.dead is not None else [sink]
+        return sum(len({value for *_, value in self.topics.read(topic)}) for topic in topics)
 
     def judge(self) -> None:
         """Stop the recorder, judge all that was visible at rest and during the run, and set the outcome."""

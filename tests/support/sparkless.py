@@ -12,20 +12,31 @@ from onceward import Pipeline
 from onceward.connectors.interfaces import Plan, SinkSession, Source, writer_options
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import CheckpointTask, check_ballots
+from onceward.driver.letters import routed
 from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.tasks import Tasks
-from onceward.executor.functions import choosing
+from onceward.executor.functions import BatchesTransform, RoutedTransform, Router, choosing, for_task
+from onceward.executor.letters import Limits, SettingAside
 from onceward.executor.slots import Attempt, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
+from onceward.sources.kafka.executor.columns import COLUMNS
 
 
 class TasksInProcess:
     """Replaces tasks on Spark: same reader, same writer, one task after the other."""
 
-    def __init__(self, job: JobName, source: Source, sinks: Sequence[SinkSession]) -> None:
-        self._job, self._source = job, source
+    def __init__(
+        self,
+        job: JobName,
+        source: Source,
+        sinks: Sequence[SinkSession],
+        function: BatchesTransform | RoutedTransform | None = None,
+        letters: Limits | None = None,
+    ) -> None:
+        """``function``: on batches; None = a copy."""
+        self._job, self._source, self._function, self._letters = job, source, function, letters
         self._sinks = {sink.participant.name: sink for sink in sinks}
         self._attempts = 0
 
@@ -41,7 +52,7 @@ class TasksInProcess:
     def run(
         self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
     ) -> Votes:
-        columns = self._source.copied_columns
+        columns = self._source.copied_columns if self._function is None else COLUMNS
         task = CheckpointTask(
             job=self._job,
             generation=generation,
@@ -54,13 +65,16 @@ class TasksInProcess:
         read = self._source.read()
         writers: dict[str, SlotWriter] = {name: sink.write() for name, sink in self._sinks.items()}
         copied = {column: column for column in columns}
-        route = choosing(dict.fromkeys(self._sinks, copied))
+        routing: Router | SettingAside = choosing(dict.fromkeys(self._sinks, copied))
+        if self._function is not None:
+            routing = routed(self._function, self._sinks, self._job, self._letters)
         ballots = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
+            route, letters = for_task(routing, task)
             made = Timed(route(batches))
-            ballot = write_slots(writers, Attempt(task=task, slot=slot, number=self._attempts), made)
+            ballot = letters(write_slots(writers, Attempt(task=task, slot=slot, number=self._attempts), made))
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             ballots.append(ballot.measured(steps, held).to_json())
         votes = check_ballots(ballots, sinks, len(plan.splits))
@@ -75,10 +89,10 @@ class TasksInProcess:
 
 
 class SparklessPipeline(Pipeline):
-    """A :class:`Pipeline` without a transform and without Spark."""
+    """A :class:`Pipeline` without a transform of DataFrames and without Spark."""
 
     def _launch(self) -> None:
         """Do nothing: there is no Spark."""
 
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
-        return TasksInProcess(self._job, self._source, opened.sinks)
+        return TasksInProcess(self._job, self._source, opened.sinks, self._transform_batches, self._letters)

@@ -217,6 +217,9 @@ class KafkaSinkSession(SinkSession):
         except ControlPlaneError as error:
             _log.warning("%s", error)  # no record of this job is lost by it; the next look, or start, tries again
 
+    def partitions(self) -> int:
+        return min(topic.partitions for topic in topic_facts(self._control, self.topics).values())
+
     def system(self) -> KafkaSystem:
         control = self._control
         return KafkaSystem(control, clock=self._clock, generation=lambda: self._generation, topics=self.topics)

@@ -1,0 +1,138 @@
+"""What a program says of its dead letters, and the limits that halt the job when there are too many."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+from onceward.common.errors import ConfigurationError, HaltedError
+from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
+from onceward.connectors.tasks import Vote
+from onceward.executor.functions import Router, by_name, to_one
+from onceward.executor.letters import Limits, Reasons, SettingAside, Window, too_many
+from onceward.protocol.encoded import decoded
+from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
+
+__all__ = ["DEAD_LETTERS", "DeadLetters", "LetterCount", "routed"]
+
+DEAD_LETTERS = ParticipantName("dead-letters")
+"""The name of their output, in every job."""
+_KIND = "dead-letters"
+_VERSION = 1
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """What was counted up to one checkpoint."""
+
+    letters: int = 0
+    window: Sequence[tuple[int, int]] = ()
+
+    def to_document(self) -> Document:
+        body = {"letters": self.letters, "window": [list(entry) for entry in self.window]}
+        return Document(kind=_KIND, version=_VERSION, body=body)
+
+    @classmethod
+    def of(cls, state: Document | None) -> "_Counted":
+        """Raises HaltedError for a version that this program does not know."""
+        if state is None:
+            return cls()
+        if (state.kind, state.version) != (_KIND, _VERSION):
+            raise HaltedError(
+                f"The job's last checkpoint counts its dead letters as {state.kind} in version {state.version}, and "
+                f"this program knows {_KIND} in version {_VERSION}. Nothing was read. Start a newer version of Onceward"
+            )
+        body = decoded(state).body
+        window = [(int(records), int(letters)) for records, letters in body["window"]]
+        return cls(letters=int(body["letters"]), window=window)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Where the records go for which a function on batches raises, instead of stopping the job.
+
+    They are written in the same decision as all other records of their checkpoint. A letter has its record's key, value
+    and headers, and headers ``onceward.error.*`` that say where it came from and why (docs/how-to/dead-letters.md).
+
+    sink: where they go.
+    rate: the job halts if more of its last 10,000 records became letters, and more than 20: ``"1%"``, or a number from
+        0 to 1.
+    total: the job halts if it has more letters than this, counted over all its runs; None = any number. To go on, give
+        a larger number.
+    """
+
+    sink: Sink
+    rate: str | float = "1%"
+    total: int | None = None
+
+    def limits(self) -> Limits:
+        """Raises ConfigurationError."""
+        rate: object = self.rate
+        if isinstance(rate, str) and (percent := _PERCENT.fullmatch(rate.strip())):
+            rate = float(percent[1]) / 100
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
+            raise ConfigurationError(
+                f"dead_letters: rate={self.rate!r} is not a share of the records. Nothing was started. Give a "
+                'percentage such as "1%", or a number above 0 and at most 1.'
+            )
+        total: object = self.total
+        if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
+            raise ConfigurationError(
+                f"dead_letters: total={total!r} is not a number of letters. Nothing was started. Give at least 1, or "
+                "None for any number."
+            )
+        return Limits(rate=float(rate), total=self.total)
+
+
+def routed(
+    function: Callable[..., Any], sinks: Mapping[ParticipantName, SinkSession], job: JobName, limits: Limits | None
+) -> Router | SettingAside:
+    """Return the router of a function on batches to ``sinks``. With ``limits`` one of them is :data:`DEAD_LETTERS`, and
+    gets the records for which the function raises."""
+    names = [name for name in sinks if limits is None or name != DEAD_LETTERS]
+    route: Callable[..., Router] = partial(by_name, names) if len(names) > 1 else partial(to_one, names[0])
+    if limits is None:
+        return route(function)
+    return SettingAside(
+        function=function,
+        route=route,
+        sink=DEAD_LETTERS,
+        job=job,
+        limits=limits,
+        partitions=partitions_of(sinks[DEAD_LETTERS]),
+    )
+
+
+class LetterCount:
+    """Counts the dead letters of a job over its checkpoints. Used by the driver's main thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._counted: Mapping[CheckpointId, _Counted] = {}
+        """By checkpoint: the base of the next one, and what builds on it."""
+
+    def restore(self, checkpoint: CheckpointId, state: Document | None) -> None:
+        """Go on from what ``checkpoint`` has stored; None for one that has stored nothing. Raises HaltedError."""
+        self._counted = {checkpoint: _Counted.of(state)}
+
+    def count(self, checkpoint: CheckpointId, base: CheckpointId, *, read: int, votes: Sequence[Vote] = ()) -> Document:
+        """Count the letters of ``checkpoint``, which builds on ``base`` and has read ``read`` records. Return what its
+        snapshot stores. Raises HaltedError if there are too many."""
+        before = self._counted.get(base, _Counted())
+        letters = sum(vote.records for vote in votes)
+        window = Window(self.limits, before.window)
+        total = before.letters + letters
+        if letters and (excess := window.excess(read, letters) or self.limits.excess(total)):
+            reasons = reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons())
+            raise HaltedError(f"{too_many(excess, reasons)}.")
+        window.add(read, letters)
+        counted = _Counted(letters=total, window=window.entries)
+        self._counted = {base: before, checkpoint: counted}
+        return counted.to_document()
+
+    def reasons(self, votes: Sequence[Vote]) -> str:
+        """Return why the letters of a checkpoint are letters, in one line."""
+        return str(reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons()))

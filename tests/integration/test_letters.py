@@ -1,0 +1,118 @@
+"""Dead letters on the real broker: every record of the input is in exactly one place."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import CheckpointSettings, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, per_record
+from onceward.common.errors import HaltedError
+from onceward.driver.restarts import NO_RESTART
+from onceward.protocol.events import CloseReason
+from tests.support.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+RECORDS = 300
+BAD = [*range(0, 3 * RECORDS, 50)]
+GOOD = [n for n in range(3 * RECORDS) if n not in BAD]
+
+
+class Bench:
+    """A job whose input, of three partitions, has a record in 50 that is no JSON."""
+
+    def __init__(self, topics: Topics, job: str, spark: "SparkSession", directory: Path) -> None:
+        self.topics, self.job, self.spark, self.directory = topics, job, spark, directory
+        self.source, self.out, self.dead = topics.create("in", 3), topics.create("out", 2), topics.create("dead", 3)
+        for partition in range(3):
+            self.fill(range(partition * RECORDS, (partition + 1) * RECORDS), partition)
+
+    def fill(self, numbers: range, partition: int = 0, bad: Any = None) -> None:
+        wrong = BAD if bad is None else bad
+        values: list[bytes | None] = [b"{%d" % n if n in wrong else json.dumps({"n": n}).encode() for n in numbers]
+        self.topics.fill(self.source, values, partition=partition, key=b"key-%d" % partition)
+
+    def pipeline(self, function: Any, letters: dict[str, Any] | None = None, **options: Any) -> Pipeline:
+        servers = self.topics.servers
+        if "outputs" not in options:
+            options["sink"] = KafkaSink(servers, topic=self.out)
+        return Pipeline(
+            job=self.job,
+            source=KafkaSource(
+                servers,
+                topics=[self.source],
+                **{"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 250, **options.pop("read", {})},
+            ),
+            transform_batches=function,
+            dead_letters=DeadLetters(KafkaSink(servers, topic=self.dead), **{"rate": "5%", **(letters or {})}),
+            spark=self.spark,
+            state_dir=self.directory / "state",
+            **{"settings": CheckpointSettings(interval="50ms"), "restart": NO_RESTART, **options},
+        )
+
+    def written(self) -> list[int]:
+        return sorted(json.loads(value or b"")["n"] for value in self.topics.values(self.out))
+
+    def letters(self) -> list[int]:
+        return sorted(int((value or b"").removeprefix(b"{")) for value in self.topics.values(self.dead))
+
+
+@pytest.fixture
+def bench(topics: Topics, job: str, spark: "SparkSession", tmp_path: Path) -> Bench:
+    return Bench(topics, job, spark, tmp_path)
+
+
+def parsed(record: dict[str, Any]) -> dict[str, Any]:
+    return {"key": record["key"], "value": json.dumps(json.loads(record["value"]))}
+
+
+def broken(record: dict[str, Any]) -> dict[str, Any]:
+    raise ValueError("a wrong deploy")
+
+
+@pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])
+def test_every_record_is_in_exactly_one_place(bench: Bench, tasks: Any) -> None:
+    read = {} if tasks == "per_checkpoint" else {"max_offsets_per_checkpoint": None}
+    assert bench.pipeline(per_record(parsed), tasks=tasks, read=read).run() is CloseReason.FINISHED
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
+    places = {(partition, key) for partition, _, key, _ in bench.topics.read(bench.dead)}
+    assert places == {(n, b"key-%d" % n) for n in range(3)}, "each in the partition that it had"
+
+
+@pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])
+def test_a_deploy_that_makes_everything_fail_halts_within_the_limit(bench: Bench, tasks: Any) -> None:
+    read = {} if tasks == "per_checkpoint" else {"max_offsets_per_checkpoint": None}
+    with pytest.raises(HaltedError) as halted:
+        bench.pipeline(per_record(broken), tasks=tasks, read=read).run()
+    assert re.search(r"\b(21|31) became dead letters", str(halted.value)), "of one partition, or of two"
+    assert "ValueError: a wrong deploy" in str(halted.value)
+    assert (bench.written(), bench.letters()) == ([], []), "nothing of the checkpoint is visible"
+    bench.pipeline(per_record(parsed), tasks=tasks, read=read).run()
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
+
+
+def test_a_job_with_several_outputs_has_one_place_for_its_letters(bench: Bench) -> None:
+    def routed(record: dict[str, Any]) -> Any:
+        return "out", parsed(record)
+
+    outputs = {
+        "out": Output(KafkaSink(bench.topics.servers, topic=bench.out)),
+        "other": Output(KafkaSink(bench.topics.servers, topic=bench.topics.create("other", 1))),
+    }
+    bench.pipeline(per_record(routed), outputs=outputs).run()
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
+
+
+def test_the_limit_counts_over_runs_and_a_larger_total_lets_it_continue(bench: Bench) -> None:
+    bench.pipeline(per_record(parsed), {"total": len(BAD)}).run()
+    bench.fill(range(900, 950), bad=[900])
+    with pytest.raises(HaltedError, match=f"total={len(BAD)}"):
+        bench.pipeline(per_record(parsed), {"total": len(BAD)}).run()
+    assert bench.letters() == BAD
+    bench.pipeline(per_record(parsed), {"total": len(BAD) + 1}).run()
+    assert (bench.written(), bench.letters()) == ([*GOOD, *range(901, 950)], [*BAD, 900])
