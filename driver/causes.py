@@ -63,7 +63,7 @@ def _in_jvm(text: str) -> Cause:
     if not found.startswith("["):  # not a Spark error class: the message is further down
         deepest = _CAUSED_BY.findall(text) or _MOST_RECENT.findall(text)
         found = deepest[-1] if deepest else found
-    found = re.sub(r" SQLSTATE: \w{5}$", "", found)
+    found = re.sub(r" SQLSTATE: \w{5}\b.*", "", found)
     return Cause(text=found, by_record=not any(word in text for word in _PASSING))
 
 

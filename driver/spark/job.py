@@ -20,6 +20,7 @@ from onceward.driver.letters import routed
 from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.passes import Pass
+from onceward.driver.spark.planning import planning
 from onceward.driver.spark.schemas import simple_columns
 from onceward.driver.spark.session import Spark, is_on
 from onceward.executor.functions import (
@@ -310,11 +311,12 @@ class CheckpointJob:
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts
         else:
-            facts = plans.examine(
-                df,
-                self._source_columns,
-                per_checkpoint_operations=self._per_checkpoint_operations,
-            )
+            with planning(f"Output {', '.join(self._sinks)}"):
+                facts = plans.examine(
+                    df,
+                    self._source_columns,
+                    per_checkpoint_operations=self._per_checkpoint_operations,
+                )
         if facts.chosen is not None and len(self._sinks) == 1:
             return self._copied(splits, dict.fromkeys(self._sinks, facts.chosen))
         # counting the partitions of an adaptive plan would run parts of it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Chosen, SinkSession
 from onceward.driver.output import Output
+from onceward.driver.spark.planning import planning
 from onceward.driver.spark.schemas import quoted, simple_columns
 from onceward.protocol.values import ParticipantName
 
@@ -54,12 +55,33 @@ class Pass:
 
     def dataframe(self, source: "DataFrame", copied: Sequence[str] | None = None) -> "DataFrame":
         """Return what the writers take: the columns of the only sink, or a column for each sink. Raises
-        ConfigurationError listing what a sink cannot take.
+        ConfigurationError listing what a sink cannot take, or naming what Spark cannot plan.
 
         :param copied: the columns that are written without a transform and without expressions; None = all.
         """
         common = source if self.transform is None else self.transform(source)
         every = common.columns if copied is None or self.transform is not None else copied
+        try:
+            return self._written(common, every)
+        except Exception:
+            self._require_planned(common)
+            with planning(f"Output {', '.join(share.name for share in self.shares)}"):
+                raise
+
+    def _require_planned(self, common: "DataFrame") -> None:
+        """Raise ConfigurationError for the first expression that Spark cannot plan even alone."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        for share in self.shares:
+            if share.where is not None:
+                with planning(f"Output {share.name}: where={share.where!r}"):
+                    common.where(_column(share.where))
+            for expression in share.select or ():
+                with planning(f"Output {share.name}: {expression!r} in select="):
+                    alone = _column(expression)
+                    common.select(alone if len(self.shares) == 1 else F.struct(alone))
+
+    def _written(self, common: "DataFrame", every: Sequence[str]) -> "DataFrame":
         if len(self.shares) == 1:
             (share,) = self.shares
             kept = common if share.where is None else common.where(self._met(_column(share.where)))
@@ -114,15 +136,24 @@ def passes_of(
 ) -> Sequence[Pass]:
     """Return the passes of a job: one for all outputs without a transform of their own, and one for each other."""
     by_name = {sink.participant.name: sink for sink in sinks}
+    transform = transform and _planned("transform", transform)
     shared = [
         Share(by_name[name], output.where, output.select) for name, output in outputs.items() if not output.transform
     ]
     branches = [
-        Pass([Share(by_name[name])], _composed(transform, output.transform))
+        Pass([Share(by_name[name])], _composed(transform, _planned(f"Output {name}: transform", output.transform)))
         for name, output in outputs.items()
         if output.transform
     ]
     return [*([Pass(shared, transform)] if shared else []), *branches]
+
+
+def _planned(what: str, transform: "Callable[[DataFrame], DataFrame]") -> "Callable[[DataFrame], DataFrame]":
+    def planned(df: "DataFrame") -> "DataFrame":
+        with planning(what):
+            return transform(df)
+
+    return planned
 
 
 def _composed(

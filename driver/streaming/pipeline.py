@@ -169,7 +169,9 @@ class StreamingPipeline(Job):
         return CloseReason.STOPPED
 
     def _start(self, spark: "SparkSession", sink: StreamSink) -> "StreamingQuery":
-        writer = self._query(spark).writeStream.outputMode(self._output_mode)
+        query = self._query(spark)
+        sink.check(query)
+        writer = query.writeStream.outputMode(self._output_mode)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         location, name = self._checkpoint_location, str(self._job)  # PySpark 4.0 refuses subclasses of str

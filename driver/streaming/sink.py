@@ -367,6 +367,11 @@ class StreamSink(Job):
 
     # -- in the program's thread
 
+    def check(self, df: "DataFrame") -> None:
+        """Check that the outputs can take a query's records: ``df`` is what the program will start. Its first batch,
+        which may come hours later, is checked in any case. Raises ConfigurationError naming what is wrong."""
+        self._tasks.check(df)
+
     def await_termination(self, query: "StreamingQuery") -> CloseReason:
         """Wait until ``query`` ends. SIGINT, SIGTERM, :meth:`stop` and ``onceward stop`` end it after its running batch
         is settled and in Spark's commit log.

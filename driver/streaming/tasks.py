@@ -152,6 +152,11 @@ class BatchTasks:
 
     # -- the query's thread
 
+    def check(self, df: "DataFrame") -> None:
+        """Plan a batch of the query ``df``, which may not have begun. Raises ConfigurationError as
+        :meth:`Pass.dataframe` does."""
+        self._pass.dataframe(df)
+
     def execute(self, df: "DataFrame", work: Work) -> Votes:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
         context: Any = df.sparkSession.sparkContext

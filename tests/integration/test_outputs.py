@@ -15,7 +15,7 @@ from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import JobContext
 from onceward.dev.kafka import LocalKafka
 from onceward.driver.journal import EVENTS_VARIABLE
-from onceward.driver.restarts import NO_RESTART
+from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.protocol.events import CloseReason
 from tests.support.topics import Topics
 
@@ -55,9 +55,13 @@ class Bench:
                 **{"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 250, **options.pop("read", {})},
             ),
             outputs=outputs,
-            spark=self.spark,
             state_dir=self.directory / "state",
-            **{"settings": CheckpointSettings(interval="50ms"), "restart": NO_RESTART, **options},
+            **{
+                "settings": CheckpointSettings(interval="50ms"),
+                "restart": NO_RESTART,
+                "spark": self.spark,
+                **options,
+            },
         )
 
     def written(self, name: str) -> list[Any]:
@@ -165,6 +169,37 @@ def test_a_column_that_an_output_cannot_take_is_refused_before_the_start_with_th
     assert "Output bad" in str(refused.value)
     assert "value: is bigint" in str(refused.value)
     assert "partition: is string" in str(refused.value)
+
+
+MISSPELT: dict[str, tuple[dict[str, Any], str]] = {
+    "where": ({"where": "curency = 'EUR'", "select": ["key as value"]}, "where="),
+    "select": ({"select": ["key as value", "curency as key"]}, "'curency as key' in select="),
+    "transform": ({"transform": lambda df: df.selectExpr("curency as value")}, "transform"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"), [("where", "per_checkpoint"), ("select", "staying"), ("transform", "per_checkpoint")]
+)
+def test_a_column_that_an_output_misspells_ends_the_job_at_once_instead_of_restarting_it(
+    bench: Bench, name: str, tasks: Any
+) -> None:
+    wrong, named = MISSPELT[name]
+    pipeline = bench.pipeline(
+        {
+            "all": Output(bench.sink("all"), select=["to_json(struct(*)) as value"]),
+            "eur": Output(bench.sink("eur"), **wrong),
+        },
+        transform=parsed,
+        tasks=tasks,
+        spark=None,  # so that a generation makes the plan, and a restart could follow it
+        restart=Restart(initial="10ms", attempts=2),
+        read={"max_offsets_per_checkpoint": None},
+    )
+    with pytest.raises(ConfigurationError, match=rf"^Output eur: {named}.*Did you mean .*`currency`"):
+        pipeline.run()
+    assert len(bench.events("failed")) == 1, "no generation followed"
+    assert bench.numbers("all") == []
 
 
 def test_a_new_output_begins_with_the_next_checkpoint_and_one_that_is_gone_gets_nothing_more(

@@ -1,7 +1,7 @@
 """Which transforms are refused, which plans are reused, and which slots can be written again, by Spark's own plans.
 Nothing runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Chosen
+from onceward.driver.output import Output
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
-from onceward.driver.spark.passes import Pass, Share
+from onceward.driver.spark.passes import Pass, Share, passes_of
 from onceward.driver.spark.plans import PlanFacts
 from onceward.driver.spark.session import Spark
 from onceward.executor.functions import BALLOT_SCHEMA, reading, to_one, writing
@@ -252,15 +254,22 @@ def job_of(
     choose: "Callable[[Sequence[tuple[str, str]]], Sequence[Chosen]] | None" = None,
     copied: tuple[str, ...] = ("key", "value"),
 ) -> CheckpointJob:
+    return job_over(spark, Pass([Share(sink_of(ParticipantName("out"), choose))], transform), copied)
+
+
+def sink_of(
+    name: ParticipantName, choose: "Callable[[Sequence[tuple[str, str]]], Sequence[Chosen]] | None" = None
+) -> Any:
+    return SimpleNamespace(write=lambda: None, choose=choose or every, participant=SimpleNamespace(name=name))
+
+
+def job_over(spark: "SparkSession", work: Pass, copied: tuple[str, ...] = ("key", "value")) -> CheckpointJob:
     source: Any = SimpleNamespace(schema=SCHEMA, read=lambda: None, copied_columns=copied)
-    sink: Any = SimpleNamespace(
-        write=lambda: None, choose=choose or every, participant=SimpleNamespace(name=ParticipantName("out"))
-    )
     return CheckpointJob(
         spark=Spark.of(spark),
         job=JobName("job"),
         source=source,
-        work=Pass([Share(sink)], transform),
+        work=work,
         transform_batches=None,
         per_checkpoint_operations=True,
     )
@@ -271,6 +280,91 @@ def test_a_copy_without_a_column_that_the_sink_needs_is_refused_before_it_runs(s
     job_of(spark, None, choose=choosing).check()
     with pytest.raises(ConfigurationError, match="value: the column is missing"):
         job_of(spark, None, choose=choosing, copied=("key",)).check()
+
+
+NOWHERE: Any = None
+"""Instead of the sink that a program names; :func:`check` puts another one there."""
+A, B = ParticipantName("a"), ParticipantName("b")
+
+
+def check(
+    spark: "SparkSession",
+    outputs: "Mapping[ParticipantName, Output]",
+    transform: "Callable[[DataFrame], DataFrame] | None" = None,
+) -> None:
+    """Check the plan of each pass, as the start of a job does."""
+    for work in passes_of(outputs, [*map(sink_of, outputs)], transform):
+        job_over(spark, work).check()
+
+
+MISTAKES: "dict[str, tuple[Callable[[], Output], str]]" = {
+    "a condition": (
+        lambda: Output(NOWHERE, where="valeu is null"),
+        r"Output b: where='valeu is null': .*`valeu` cannot be resolved\. Did you mean .*`value`",
+    ),
+    "a condition that is a column": (
+        lambda: Output(NOWHERE, where=F.col("valeu").isNull()),
+        r"Output b: where=Column<'.*valeu.*'>: .*Did you mean .*`value`",
+    ),
+    "a condition of a choice": (
+        lambda: Output(NOWHERE, where="valeu is null", select=["key"]),
+        r"Output b: where='valeu is null': .*Did you mean .*`value`",
+    ),
+    "an expression": (
+        lambda: Output(NOWHERE, where="key is null", select=["key", "upper(valeu) as value"]),
+        r"Output b: 'upper\(valeu\) as value' in select=: .*Did you mean .*`value`",
+    ),
+    "a name": (
+        lambda: Output(NOWHERE, select=["key", "valeu"]),
+        r"Output b: 'valeu' in select=: .*Did you mean .*`value`",
+    ),
+    "a function": (
+        lambda: Output(NOWHERE, select=["uper(key) as value"]),
+        r"Output b: 'uper\(key\) as value' in select=: .*`uper`",
+    ),
+    "SQL": (lambda: Output(NOWHERE, where="value ==== 3"), r"Output b: where='value ==== 3': .*Syntax error"),
+    "a type": (lambda: Output(NOWHERE, where="partition + 1"), r"Output b: where='partition \+ 1': .*BOOLEAN"),
+    "a branch": (
+        lambda: Output(NOWHERE, transform=lambda df: df.where("valeu is null")),
+        r"Output b: transform: .*Did you mean .*`value`",
+    ),
+    "an attribute": (
+        lambda: Output(NOWHERE, transform=lambda df: df.where(df.valeu.isNull())),
+        r"Output b: transform: .*`valeu`",
+    ),
+}
+
+
+@pytest.mark.parametrize("beside", ["alone", "beside another"])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_spark_cannot_plan_is_an_error_of_the_program_that_names_it(
+    spark: "SparkSession", name: str, beside: str
+) -> None:
+    make, said = MISTAKES[name]
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        check(spark, {B: make()} if beside == "alone" else {A: Output(NOWHERE), B: make()})
+    assert "SQLSTATE" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_output_that_makes_several_records_of_one_beside_others_is_refused(spark: "SparkSession") -> None:
+    several = Output(NOWHERE, select=["explode(array(key)) as value"])
+    check(spark, {B: several})
+    with pytest.raises(ConfigurationError, match=r"Output b: 'explode\(array\(key\)\) as value' in select=: .*nested"):
+        check(spark, {A: Output(NOWHERE), B: several})
+
+
+def test_a_transform_of_the_job_that_spark_cannot_plan_is_named_as_such(spark: "SparkSession") -> None:
+    branch = Output(NOWHERE, transform=lambda df: df.select("key"))
+    with pytest.raises(ConfigurationError, match=r"^transform: Spark cannot plan it: .*Did you mean .*`value`"):
+        check(spark, {A: branch}, lambda df: df.where("valeu is null"))
+
+
+def test_a_table_that_another_program_may_make_is_no_error_of_the_program(spark: "SparkSession") -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        check(spark, {A: Output(NOWHERE)}, lambda df: df.join(df.sparkSession.table("not_there_yet"), "key"))
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        check(spark, {A: Output(NOWHERE)}, lambda df: df.join(df.sparkSession.read.parquet("/not/there"), "key"))
 
 
 def test_a_plan_that_each_checkpoint_builds_is_examined_once(

@@ -201,6 +201,38 @@ def test_a_query_that_spark_refuses_ends_its_program_instead_of_starting_again(c
         pipeline.run()
 
 
+def misspelt(counting: Counting) -> dict[str, Output]:
+    sink = KafkaSink(counting.topics.servers, topic=counting.topic)
+    return {"all": Output(sink), "some": Output(sink, where="valeu is not null")}
+
+
+_MISSPELT = r"Output some: where='valeu is not null': .*Did you mean .*`value`"
+
+
+def test_a_column_that_an_output_misspells_ends_a_query_before_it_has_a_batch(counting: Counting) -> None:
+    counting.feed([])
+    pipeline = StreamingPipeline(
+        job=counting.job,
+        query=lambda spark: counting.query.build(spark, counting.directory / "input"),
+        outputs=misspelt(counting),
+        checkpoint_location=counting.checkpoint,
+        output_mode=counting.query.output_mode,
+        spark=counting.spark,
+        state_dir=counting.directory / "state",
+    )
+    with pytest.raises(ConfigurationError, match=_MISSPELT):
+        pipeline.run()
+    assert not counting.checkpoint.exists()
+
+
+def test_a_column_that_an_output_misspells_ends_the_job_of_a_query_with_its_first_batch(counting: Counting) -> None:
+    counting.feed(records(1))
+    with counting.open(outputs=misspelt(counting)) as opened, pytest.raises(ConfigurationError, match=_MISSPELT):
+        opened.await_termination(counting.start(opened))
+    assert len(counting.events("failed")) == 1, "no generation followed"
+    assert not counting.written()
+
+
 def test_a_query_continues_after_a_savepoint_with_the_checkpoint_location_of_that_time(counting: Counting) -> None:
     files = records(5)
     place = ["--state-dir", str(counting.directory / "state")]

@@ -81,6 +81,11 @@ def test_a_failing_expression_is_reported_by_sparks_error_class() -> None:
     assert cause.by_record
 
 
+def test_a_column_that_spark_cannot_find_is_reported_without_the_plan_and_the_place_in_it() -> None:
+    said = "[UNRESOLVED_COLUMN] A column `a` cannot be resolved. Did you mean [`b`]."
+    assert cause_of(RuntimeError(f"{said} SQLSTATE: 42703; line 1 pos 0;\n'Filter ('a = 1)")).text == said
+
+
 def test_a_lost_executor_blames_no_record() -> None:
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted due to stage "
