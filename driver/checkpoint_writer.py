@@ -205,6 +205,7 @@ class CheckpointWriter:
             read=plan.records,
             written=sum(records.values()),
             bytes=sum(sizes.values()),
+            outputs={name: {"written": records[name], "bytes": sizes[name]} for name in votes},
             lag=plan.lag,
             seconds=round(seconds, 3),
             steps={"plan": round(written.planning, 6), **steps, "prove": round(proving, 6)},

@@ -67,7 +67,7 @@ class GenerationRun:
             runtime=members.runtime,
         )
         members.source.wakes(self._mailbox.wake)
-        self._outputs = Outputs(members.job, members.outputs, members.runtime)
+        self._outputs = Outputs(members.job, members.outputs, members.runtime, members.journal)
         self._ages = Ages(self._outputs.ages, members.journal, members.runtime)
         self._session: Session
         self._settler: Settler

@@ -30,8 +30,7 @@ class Journal:
         """Record one transition. Facts are ids, counts and reasons; never records or secrets."""
         line = {"event": event, "job": self._job, "generation": self.generation, **facts}
         _log.info("%s", log_fields(line))
-        if self._follow is not None:
-            self._follow(event, line)
+        self.show(event, **facts)
         if self._path:
             text = json.dumps({**line, "at": time.time()}) + "\n"
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -39,3 +38,8 @@ class Journal:
                 os.write(descriptor, text.encode())
             finally:
                 os.close(descriptor)
+
+    def show(self, event: str, **facts: Any) -> None:
+        """Show metrics alone what happens, too often or in too much detail for the log."""
+        if self._follow is not None:
+            self._follow(event, {"generation": self.generation, **facts})

@@ -4,6 +4,7 @@ A claim and leftovers are of a system: it has one claim for a job, whatever numb
 of a participant, so everything that holds them is a mapping by participant.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from onceward.connectors.interfaces import Origin, Refusal, SinkSession
 from onceward.connectors.tasks import Vote
+from onceward.driver.journal import Journal
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.protocol.committing import Age, PreCommitted, System
 from onceward.protocol.values import (
@@ -66,10 +68,17 @@ class Outputs:
     """The outputs of a job. :meth:`pre_commit` and :meth:`end_leftovers` are called by the driver's main thread, claims
     and commits of a generation that has recovered by the settler's thread."""
 
-    def __init__(self, job: JobName, outputs: Sequence[OpenOutput], runtime: Runtime = THREADS) -> None:
+    def __init__(
+        self,
+        job: JobName,
+        outputs: Sequence[OpenOutput],
+        runtime: Runtime = THREADS,
+        journal: Journal | None = None,
+    ) -> None:
         self._job = job
         self._outputs = {output.name: output for output in outputs}
         self._runtime = runtime
+        self._journal = journal or Journal(job)
         self._by_system: Sequence[Sequence[OpenOutput]] | None = None
         self._looked = -math.inf
         """When leftovers were looked for last, on the runtime's monotonic clock."""
@@ -181,9 +190,10 @@ class Outputs:
             for output in writing:
                 # one of them lists for all: the votes of all are in
                 lists = due and output is writing[0]
-                made[output.name] = output.sink.pre_commit(
-                    checkpoint, votes[output.name], origins[output.name], leftovers=lists
-                )
+                with self._measuring(output, "pre_commit"):
+                    made[output.name] = output.sink.pre_commit(
+                        checkpoint, votes[output.name], origins[output.name], leftovers=lists
+                    )
             if due and writing:
                 known = [made[output.name] for output in writing]
                 kept = (*(one for each in known for one in each.committables), *self._on(group, keep))
@@ -219,15 +229,23 @@ class Outputs:
         See :meth:`System.commit`."""
 
         def commit(group: Sequence[OpenOutput]) -> Mapping[ParticipantName, Sequence[Settlement]]:
-            return {
-                output.name: output.system.commit(
+            return {output.name: commit_one(output) for output in group if output.name in held}
+
+        def commit_one(output: OpenOutput) -> Sequence[Settlement]:
+            with self._measuring(output, "commit"):
+                return output.system.commit(
                     author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
                 )
-                for output in group
-                if output.name in held
-            }
 
         return {name: each for found in self._on_all(commit) for name, each in found.items()}
+
+    @contextlib.contextmanager
+    def _measuring(self, output: OpenOutput, step: str) -> Iterator[None]:
+        """Show metrics that a step of one output begins, and how long it took."""
+        began = self._runtime.monotonic()
+        self._journal.show("output begins", output=output.name, step=step)
+        yield
+        self._journal.show("output ends", output=output.name, step=step, seconds=self._runtime.monotonic() - began)
 
     def abort(self, author: Callable[[ParticipantName], Author], held: Held) -> None:
         """See :meth:`System.abort`."""

@@ -84,6 +84,9 @@ def assert_the_drivers_numbers(job: Job) -> None:
     written = found.value("onceward_driver_checkpoints_pre_committed_total", job_name=job.name)
     assert 1 <= written <= len(VALUES)
     assert found.value("onceward_driver_step_seconds_count", job_name=job.name, step="prove") == written
+    assert found.value("onceward_driver_output_step_seconds_count", output="sink", step="pre_commit") == written
+    assert found.value("onceward_driver_output_step_seconds_count", output="sink", step="commit") >= 1
+    assert found.value("onceward_driver_output_committing_seconds", output="sink") >= 0
 
 
 def assert_the_coordinators_numbers(found: Scraped, job: Job, people: OperatorClient) -> None:

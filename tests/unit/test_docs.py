@@ -332,8 +332,8 @@ def reported_events() -> dict[str, set[str]]:
     for path in text_files("driver"):
         for node in ast.walk(ast.parse(read(path))) if path.suffix == ".py" else ():
             match node:
-                case ast.Call(func=ast.Attribute(value=journal), args=[ast.Constant(value=str(event))]) if re.search(
-                    r"\b_?journal$", ast.unparse(journal)
+                case ast.Call(func=ast.Attribute(value=journal, attr="log"), args=[ast.Constant(value=str(event))]) if (
+                    re.search(r"\b_?journal$", ast.unparse(journal))
                 ):
                     fields_named = {keyword.arg for keyword in node.keywords if keyword.arg} - {"checkpoint"}
                     found.setdefault(event, set()).update(fields_named)

@@ -28,7 +28,7 @@ from onceward.protocol.facts import (
 )
 from onceward.protocol.state import JobState
 from onceward.protocol.status import JobStatus
-from onceward.protocol.values import SPARK_BATCH, JobName
+from onceward.protocol.values import SPARK_BATCH, JobName, ParticipantName, Role
 from onceward.protocol.waits import unsettled_slots
 from onceward.watch.metrics.places import MAX_JOBS, OTHERS, Places
 from onceward.watch.metrics.registry import Described
@@ -81,9 +81,14 @@ READ = Described(
     "Records of completed checkpoints, by the source; a query has none.",
 )
 WRITTEN = Described(
-    "onceward_records_written_total", "counter", ("job_name",), "Records of completed checkpoints, by the sink."
+    "onceward_records_written_total",
+    "counter",
+    ("job_name", "output"),
+    "Records of completed checkpoints, by the sink.",
 )
-BYTES_WRITTEN = Described("onceward_bytes_written_total", "counter", ("job_name",), "Bytes of keys and values written.")
+BYTES_WRITTEN = Described(
+    "onceward_bytes_written_total", "counter", ("job_name", "output"), "Bytes of those records, by the sink."
+)
 REPLAYS = Described("onceward_replays_total", "counter", ("job_name",), "Amendments: lost slots were written again.")
 
 GENERATION = Described("onceward_job_generation", "gauge", ("job_name",), "Generation of a job. Each start adds one.")
@@ -166,6 +171,8 @@ class _Totals:
     aborts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     plain: dict[Described, float] = field(default_factory=lambda: defaultdict(float))
+    written: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Records and bytes by output."""
     by_spark: bool = False
     """Whether Spark reads the input of a job, and does not say how much."""
 
@@ -259,10 +266,11 @@ class CoordinatorMetrics:
         totals.results["completed"] += 1
         self._spent(job, "run", fact.ran_s)
         self._spent(job, "decide", fact.decided_s)
-        for snapshot in fact.snapshots.values():
+        for name, snapshot in fact.snapshots.items():
             if snapshot.positions is None:
-                totals.plain[WRITTEN] += snapshot.records
-                totals.plain[BYTES_WRITTEN] += snapshot.bytes
+                output = self._output(job, name)
+                records, size = totals.written.get(output, (0.0, 0.0))
+                totals.written[output] = records + snapshot.records, size + snapshot.bytes
             elif snapshot.positions.kind != SPARK_BATCH:
                 totals.plain[READ] += snapshot.records  # their bytes are not known: the votes count what is written
         self._completed[job] = at.timestamp()
@@ -278,7 +286,15 @@ class CoordinatorMetrics:
 
     def _take_place(self, durable: Durable) -> None:
         """A new job takes a place, and its counters begin at 0."""
-        self._of(durable.job).by_spark |= any(one.kind == SPARK_BATCH for one in durable.participants)
+        totals = self._of(durable.job)
+        totals.by_spark |= any(one.kind == SPARK_BATCH for one in durable.participants)
+        for one in durable.participants:
+            if one.role is Role.SINK:
+                totals.written.setdefault(self._output(durable.job, one.name), (0.0, 0.0))
+
+    def _output(self, job: JobName, name: ParticipantName) -> str:
+        """The label of an output: those of jobs that share a series share one, too."""
+        return name if self._places.label(job) == job else OTHERS
 
     def _of(self, job: JobName) -> _Totals:
         label = self._places.label(job)
@@ -325,8 +341,10 @@ class CoordinatorMetrics:
             yield _counter(metric, {(label, word): n for label, words in given for word, n in list(words.items())})
         counted = [(label, one.plain.get(READ)) for label, one in totals if READ in one.plain or not one.by_spark]
         yield _counter(READ, {(label,): n or 0.0 for label, n in counted})
-        for plain in (WRITTEN, BYTES_WRITTEN, REPLAYS):
-            yield _counter(plain, {(label,): one.plain.get(plain, 0.0) for label, one in totals})
+        written = {(label, output): n for label, one in totals for output, n in list(one.written.items())}
+        for place, metric in enumerate((WRITTEN, BYTES_WRITTEN)):
+            yield _counter(metric, {labels: n[place] for labels, n in written.items()})
+        yield _counter(REPLAYS, {(label,): one.plain.get(REPLAYS, 0.0) for label, one in totals})
 
     def _gauges(self, view: View) -> Iterable[Metric]:
         now, wall = view.now(), self._wall()

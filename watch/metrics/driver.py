@@ -42,10 +42,10 @@ READ = Described(
     "Offsets of pre-committed checkpoints; a query has none.",
 )
 WRITTEN = Described(
-    "onceward_driver_records_written_total", "counter", ("job_name",), "Records of pre-committed checkpoints."
+    "onceward_driver_records_written_total", "counter", ("job_name", "output"), "Records of pre-committed checkpoints."
 )
 BYTES = Described(
-    "onceward_driver_bytes_written_total", "counter", ("job_name",), "Bytes of keys and values of those records."
+    "onceward_driver_bytes_written_total", "counter", ("job_name", "output"), "Bytes of those records, by the sink."
 )
 LAG = Described(
     "onceward_driver_source_lag_offsets",
@@ -70,6 +70,19 @@ SECONDS = Described(
 )
 STEPS = Described(
     "onceward_driver_step_seconds", "histogram", ("job_name", "step"), "Time of each step of a checkpoint (see Events)."
+)
+OUTPUT_STEPS = Described(
+    "onceward_driver_output_step_seconds",
+    "histogram",
+    ("job_name", "output", "step"),
+    "Time that the pre-commit and the commit of one output took.",
+)
+COMMITTING = Described(
+    "onceward_driver_output_committing_seconds",
+    "gauge",
+    ("job_name", "output"),
+    "For how long the commit of a completed checkpoint has lasted in one output; 0 = none is under way. Later "
+    "checkpoints wait for the slowest output.",
 )
 SETTLED_AT = Described(
     "onceward_driver_last_settled_timestamp_seconds",
@@ -110,7 +123,7 @@ LINKS = Described(
 
 DRIVER_METRICS = (
     *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LAG, LOST, REPLAYED),
-    *(SECONDS, STEPS, SETTLED_AT, LINKS, HELD, HANGING, FINISHED, CERTIFICATE),
+    *(SECONDS, STEPS, OUTPUT_STEPS, COMMITTING, SETTLED_AT, LINKS, HELD, HANGING, FINISHED, CERTIFICATE),
 )
 """All of them, as the reference page lists them."""
 
@@ -126,10 +139,12 @@ class DriverMetrics:
         *,
         certificate: Path | None = None,
         wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``links``: what does not work now; read in the thread of a scrape. ``certificate``: the file of the one
         that the driver shows to its coordinator."""
         self._wall = wall
+        self._monotonic = monotonic
 
         def counter(metric: Described) -> Counter:
             made = Counter(metric.name, metric.text, metric.labels, registry=registry)
@@ -154,10 +169,16 @@ class DriverMetrics:
             SECONDS.name, SECONDS.text, SECONDS.labels, registry=registry, buckets=_SECONDS
         ).labels(job)
         self._steps = Histogram(STEPS.name, STEPS.text, STEPS.labels, registry=registry, buckets=_SECONDS)
+        self._output_steps = Histogram(
+            OUTPUT_STEPS.name, OUTPUT_STEPS.text, OUTPUT_STEPS.labels, registry=registry, buckets=_SECONDS
+        )
+        self._committing: dict[str, float | None] = {}
+        """Since when each output commits; None: it does not."""
         self._settled_at = gauge(SETTLED_AT)
         gauge(LINKS).set_function(lambda: sum(not one.held for one in links.troubles()))
         gauge(HELD).set_function(lambda: max((one.for_s for one in links.troubles() if one.held), default=0.0))
         gauge(HANGING).set_function(lambda: len(links.hanging))
+        registry.register(_Committing(job, self._committing, monotonic))
         registry.register(_Finished(job, links))
         registry.register(_Certificate(job, certificate))
 
@@ -169,8 +190,10 @@ class DriverMetrics:
         match event:
             case "pre-committed":
                 self._pre_committed.inc()
-                self._written.inc(facts["written"])
-                self._bytes.inc(facts["bytes"])
+                for output, wrote in facts["outputs"].items():
+                    self._written.labels(self._job, output).inc(wrote["written"])
+                    self._bytes.labels(self._job, output).inc(wrote["bytes"])
+                    self._committing.setdefault(output, None)
                 self._seconds.observe(facts["seconds"])
                 if "batch" not in facts:  # Spark reads a query's input
                     self._read.inc(facts["read"])
@@ -184,10 +207,30 @@ class DriverMetrics:
                 self._lost.inc(facts["transactions"])
             case "replayed":
                 self._replayed.inc(facts["slots"])
+            case "output begins" if facts["step"] == "commit":
+                self._committing[facts["output"]] = self._monotonic()
+            case "output ends":
+                self._output_steps.labels(self._job, facts["output"], facts["step"]).observe(facts["seconds"])
+                if facts["step"] == "commit":
+                    self._committing[facts["output"]] = None
             case "closed" | "failed":
                 self._generations.labels(self._job, event).inc()
+                self._committing.update(dict.fromkeys(self._committing))  # the next generation commits again
             case _:
                 pass
+
+
+class _Committing:
+    """Grows while a commit lasts, so it is computed at each scrape."""
+
+    def __init__(self, job: str, since: Mapping[str, float | None], monotonic: Callable[[], float]) -> None:
+        self._job, self._since, self._monotonic = job, since, monotonic
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(COMMITTING.name, COMMITTING.text, labels=COMMITTING.labels)
+        for output, since in dict(self._since).items():
+            family.add_metric((self._job, output), 0.0 if since is None else self._monotonic() - since)
+        yield family
 
 
 class _Finished:

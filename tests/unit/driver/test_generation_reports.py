@@ -83,6 +83,7 @@ def test_a_checkpoint_is_logged_with_what_it_read_and_wrote_and_where_its_time_w
             "read": 10,
             "written": 9,
             "bytes": 90,
+            "outputs": {SINK.name: {"written": 9, "bytes": 90}},
             "lag": 0,
             "seconds": 2.679,
             "steps": {

@@ -1,7 +1,7 @@
 """Two sinks of one job: on one system they share its claim and its leftovers, on two each has its own."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -126,10 +126,17 @@ class System:
         self._asked.append(f"{self.participant.name} is settled with {len(committables)}")
 
 
-def two(asked: list[str], *systems: str, on_lost: OnLost = OnLost.REPLAY) -> tuple[Outputs, System, System]:
+def two(
+    asked: list[str],
+    *systems: str,
+    on_lost: OnLost = OnLost.REPLAY,
+    runtime: Threads | None = None,
+    journal: Journal | None = None,
+) -> tuple[Outputs, System, System]:
     first, second = (System(asked, *pair, on_lost) for pair in zip(systems, (FIRST, SECOND), strict=True))
     given: Any = [first, second]
-    return Outputs(JOB, [OpenOutput(sink=one, system=one) for one in given], InOrder()), first, second
+    opened = [OpenOutput(sink=one, system=one) for one in given]
+    return Outputs(JOB, opened, runtime or InOrder(), journal), first, second
 
 
 class InOrder(Threads):
@@ -239,6 +246,29 @@ def test_a_system_that_is_slow_to_commit_holds_back_no_other() -> None:
         held = {FIRST: (committable(0),), SECOND: (committable(0),)}
         found = outputs.commit(lambda _: cast(Any, None), held, give_up=lambda: False, made={})
     assert [name for name, (one,) in found.items() if one.outcome is Outcome.COMMITTED] == [FIRST, SECOND]
+
+
+def test_metrics_see_which_output_commits_and_how_long_each_step_took() -> None:
+    shown: list[tuple[Any, ...]] = []
+    asked: list[str] = []
+    runtime, now = InOrder(), iter(range(100))
+
+    def follow(event: str, facts: Mapping[str, Any]) -> None:
+        shown.append((event, facts["output"], facts["step"], *([facts["seconds"]] if "seconds" in facts else [])))
+
+    with patch.object(runtime, "monotonic", lambda: next(now)):
+        outputs, first, _ = two(asked, "A", "B", runtime=runtime, journal=Journal("orders", follow))
+        outputs.pre_commit(SEVEN, {FIRST: []}, {FIRST: ()}, keep={})
+        assert shown == [("output begins", "first", "pre_commit"), ("output ends", "first", "pre_commit", 1)]
+        shown.clear()
+        held = {FIRST: (committable(0),), SECOND: (committable(0),)}
+        with patch.object(first, "commit", side_effect=HaltedError("no")), pytest.raises(HaltedError):
+            outputs.commit(lambda _: cast(Any, None), held, give_up=lambda: False, made={})
+    assert sorted(shown) == [
+        ("output begins", "first", "commit"),
+        ("output begins", "second", "commit"),
+        ("output ends", "second", "commit", 1),
+    ], "the first one has not ended"
 
 
 def test_an_error_of_one_system_is_raised_after_the_others_have_answered() -> None:

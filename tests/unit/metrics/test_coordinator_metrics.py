@@ -149,11 +149,11 @@ def test_facts_become_counters_and_phases(world: World) -> None:
         assert found.value("onceward_job_checkpoint_phase_seconds_total", job_name="a", phase=phase) == seconds
     for name, value in {
         "records_read": 10,
-        "records_written": 9,
-        "bytes_written": 1000,
         "replays": 1,
     }.items():
         assert found.value(f"onceward_{name}_total", job_name="a") == value
+    assert found.value("onceward_records_written_total", job_name="a", output=SINK.name) == 9
+    assert found.value("onceward_bytes_written_total", job_name="a", output=SINK.name) == 1000
     assert found.value("onceward_job_last_completed_timestamp_seconds", job_name="a") == WALL.timestamp()
     assert found.value("onceward_job_last_completed_age_seconds", job_name="a") == 60
 
@@ -216,8 +216,25 @@ def test_jobs_beyond_the_bound_share_series_with_sums_and_the_worst_ages(world: 
     assert found.value("onceward_job_pending_age_seconds", job_name=OTHERS) == 10
     assert found.value("onceward_job_status", job_name=OTHERS, status="running") == 2
     assert found.value("onceward_records_read_total", job_name=OTHERS) == 20
+    assert found.value("onceward_records_written_total", job_name=OTHERS, output=OTHERS) == 18
     earliest = (WALL + timedelta(seconds=ord("b"))).timestamp()
     assert found.value("onceward_job_last_completed_timestamp_seconds", job_name=OTHERS) == earliest
+
+
+def test_what_is_written_is_counted_by_output(world: World) -> None:
+    other = replace(SINK, name=ParticipantName("lake"))
+    durable = replace(world.add(A), participants=(SOURCE, SINK, other))
+    metrics = metrics_of(world)
+    fact = completed()
+    metrics.published(durable, [fact], WALL)
+    found = collected(metrics)
+    assert found.value("onceward_records_written_total", job_name="a", output="lake") == 0, "it has written nothing yet"
+    more = Snapshot(committables=(), records=3, bytes=70)
+    metrics.published(durable, [replace(fact, snapshots={**fact.snapshots, other.name: more})], WALL)
+    found = collected(metrics)
+    assert found.value("onceward_records_written_total", job_name="a", output="lake") == 3
+    assert found.value("onceward_bytes_written_total", job_name="a", output="lake") == 70
+    assert found.value("onceward_records_written_total", job_name="a", output=SINK.name) == 18
 
 
 def test_a_new_job_takes_a_place_with_its_first_fact(world: World) -> None:

@@ -218,6 +218,10 @@ CASES: dict[str, tuple[list[list[Given]], list[list[Given]]]] = {
         [[flat("onceward_driver_held_back_seconds", JOB, 901)]],
         [[flat("onceward_driver_held_back_seconds", JOB, 899)]],
     ),
+    "OncewardOutputHoldsBack": (
+        [[flat("onceward_driver_output_committing_seconds", f"{JOB},output=lake", 121)]],
+        [[flat("onceward_driver_output_committing_seconds", f"{JOB},output=lake", 0)]],
+    ),
     "OncewardLinkBroken": (
         [[flat("onceward_driver_broken_links", JOB, 1)]],
         [[flat("onceward_driver_broken_links", JOB, 0)]],

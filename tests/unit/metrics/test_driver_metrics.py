@@ -23,13 +23,14 @@ class Driver:
     """The journal of a job and its metrics."""
 
     def __init__(self, certificate: Path) -> None:
-        self.registry, self.links = Registry(), Links()
+        self.registry, self.links, self.clock = Registry(), Links(), 100.0
         self.metrics = DriverMetrics(
             "orders",
             self.registry,
             self.links,
             certificate=certificate,
             wall=lambda: 12.5,
+            monotonic=lambda: self.clock,
         )
         self.journal = Journal("orders", self.metrics.event)
 
@@ -38,6 +39,7 @@ class Driver:
 
     def pre_commit(self, **more: object) -> None:
         given = {"checkpoint": 7, "base": 6, "transactions": 2, "read": 100, "written": 90, "bytes": 4000, "lag": 25}
+        given["outputs"] = {"eur": {"written": 60, "bytes": 3000}, "lake": {"written": 30, "bytes": 1000}}  # type: ignore[assignment]
         steps = {"plan": 0.25, "read": 0.5}
         self.journal.log("pre-committed", **{**given, "seconds": 1.5, "steps": steps, **more})
 
@@ -60,15 +62,38 @@ def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> N
         "checkpoints_settled_total": 1,
         "checkpoints_aborted_total": 0,
         "records_read_total": 200,
-        "records_written_total": 180,
-        "bytes_written_total": 8000,
         "source_lag_offsets": 25,
         "checkpoint_seconds_sum": 3.0,
         "last_settled_timestamp_seconds": 12.5,
     }.items():
         assert shown.value(f"onceward_driver_{name}", job_name="orders") == value, name
+    for output, records, size in (("eur", 120, 6000), ("lake", 60, 2000)):
+        assert shown.value("onceward_driver_records_written_total", job_name="orders", output=output) == records
+        assert shown.value("onceward_driver_bytes_written_total", job_name="orders", output=output) == size
     for step, seconds in {"plan": 0.5, "read": 1.0, "decide": 0.125, "settle": 2.0}.items():
         assert shown.value("onceward_driver_step_seconds_sum", step=step) == seconds
+
+
+def test_the_output_whose_commit_lasts_is_shown_until_it_ends(driver: Driver) -> None:
+    def lasting() -> dict[str, float]:
+        found = driver.shown().series("onceward_driver_output_committing_seconds", job_name="orders")
+        return {dict(labels)["output"]: value for labels, value in found.items()}
+
+    driver.pre_commit()
+    assert lasting() == {"eur": 0, "lake": 0}
+    for output in ("eur", "lake"):
+        driver.journal.show("output begins", output=output, step="commit")
+    driver.clock += 2
+    driver.journal.show("output ends", output="eur", step="commit", seconds=2.0)
+    driver.clock += 5
+    assert lasting() == {"eur": 0, "lake": 7}
+    driver.journal.show("output begins", output="lake", step="pre_commit")
+    driver.journal.show("output ends", output="lake", step="pre_commit", seconds=0.5)
+    assert lasting() == {"eur": 0, "lake": 7}, "the next checkpoint is pre-committed meanwhile"
+    driver.journal.log("failed", reason="secret")
+    assert lasting() == {"eur": 0, "lake": 0}
+    for output, step, seconds in (("eur", "commit", 2.0), ("lake", "pre_commit", 0.5)):
+        assert driver.shown().value("onceward_driver_output_step_seconds_sum", output=output, step=step) == seconds
 
 
 def test_failures_losses_and_ends_are_counted(driver: Driver) -> None:
@@ -113,7 +138,7 @@ def test_what_hangs_and_what_was_finished_is_shown_until_it_is_over(driver: Driv
 def test_a_query_has_records_and_no_offsets(driver: Driver) -> None:
     driver.pre_commit(batch=4, read=1)
     shown = driver.shown()
-    assert shown.value("onceward_driver_records_written_total") == 90
+    assert shown.value("onceward_driver_records_written_total", output="eur") == 60
     assert shown.value("onceward_driver_records_read_total") == 0
 
 
@@ -135,6 +160,7 @@ def test_a_driver_shows_when_its_own_certificate_expires(tmp_path: Path) -> None
 
 def test_every_described_metric_is_collected_with_its_labels(driver: Driver) -> None:
     driver.pre_commit()
+    driver.journal.show("output ends", output="eur", step="commit", seconds=2.0)
     driver.journal.log("closed", reason="stopped")
     families = driver.shown().families
     for described in DRIVER_METRICS:
