@@ -217,6 +217,11 @@ class Outputs:
         for name, committables in held.items():
             self._outputs[name].system.check(author(name), committables)
 
+    def confirm(self, held: Held) -> None:
+        """See :meth:`System.confirm`."""
+        for name, committables in held.items():
+            self._outputs[name].system.confirm(committables)
+
     def commit(
         self,
         author: Callable[[ParticipantName], Author],

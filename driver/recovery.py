@@ -42,17 +42,17 @@ class Recovery:
         """Positions of the completed checkpoint, by its id; empty when there is none."""
 
     def take_claim(self) -> None:
-        """Register what must be committed, then claim the job. Nothing of the job is changed before."""
+        """Register what must be committed, and confirm what is settled, then claim the job. Nothing of the job is
+        changed before."""
         completed = self._session.grant.completed
+        held = {} if completed is None else self._held(completed)
         if completed is not None and not completed.settled:
-            self._to_commit = {
-                name: committables
-                for name in self._outputs.names
-                if name in completed.snapshots and (committables := completed.snapshots[name].committables)
-            }
+            self._to_commit = held
             # Register before anything can fail: a failing generation sweeps all that its settler does not hold.
             self._settler.expect(completed.id, self._to_commit, None)
             self._outputs.check(self._settler.author, self._to_commit)
+        else:
+            self._outputs.confirm(held)
         self._outputs.begin_generation(self._session.generation)
         if completed is not None:
             self._mailbox.advance(completed.id)
@@ -86,6 +86,14 @@ class Recovery:
             self._m.source.restore(positions)
             if not self._settler.unsettled():
                 self._m.source.on_settled(positions)
+
+    def _held(self, completed: CompletedCheckpoint) -> Held:
+        """What the sinks of this job have pre-committed for it."""
+        return {
+            name: committables
+            for name in self._outputs.names
+            if name in completed.snapshots and (committables := completed.snapshots[name].committables)
+        }
 
     def _commit(self, completed: CompletedCheckpoint) -> None:
         """Commit before doing anything else. If slots are lost, the coordinator's first instruction concerns them."""

@@ -177,6 +177,13 @@ class System(ABC):
     def outcome(self, committable: Committable) -> Settlement:
         """What the system proves now. Changes nothing."""
 
+    def confirm(self, committables: Sequence[Committable]) -> None:  # noqa: B027 - optional
+        """Check, before a job continues, that the system still has ``committables``, all of which were proved committed
+        and settled. Changes nothing.
+
+        Raises HaltedError if it has gone back: to a backup, or to a copy that had not received everything.
+        """
+
     def describe(self, committable: Committable) -> str:
         """Describe a committable for display: where, how many records, from which input."""
         return json.dumps(committable.document.body, sort_keys=True)

@@ -11,7 +11,7 @@ from typing import Any
 from onceward.protocol.values import Author, Committable, JsonObject
 from onceward.sinks.documents import SinkDocument
 
-__all__ = ["PostgresCommittable", "StagedTable", "check_committable"]
+__all__ = ["PostgresCommittable", "Receipt", "StagedTable", "check_committable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,14 @@ class StagedTable:
     name: str
     slot: int
     records: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What the merge of a checkpoint leaves."""
+
+    checkpoint: int
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,9 @@ class PostgresCommittable(SinkDocument):
     """The id of the store that decides; empty if no claim was there."""
     token: str
     """Unique to this document: shows what a receipt is for."""
+    after: Receipt | None
+    """The receipt of what is merged before it. A database without it has gone back: a backup was restored, or another
+    server took over that had not received everything. None if it is not known."""
     target: tuple[str, str]
     """Schema and name of the table."""
     columns: tuple[str, ...]
@@ -59,6 +70,10 @@ class PostgresCommittable(SinkDocument):
     """The splits that the rows were made of; none in a document of a release that did not store them."""
     input_text: str
     """What the source says of the input, for people."""
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(checkpoint=self.checkpoint, token=self.token)
 
     @property
     def records(self) -> int:
@@ -77,6 +92,7 @@ class PostgresCommittable(SinkDocument):
             "checkpoint": self.checkpoint,
             "store": self.store,
             "token": self.token,
+            "after": None if self.after is None else {"checkpoint": self.after.checkpoint, "token": self.after.token},
             "target": list(self.target),
             "columns": list(self.columns),
             "key": list(self.key),
@@ -95,6 +111,7 @@ class PostgresCommittable(SinkDocument):
         """See :meth:`SinkDocument.read`."""
         schema, name = body["target"]
         tables: Sequence[Mapping[str, Any]] = body["tables"]
+        after: Mapping[str, Any] | None = body.get("after")
         return cls(
             system=str(body["system"]["id"]),
             database=str(body["system"]["database"]),
@@ -105,6 +122,7 @@ class PostgresCommittable(SinkDocument):
             checkpoint=int(body["checkpoint"]),
             store=str(body["store"]),
             token=str(body["token"]),
+            after=None if after is None else Receipt(checkpoint=int(after["checkpoint"]), token=str(after["token"])),
             target=(str(schema), str(name)),
             columns=tuple(map(str, body["columns"])),
             key=tuple(map(str, body["key"])),

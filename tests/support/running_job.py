@@ -416,6 +416,8 @@ class Job:
 
     def check(self, author: Author, committables: Sequence[Committable]) -> None: ...
 
+    def confirm(self, committables: Sequence[Committable]) -> None: ...
+
     def commit(self, author: Author, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
         for checkpoint in _checkpoints(committables):
             self.committing(checkpoint)

@@ -2,6 +2,9 @@
 
 Receipt, rows and the end of the staging are one transaction. So the receipt alone proves a commit. Where neither the
 receipt nor the staging is there, the rows can never be merged; one snapshot shows both.
+
+A database that has gone back, to a backup or to what a standby had received, lacks the end of its log. So it has all
+that was merged before the last receipt that it shows, and each checkpoint names the receipt that it comes after.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,19 +15,28 @@ from psycopg import sql
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.postgres.connecting import POSITION, SCHEMA, Session
-from onceward.sinks.postgres.documents import PostgresCommittable
+from onceward.sinks.postgres.documents import PostgresCommittable, Receipt
 from onceward.sinks.postgres.server import Server
 
-__all__ = ["drop", "look", "merge"]
+__all__ = ["drop", "look", "merge", "went_back"]
 
 _KEPT_FOR = "7 days"
 """For people. A checkpoint is merged when all before it are settled: their receipts prove nothing any more."""
 
-_LOOK = """
+_FOLLOWS = """
+    SELECT EXISTS (SELECT FROM onceward_sink.receipts
+        WHERE job = %(job)s AND sink = %(sink)s AND checkpoint = %(after)s AND token = %(after_token)s)
+"""
+_LOOK = f"""
     SELECT (SELECT token FROM onceward_sink.receipts
             WHERE job = %(job)s AND sink = %(sink)s AND store = %(store)s AND checkpoint = %(checkpoint)s),
-        (SELECT count(*) FROM onceward_sink.staged
-            WHERE name = ANY(%(names)s) AND job = %(job)s AND sink = %(sink)s AND generation = %(generation)s)
+        ARRAY(SELECT name FROM onceward_sink.staged
+            WHERE name = ANY(%(names)s) AND job = %(job)s AND sink = %(sink)s AND generation = %(generation)s),
+        ({_FOLLOWS})
+"""
+_NEWEST = """
+    SELECT max(checkpoint) FROM onceward_sink.receipts
+    WHERE job = %(job)s AND sink = %(sink)s AND store = %(store)s AND token <> %(token)s
 """
 _RECEIPT = """
     INSERT INTO onceward_sink.receipts (job, sink, store, checkpoint, token, records)
@@ -57,16 +69,40 @@ _MEMORY: LiteralString = """
 """For the sort of a checkpoint's rows, until the transaction ends."""
 
 
+def went_back(session: Session, handle: PostgresCommittable, lacks: Receipt) -> str:
+    """What it means that the receipt that it ``lacks`` is gone, and what to do."""
+    row = session.execute(_NEWEST, _values(handle)).fetchone()
+    assert row is not None, "an aggregate has one row"
+    newest, names = row[0], (handle.job, handle.sink, handle.store)
+    values = ", ".join("'{}'".format(name.replace("'", "''")) for name in names)
+    again = (
+        ""
+        if newest is None
+        else f"To write all that came after checkpoint {newest}, the newest whose receipt is there, again, into all "
+        f"outputs of the job, run onceward restore {handle.job} --from {newest}. "
+    )
+    return (
+        "The database is older than it was: it was restored from a backup, or another server took over that had not "
+        f"received everything. Rows of checkpoint {lacks.checkpoint}, and perhaps of earlier ones, are missing, and "
+        f"nothing further was merged. Bring the newest copy back if there is one. {again}To continue without them, run "
+        "INSERT INTO onceward_sink.receipts (job, sink, store, checkpoint, token, records) VALUES "
+        f"({values}, {lacks.checkpoint}, '{lacks.token}', 0)"
+    )
+
+
 def look(session: Session, server: Server, handle: PostgresCommittable) -> Settlement:
     """What the database proves now. Changes nothing."""
     row = session.execute(_LOOK, _values(handle)).fetchone()
     assert row is not None, "it selects one row"
-    token, staged = row
+    token, staged, follows = row
     if token is not None:
         return _by_receipt(handle, token)
-    if staged:
-        return _doubt(handle, f"{staged} of its {len(handle.tables)} staging tables are there, and it is not merged")
-    return _gone(server, handle)
+    if handle.after is not None and not follows:
+        return _went_back(session, handle, handle.after)
+    missing = [name for name in handle.names if name not in staged]
+    if not missing:
+        return _doubt(handle, "it is not merged, and all of it is staged")
+    return _gone(server, handle, missing)
 
 
 def merge(session: Session, server: Server, handle: PostgresCommittable) -> Settlement:
@@ -76,12 +112,12 @@ def merge(session: Session, server: Server, handle: PostgresCommittable) -> Sett
     # first: another process that merges the same is waited for here, and a repetition ends here
     if session.execute(_RECEIPT, values).rowcount == 0:
         return look(session, server, handle)
+    if handle.after is not None and session.execute(_FOLLOWS, values).fetchone() != (True,):
+        return _went_back(session, handle, handle.after)
     found = dict(session.execute(_UNREGISTER, values).fetchall())
     missing = [table.name for table in handle.tables if table.name not in found]
-    if len(missing) == len(handle.tables):
-        return _gone(server, handle)
     if missing:
-        return _doubt(handle, f"the staging tables {', '.join(missing[:3])} are gone, and others of it are there")
+        return _gone(server, handle, missing)
     if changed := [table.name for table in handle.tables if found[table.name] != table.records]:
         return _doubt(handle, f"the staging tables {', '.join(changed[:3])} have other rows than their slots voted for")
     if wrong := (_upsert if handle.key else _append)(session, handle):
@@ -165,6 +201,8 @@ def _values(handle: PostgresCommittable) -> dict[str, object]:
         "token": handle.token,
         "records": handle.records,
         "names": handle.names,
+        "after": None if handle.after is None else handle.after.checkpoint,
+        "after_token": None if handle.after is None else handle.after.token,
     }
 
 
@@ -183,16 +221,26 @@ def _committed(handle: PostgresCommittable) -> Settlement:
     return Settlement(slot=0, outcome=Outcome.COMMITTED, evidence=evidence)
 
 
-def _gone(server: Server, handle: PostgresCommittable) -> Settlement:
-    if server.timeline != handle.timeline:
+def _gone(server: Server, handle: PostgresCommittable, missing: Sequence[str]) -> Settlement:
+    """It has no receipt, and cannot be merged without the ``missing`` staging tables. What was merged before is there,
+    if that is known."""
+    lacks = f"neither its receipt nor {len(missing)} of its {len(handle.tables)} staging tables are there"
+    if handle.after is None and server.timeline != handle.timeline:
         return _doubt(
             handle,
-            "neither its receipt nor its staging tables are there, and the server is on timeline "
-            f"{server.timeline} instead of {handle.timeline}: it was restored from a backup, or another server took "
-            "over, and lacks what was confirmed before. Earlier checkpoints may be missing, too",
+            f"{lacks}, and the server is on timeline {server.timeline} instead of {handle.timeline}: it was restored "
+            "from a backup, or another server took over, and lacks what was confirmed before. Earlier checkpoints may "
+            "be missing, too",
         )
-    evidence = f"checkpoint {handle.checkpoint} has neither a receipt nor staging tables"
-    return Settlement(slot=0, outcome=Outcome.LOST, evidence=evidence)
+    return Settlement(slot=0, outcome=Outcome.LOST, evidence=f"checkpoint {handle.checkpoint}: {lacks}")
+
+
+def _went_back(session: Session, handle: PostgresCommittable, after: Receipt) -> Settlement:
+    return _doubt(
+        handle,
+        f"checkpoint {after.checkpoint} was merged before it, and its receipt is gone. "
+        f"{went_back(session, handle, after)}",
+    )
 
 
 def _doubt(handle: PostgresCommittable, why: str) -> Settlement:

@@ -23,6 +23,8 @@ class Sessions:
         self._dsn = dsn
         self._lock = threading.Lock()
         self._idle: list[tuple[Session, Server]] = []
+        self._newest: Server | None = None
+        """Who has answered on the newest timeline."""
         self._closed = False
 
     @contextmanager
@@ -66,11 +68,28 @@ class Sessions:
 
     def _taken(self) -> tuple[Session, Server]:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            found = self._idle.pop() if self._idle else None
+        session, server = found or self._opened()
+        with self._lock:
+            newest = self._newest = server if self._newest is None else _newer(self._newest, server)
+        if newest.timeline > server.timeline > 0:
+            session.close()
+            raise DatabaseError(
+                f"The server that answers is on timeline {server.timeline}, and another one has answered on timeline "
+                f"{newest.timeline}: it is the former primary, which would take commits that the new one never gets. "
+                "Nothing was changed there. Shut it down."
+            )
+        return session, server
+
+    def _opened(self) -> tuple[Session, Server]:
         session = connect(self._dsn)
         try:
             return session, server_of(session)
         except psycopg.Error as error:
             session.close()
             raise DatabaseError(f"The database does not answer: {cause_of(error)}. Nothing was changed.") from error
+
+
+def _newer(one: Server, other: Server) -> Server:
+    """The one on the newer timeline, or ``other`` if it is another database."""
+    return one if one.id == other.id and one.timeline > other.timeline else other

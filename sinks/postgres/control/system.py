@@ -18,7 +18,7 @@ from onceward.protocol.values import Author, Claim, Committable, JobName, Outcom
 from onceward.sinks.postgres.connecting import Session, cause_of
 from onceward.sinks.postgres.control import claims, merging
 from onceward.sinks.postgres.control.sessions import NOT_SET_UP, Sessions
-from onceward.sinks.postgres.documents import PostgresCommittable
+from onceward.sinks.postgres.documents import PostgresCommittable, Receipt
 from onceward.sinks.postgres.errors import ContradictionError, DatabaseError
 from onceward.sinks.postgres.server import Server
 
@@ -42,9 +42,6 @@ _LISTED = """
     FROM onceward_sink.staged WHERE job = %s GROUP BY sink, generation, checkpoint ORDER BY sink, generation, checkpoint
 """
 _JOBS = "SELECT job FROM onceward_sink.claims UNION SELECT job FROM onceward_sink.staged ORDER BY job"
-_HAS_RECEIPT = """
-    SELECT EXISTS (SELECT FROM onceward_sink.receipts WHERE job = %s AND sink = %s AND store = %s AND checkpoint = %s)
-"""
 
 
 class PostgresSystem(System):
@@ -60,8 +57,8 @@ class PostgresSystem(System):
         self._job: JobName | None = None
         self._held: list[Claim] = []
         """The claim that this object wrote last, and those that it may have written since: an answer was lost."""
-        self._merged: dict[tuple[str, str, str], int] = {}
-        """The newest checkpoint with a receipt, by job, sink and store."""
+        self._merged: dict[tuple[str, str], Receipt] = {}
+        """The newest receipt that this object has seen, by job and sink."""
 
     @classmethod
     def open(cls, dsn: str, *, generation: Callable[[], int | None] = lambda: None) -> Self:
@@ -130,6 +127,27 @@ class PostgresSystem(System):
                 return _elsewhere_in_doubt(server, handle) or merging.look(session, server, handle)
         except (psycopg.Error, DatabaseError) as error:
             return Settlement(slot=committable.slot, outcome=Outcome.IN_DOUBT, evidence=cause_of(error))
+
+    def confirm(self, committables: Sequence[Committable]) -> None:
+        """See :meth:`System.confirm`. Raises ContradictionError, and DatabaseError if the database does not answer."""
+        # a sink of another kind, or on another database, may have had this name
+        own = [one for one in committables if one.document.kind == PostgresCommittable.KIND]
+        for handle in map(PostgresCommittable.of, own):
+            with self.sessions.one() as (session, server):
+                if _elsewhere(server, handle):
+                    continue
+                settlement = merging.look(session, server, handle)
+                if settlement.outcome is not Outcome.COMMITTED:
+                    raise ContradictionError(
+                        f"Checkpoint {handle.checkpoint} of job {handle.job} was proved committed to table "
+                        f"{'.'.join(handle.target)}, and its receipt is gone. "
+                        f"{merging.went_back(session, handle, handle.receipt)}"
+                    )
+            self._has_merged(handle)
+
+    def last_merged(self, job: str, sink: str) -> Receipt | None:
+        """The newest receipt that this object has seen."""
+        return self._merged.get((job, sink))
 
     def describe(self, committable: Committable) -> str:
         """See :meth:`System.describe`: names the table, the rows and the input."""
@@ -287,7 +305,6 @@ class PostgresSystem(System):
                 return elsewhere
             with session.transaction() as transaction:
                 self._refuse_other_owner(session, handle.job, newest)
-                self._require_receipt(session, handle)
                 settlement = merging.merge(session, server, handle)
                 if settlement.outcome is not Outcome.COMMITTED:
                     raise psycopg.Rollback(transaction)
@@ -298,11 +315,12 @@ class PostgresSystem(System):
         except psycopg.Error as error:
             evidence = (
                 f"checkpoint {handle.checkpoint}: PostgreSQL refuses to merge its rows: {_refusal(error)}. None of "
-                "them was merged, and all stay staged: remove the cause, and start the job again"
+                f"them was merged, and all stay staged. {_remedy(error)}, and start the job again; or leave out all "
+                f"rows of the checkpoint: onceward resolve {handle.job} --sink {handle.sink} --give-up all"
             )
             return Settlement(slot=0, outcome=Outcome.IN_DOUBT, evidence=evidence)
         if settlement is not None and settlement.outcome is Outcome.COMMITTED:
-            self._merged[handle.job, handle.sink, handle.store] = handle.checkpoint
+            self._has_merged(handle)
         return settlement
 
     def _persist(
@@ -337,17 +355,8 @@ class PostgresSystem(System):
         elif found is not None and found.generation > newest:
             raise FencedError(f"Job {job} was claimed by {found}. Nothing further is merged by generation {newest}.")
 
-    def _require_receipt(self, session: Session, handle: PostgresCommittable) -> None:
-        """Require that the database still has what it has confirmed last. Raises ContradictionError."""
-        last = self._merged.get((handle.job, handle.sink, handle.store))
-        if last is None:
-            return
-        if session.execute(_HAS_RECEIPT, (handle.job, handle.sink, handle.store, last)).fetchone() != (True,):
-            raise ContradictionError(
-                f"The database has confirmed checkpoint {last} of job {handle.job}, and its receipt is gone. It was "
-                "restored from a backup, or another server took over that had not received everything. Checkpoint "
-                f"{handle.checkpoint} was not merged. Find out which rows are missing before the job goes further."
-            )
+    def _has_merged(self, handle: PostgresCommittable) -> None:
+        self._merged[handle.job, handle.sink] = handle.receipt
 
 
 def _passes(error: psycopg.Error) -> bool:
@@ -358,6 +367,12 @@ def _passes(error: psycopg.Error) -> bool:
 def _refusal(error: psycopg.Error) -> str:
     detail = (error.diag.message_detail or "").rstrip(".")
     return f"{cause_of(error)}{detail and f' ({detail})'}, SQLSTATE {error.sqlstate}"
+
+
+def _remedy(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.IntegrityError):
+        return "Remove or add the row of the table that this names, or drop the constraint"
+    return "Remove the cause"
 
 
 def _elsewhere(server: Server, handle: PostgresCommittable) -> str:

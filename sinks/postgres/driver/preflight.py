@@ -147,9 +147,9 @@ def _moved(session: Session, server: Server, job: str) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=f"database {server.database}",
             message=f"the server is on timeline {server.timeline}, and was on {timeline} when job {job} ran last: "
-            "another server took over, or a backup was restored. Commits that were confirmed before may be missing",
-            fix="Nothing, if the new server had received everything (synchronous replication). Else compare the table "
-            "with the input before you start the job",
+            "another server took over, or a backup was restored. If commits that were confirmed are missing there, the "
+            "job halts",
+            fix="Nothing. Make sure that the former server does not run any more",
         )
 
 

@@ -20,11 +20,11 @@ from onceward.connectors.interfaces import (
 )
 from onceward.connectors.tasks import Vote
 from onceward.protocol.committing import PreCommitted
-from onceward.protocol.values import CheckpointId, Committable, Generation
-from onceward.sinks.postgres.connecting import cause_of
+from onceward.protocol.values import CheckpointId, Committable, Generation, OnLost
+from onceward.sinks.postgres.connecting import Session, cause_of
 from onceward.sinks.postgres.control import claims
 from onceward.sinks.postgres.control.system import PostgresSystem
-from onceward.sinks.postgres.documents import PostgresCommittable, StagedTable
+from onceward.sinks.postgres.documents import PostgresCommittable, Receipt, StagedTable
 from onceward.sinks.postgres.driver import columns, preflight
 from onceward.sinks.postgres.driver.tables import Table, describe
 from onceward.sinks.postgres.errors import DatabaseError
@@ -38,10 +38,16 @@ __all__ = ["PostgresSinkSession"]
 _REFUSED = re.compile(r"\(SQLSTATE (\w{5})\)")
 _BY_RECORD = ("22", "23")
 """Classes of codes for a value that does not fit, and for one that breaks a constraint."""
+_BY_SERVER = ("53", "57", "58")
+"""Classes of codes for resources that are used up, such as its disk, and for a server that stops or fails."""
 _STAGED: LiteralString = """
     SELECT name, records FROM onceward_sink.staged
     WHERE name = ANY(%s) AND job = %s AND sink = %s AND generation = %s
         AND to_regclass('onceward_sink.' || quote_ident(name)) IS NOT NULL
+"""
+_THERE: LiteralString = """
+    SELECT EXISTS (SELECT FROM onceward_sink.staged WHERE name = ANY(%s) AND job = %s)
+        OR EXISTS (SELECT FROM onceward_sink.receipts WHERE job = %s AND sink = %s AND token = %s)
 """
 
 
@@ -58,6 +64,8 @@ class PostgresSinkSession(SinkSession):
         self._delete = sink.delete
         self._context = context
         self._generation: Generation | None = None
+        self._last: PostgresCommittable | None = None
+        """What was pre-committed last."""
         self._table: Table | None = None
         self._system = PostgresSystem(sink.dsn, generation=lambda: self._generation, links=context.links)
 
@@ -105,11 +113,11 @@ class PostgresSinkSession(SinkSession):
         if found is None:
             return None
         table = self._table.full_name if self._table is not None else self._named
+        remedy = f"Correct or leave out the row in the transform, or change table {table}"
+        if found[1].startswith(_BY_SERVER):
+            remedy = "Give the server what it lacks; the job tries again"
         text = cause.removesuffix(". No row of the checkpoint becomes visible")
-        return Refusal(
-            text=f"{text}. Correct or leave out the row in the transform, or change table {table}",
-            by_record=found[1].startswith(_BY_RECORD),
-        )
+        return Refusal(text=f"{text}. {remedy}", by_record=found[1].startswith(_BY_RECORD))
 
     def hides_until_decided(self) -> bool:
         return True
@@ -128,6 +136,7 @@ class PostgresSinkSession(SinkSession):
             with self._system.sessions.raw() as (session, server):
                 claim = claims.read(session, job)
                 staged = dict(session.execute(_STAGED, (names, job, sink, generation)).fetchall())
+                after = self._before(session, checkpoint)
         except psycopg.Error as error:
             raise DatabaseError(
                 f"Whether checkpoint {checkpoint} is staged is unknown: {cause_of(error)}. Nothing of it is visible; "
@@ -153,6 +162,7 @@ class PostgresSinkSession(SinkSession):
             checkpoint=checkpoint,
             store="" if claim is None else claim.store_id,
             token=secrets.token_hex(16),
+            after=after,
             target=(table.schema, table.name),
             columns=tuple(str(name) for name in voted[0].body["columns"] if name != self._delete),
             key=self._key,
@@ -165,7 +175,17 @@ class PostgresSinkSession(SinkSession):
             inputs=origin.inputs,
             input_text=origin.text,
         )
+        self._last = handle
         return PreCommitted(committables=(handle.to_committable(),))
+
+    def _before(self, session: Session, checkpoint: CheckpointId) -> Receipt | None:
+        """The receipt of what is merged before ``checkpoint``: of what was pre-committed last, unless that was aborted
+        or may be given up; else of what was merged last."""
+        merged, last = self._system.last_merged(self._context.job, self.participant.name), self._last
+        if last is None or last.checkpoint >= checkpoint or self.participant.on_lost is OnLost.SKIP:
+            return merged
+        there = session.execute(_THERE, (last.names, last.job, last.job, last.sink, last.token)).fetchone()
+        return last.receipt if there == (True,) else merged
 
     def origin(self, committable: Committable) -> Origin:
         made = PostgresCommittable.of(committable)

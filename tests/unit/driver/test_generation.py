@@ -294,6 +294,24 @@ def test_a_driver_that_is_given_the_transaction_of_another_claims_sweeps_and_com
     assert (job.claimed, job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [], [])
 
 
+class WentBack(Forged):
+    """Its system was restored from a backup."""
+
+    def confirm(self, committables: Sequence[Committable]) -> None:
+        if committables:
+            raise HaltedError("the receipt is gone")
+
+
+def test_a_driver_whose_system_lacks_what_was_settled_claims_sweeps_and_writes_nothing() -> None:
+    coordinator = Coordinator()
+    Job(coordinator, until=2).generation.run()
+    assert coordinator.state.durable.settled
+    job = WentBack(coordinator, until=9)
+    with pytest.raises(HaltedError, match="the receipt is gone"):
+        job.generation.run()
+    assert (job.claimed, job.committed, job.aborted, job.swept_beside, job.ran) == ([], [], [], [], [])
+
+
 @pytest.mark.parametrize("hours", [10, -10])
 def test_a_wall_clock_that_jumps_after_a_pre_commit_neither_aborts_nor_delays_a_checkpoint(hours: int) -> None:
     coordinator, good_for = Coordinator(), list[float | None]()

@@ -230,9 +230,22 @@ def test_a_database_without_the_last_receipt_gets_no_further_rows(run: Run, data
     first, second = run.takes().prepared(rows(1)), run.prepared(rows(2), checkpoint=2)
     run.commit(first)
     database.run("DELETE FROM onceward_sink.receipts")
-    with pytest.raises(ContradictionError, match=r"checkpoint 1 .* its receipt is gone"):
-        run.commit(second)
-    assert seen(database) == [1]
+    settlement = run.commit(second)
+    assert (settlement.outcome, seen(database)) == (Outcome.IN_DOUBT, [1])
+    assert "checkpoint 1 was merged before it, and its receipt is gone" in settlement.evidence
+    with pytest.raises(ContradictionError, match="Bring the newest copy back"):
+        run.system.confirm(first)
+
+
+def test_a_checkpoint_that_was_aborted_or_is_written_again_is_not_waited_for(run: Run, database: Database) -> None:
+    first, aborted = run.takes().prepared(rows(1)), run.prepared(rows(2), checkpoint=2)
+    run.system.abort(run.author, aborted)
+    third, lost = run.prepared(rows(3), checkpoint=3), run.prepared(rows(4), checkpoint=4)
+    run.commit(first), run.commit(third)
+    run.system.sweep(JOB)
+    assert run.commit(lost).outcome is Outcome.LOST
+    assert run.commit(run.prepared(rows(4), checkpoint=4)).outcome is Outcome.COMMITTED
+    assert seen(database) == [1, 3, 4]
 
 
 def test_rows_are_not_merged_into_a_copy_of_the_database(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import PostgresSink
+from onceward.common.links import Links
 from onceward.connectors.interfaces import Finding, JobContext
 from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
@@ -37,7 +38,9 @@ class Run:
 
     def __init__(self, sink: PostgresSink, generation: int = 1) -> None:
         self.generation = generation
-        self.session: PostgresSinkSession = sink.connect(JobContext(job=JOB, checkpoint_timeout=timedelta(minutes=2)))
+        self.links = Links()
+        context = JobContext(job=JOB, checkpoint_timeout=timedelta(minutes=2), links=self.links)
+        self.session: PostgresSinkSession = sink.connect(context)
         self.findings: Sequence[Finding] = self.session.preflight()
         self.system = self.session.system()
         self.author = Author(job=JOB, participant=ParticipantName("sink"), generations=range(1, generation + 1))
