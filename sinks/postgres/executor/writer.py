@@ -175,7 +175,9 @@ class StagedSlot:
     def _refused(self, error: psycopg.Error) -> StagingError:
         """What PostgreSQL refuses, with the column and the record that it names."""
         diag = error.diag
-        line = _LINE.search(diag.context or "")
+        # a full disk, for example, is no fault of the record at which it was noticed
+        by_record = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+        line = _LINE.search(diag.context or "") if by_record else None
         column = diag.column_name or (line[2] if line else None)
         where = [f"column {column}"] if column else []
         if diag.constraint_name:
