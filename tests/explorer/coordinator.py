@@ -144,7 +144,7 @@ class Coordinators:
         self._promoted: dict[tuple[int, int], int] = {}
         fresh = JobState(durable=Durable(job=JobName("orders"), store_id="store-a"))
         self._counts_terms = bounds.takeovers > 0 and bounds.promotions > 0
-        self._number(fresh, Output(named=bounds.promotions > 0, sinks=bounds.sinks), self._next_term(0))
+        self._number(fresh, Output(named=bounds.claims, sinks=bounds.sinks), self._next_term(0))
 
     def __len__(self) -> int:
         return len(self._processes)

@@ -4,14 +4,29 @@ Its threads block in their calls, so it takes an answer at the moment it is give
 before, and its next call may stay in flight for any time. Its steps at Kafka are separate moves. Two groups of steps
 are one move each. The first is aborting its own undone checkpoint, writing the next transaction and sweeping: these
 touch only what no other process may touch, or abort what any process may abort at any time. The second is a commit and
-sending its report. With a claim, reading it, taking it and renewing it are moves of their own.
+sending its report; of a table, it is the look and sending the commit, and the arrival is a move of its own. With a
+claim, reading it, taking it and renewing it are moves of their own.
 """
 
 from typing import NamedTuple
 
 from onceward.protocol.answers import Verdict
+from onceward.protocol.values import Outcome
+from tests.explorer import tables
 from tests.explorer.coordinator import Reply, View
-from tests.explorer.world import NO_CLAIM, SINKS, Call, Claim, Driver, Fault, Kafka, Phase, Stream, Transaction
+from tests.explorer.world import (
+    NO_CLAIM,
+    SINKS,
+    Call,
+    Claim,
+    Driver,
+    Fault,
+    Flight,
+    Kafka,
+    Phase,
+    Stream,
+    Transaction,
+)
 from tests.support.oracle import Invariant, Violation
 
 __all__ = [
@@ -20,6 +35,7 @@ __all__ = [
     "answered",
     "calls",
     "cut_off",
+    "heard",
     "instructed",
     "left_behind",
     "local",
@@ -48,7 +64,7 @@ class Local(NamedTuple):
     sent: tuple[Call, ...] = ()
     """Calls whose answers it does not wait for."""
     committed: Transaction | None = None
-    """What it asked Kafka to commit."""
+    """What it asked Kafka, or a table, to commit."""
     aborted: tuple[Transaction, ...] = ()
     """Open transactions that it aborted."""
     violation: Violation | None = None
@@ -160,7 +176,10 @@ def answered(driver: Driver, call: Call, reply: Reply) -> Driver | Violation:
         case "ack" if late and reply.decided == "aborted":
             return d._replace(phase=Phase.ABANDONING)
         case "settle" if d.phase is Phase.STANDING_IN and (fine or verdict is Verdict.TOO_LATE):
-            return d._replace(report=0) if d.abort else GONE
+            d = d._replace(report=0, report_of=0, outcome="")
+            if d.turn + 1 < d.sinks:
+                return d._replace(turn=d.turn + 1, complete=call.checkpoint)
+            return d if d.abort else GONE
         case "settle" if d.sinks > 1 and (fine or verdict is Verdict.TOO_LATE):
             return _reported(d, call)
         case "settle" if call.who == "lost" and (fine or verdict is Verdict.TOO_LATE):
@@ -228,25 +247,29 @@ def refused(driver: Driver, call: Call) -> Driver:
             return d._replace(phase=Phase.IDLE, call=0, over=True)
 
 
-def standing_in(reply: Reply, claim: tuple[int, Claim] | None = None) -> Driver | Violation:
+def standing_in(absent: Driver, reply: Reply, claim: tuple[int, Claim] | None = None) -> Driver | Violation:
     """The coordinator after its core granted it a job without a driver: one thread sweeps and one commits.
 
-    ``claim``: the coordinator's token, and the claim that it has seen, which it takes first. Where there is none, it
-    takes none.
+    ``absent``: a driver of this world. ``claim``: the coordinator's token, and the claim that it has seen, which it
+    takes first. Where there is none, it takes none.
 
     Both continue if a driver opens the job meanwhile. A restart ends them, and the coordinator takes the job again.
     """
     if reply.verdict not in (Verdict.ACCEPTED, Verdict.DUPLICATE):
         return Violation(Invariant.CONTRACT, f"the coordinator asks for an orphan and gets {reply.verdict.value}")
     base = 0 if reply.settled else reply.base
-    return Driver(
+    all_lost = reply.lost == (1 << absent.sinks) - 1
+    return absent._replace(
         phase=Phase.STANDING_IN,
         generation=reply.generation,
         base=reply.base,
         abort=1,
-        complete=0 if reply.lost else base,
+        complete=0 if all_lost else base,
         work=1 << base if base else 0,
         handle=(base, *reply.handle) if base else (0, 0, 0, 0),
+        other=(base, *reply.other) if base and absent.sinks > 1 else (0, 0, 0, 0),
+        lost=base if reply.lost else 0,
+        lost_by=reply.lost if absent.sinks > 1 else 0,
         claims=claim is not None,
         token=claim[0] if claim is not None else 0,
         seen=claim[1] if claim is not None else NO_CLAIM,
@@ -259,7 +282,7 @@ def instructed(driver: Driver, wanted: tuple[tuple[str, int, int], ...]) -> Driv
     d = driver
     for kind, checkpoint, base in wanted:
         if d.claims and kind in _NAMING:
-            named = checkpoint if kind in ("complete", "replay") else base
+            named = checkpoint if kind in ("complete", "replay", "replay other") else base
             if is_older(d, named):
                 d = d._replace(over=True, halted=True)
                 continue
@@ -293,7 +316,9 @@ def is_older(driver: Driver, named: int) -> bool:
 
 def overlooked(driver: Driver) -> Driver:
     """The driver after all instructions in flight are lost."""
-    lost = driver._replace(trigger=0, trigger_base=0, abort=0, complete=0, over=False, replay=0, replay_of=0)
+    lost = driver._replace(trigger=0, trigger_base=0, abort=0, over=False, replay=0, replay_of=0)
+    if not driver.waits:
+        lost = lost._replace(complete=0)
     return lost._replace(newest=driver.knows, halted=False) if driver.claims else lost
 
 
@@ -339,8 +364,10 @@ def local(driver: Driver, kafka: Kafka) -> tuple[Local, ...]:
         moves.append(_commit(d, kafka))
         if not d.report and d.work >> d.complete & 1 and not _has_lost(d, d.complete):
             of = _amendment(d, d.complete)
-            doubtful = d._replace(report=d.complete, report_of=of, complete=0, outcome="doubt")
+            doubtful = d._replace(report=d.complete, report_of=of, complete=0, outcome="doubt", waits=False)
             moves.append(Local(f"cannot prove the outcome of checkpoint {d.complete}", doubtful, kafka, Fault.LOSS))
+    if d.waits and tables.under_way(kafka, d):
+        moves.append(_without_answer(d, kafka))
     match d.phase:
         case Phase.STANDING_IN:
             return _alone(d, kafka)
@@ -383,7 +410,9 @@ def _alone(d: Driver, kafka: Kafka) -> tuple[Local, ...]:
     moves: list[Local] = []
     if d.seen != NO_CLAIM:
         return (_take_in_place(d, kafka),)
-    if d.complete:
+    if d.waits and tables.under_way(kafka, d):
+        moves.append(_without_answer(d, kafka))
+    elif d.complete:
         moves.append(_commit(d, kafka))
     if d.abort:
         swept = _sweep(d, kafka)
@@ -455,7 +484,7 @@ def _replay(d: Driver, kafka: Kafka) -> Local:
     mine = Transaction(checkpoint, d.generation, at, reported + 1, d.token if d.claims else 0, d.replay_by)
     handle = (checkpoint, d.generation, reported + 1, mine.token)
     lost_by = d.lost_by & ~(1 << d.replay_by)
-    d = d._replace(phase=Phase.AMENDING, call=checkpoint, complete=0, lost=checkpoint if lost_by else 0)
+    d = d._replace(phase=Phase.AMENDING, call=checkpoint, complete=0, waits=False, lost=checkpoint if lost_by else 0)
     d = d._replace(lost_by=lost_by, turn=d.turn if d.report else 0)
     d = d._replace(other=handle) if d.replay_by else d._replace(handle=handle)
     kafka = swept.kafka._replace(open=tuple(sorted({*swept.kafka.open, mine})))
@@ -537,6 +566,8 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
     generation, amendment, token = _handle(d, checkpoint, d.turn)
     d = d._replace(report=checkpoint, report_of=_amendment(d, checkpoint))
     ordered = Transaction(checkpoint, generation, 0, amendment, token, d.turn)
+    if d.turn == d.table:
+        return _commit_to_table(before, d, kafka, ordered)
     label += f" for {SINKS[d.turn]}" if d.sinks > 1 else ""
     if kafka.committed >> ordered.bit & 1:
         return Local(label + " again", d, kafka, committed=ordered)
@@ -554,6 +585,52 @@ def _commit(d: Driver, kafka: Kafka) -> Local:
         violation = Violation(Invariant.TILES, text)
     after = kafka.without((found,))._replace(committed=kafka.committed | 1 << found.bit)
     return Local(label, d, after, committed=found, violation=violation)
+
+
+def _without_answer(d: Driver, kafka: Kafka) -> Local:
+    label = f"gets no answer to its commit of checkpoint {d.complete}"
+    return Local(label, d._replace(waits=False), kafka, Fault.MESSAGE)
+
+
+def _commit_to_table(before: Driver, d: Driver, kafka: Kafka, ordered: Transaction) -> Local:
+    """Look at the table, and send a commit if it proves nothing. ``d``: the driver that reports it as committed."""
+    checkpoint = ordered.checkpoint
+    if before.waits and tables.under_way(kafka, before):
+        return Local("", before, kafka)
+    if d.database and not tables.is_owner(kafka, d.generation, d.token):
+        return Local("finds another claim: it has lost the job", GONE, kafka)
+    d = d._replace(waits=False)
+    match tables.found(d, kafka, ordered):
+        case Outcome.COMMITTED:
+            text = f"checkpoint {checkpoint} is reported as committed, and is not in the table"
+            violation = None if kafka.committed >> ordered.bit & 1 else Violation(Invariant.SETTLED, text)
+            return Local(f"finds checkpoint {checkpoint} in the table", d, kafka, violation=violation)
+        case Outcome.LOST:
+            text = f"checkpoint {checkpoint} is called lost, and a commit of it may still arrive"
+            violation = Violation(Invariant.TILES, text) if tables.is_committing(kafka, ordered) else None
+            lost = d._replace(outcome="lost")
+            return Local(f"finds checkpoint {checkpoint} lost", lost, kafka, violation=violation)
+        case Outcome.IN_DOUBT:
+            return Local(f"finds no proof of checkpoint {checkpoint}", d._replace(outcome="doubt"), kafka)
+        case sent:
+            what = "a fence against" if sent.fence else "the commit of"
+            flights = tuple(sorted({*kafka.table.flights, sent}))
+            after = kafka._replace(table=kafka.table._replace(flights=flights))
+            waiting = before._replace(waits=True, knows=d.knows)
+            committed = None if sent.fence else ordered
+            return Local(f"sends {what} checkpoint {checkpoint} to the table", waiting, after, committed=committed)
+
+
+def heard(driver: Driver, flight: Flight) -> Driver:
+    """The driver after a commit to the table has arrived: it gets the answer if it has sent that, and waits for it."""
+    d, sender = driver, (driver.generation, driver.token)
+    if not d.waits or sender != (flight.generation, flight.token):
+        return d
+    d = d._replace(waits=False)
+    if d.turn != d.table or d.complete != flight.transaction.checkpoint:
+        return d
+    outcome = "lost" if flight.fence else ""
+    return d._replace(complete=0, report=d.complete, report_of=_amendment(d, d.complete), outcome=outcome)
 
 
 def _triggers(d: Driver, kafka: Kafka) -> list[Local]:

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from onceward.protocol.answers import Verdict
+from tests.explorer import tables
 from tests.explorer.coordinator import Coordinators, Result, View
 from tests.explorer.drivers import (
     GONE,
@@ -10,6 +11,7 @@ from tests.explorer.drivers import (
     answered,
     calls,
     cut_off,
+    heard,
     instructed,
     left_behind,
     local,
@@ -29,6 +31,7 @@ from tests.explorer.world import (
     Claim,
     Driver,
     Fault,
+    Flight,
     Kafka,
     Phase,
     SmallWorld,
@@ -95,7 +98,7 @@ class Moves:
         self.strays: Table[tuple[Call, ...]] = Table()
         self._gone = self.drivers.number(GONE)
         self._turns: dict[tuple[int, int, bool], tuple[Turn, ...]] = {}
-        self._claims = bounds.promotions > 0
+        self._claims = bounds.claims
         self._strict = not bounds.output_only
         self._missed: dict[tuple[int, int, int, int], tuple[int, int]] = {}
         self._reported: dict[tuple[int, int, int, int, int], int] = {}
@@ -104,13 +107,16 @@ class Moves:
 
     def start(self) -> SmallWorld:
         """A fresh store and two drivers yet to start; the second takes over."""
-        stays, claims = self.bounds.staying, self._claims
-        first, second = (
-            self.drivers.number(Driver(token=token, stays=stays, claims=claims, sinks=self.bounds.sinks))
-            for token in (1, 2)
-        )
+        first, second = (self.drivers.number(self._absent(token)) for token in (1, 2))
         strays, kafka = self.strays.number(()), self.kafkas.number(Kafka())
         return SmallWorld(0, first, second, strays, kafka, self._gone, -1, self._gone, 0, -1)
+
+    def _absent(self, token: int) -> Driver:
+        """A driver that is yet to start."""
+        of = self.bounds
+        return Driver(
+            token=token, stays=of.staying, claims=self._claims, sinks=of.sinks, table=of.table, database=of.database
+        )
 
     # -- all moves
 
@@ -125,6 +131,7 @@ class Moves:
             for call in dict.fromkeys(self.strays.values[world.stray]):
                 moves += self._strayed(world, call, faults)
         moves += self._clocks(world, faults)
+        moves += self._at_table(world)
         if self.bounds.alone:
             moves += self._stands_in(world, faults)
         if faults & _LOSS:
@@ -355,8 +362,49 @@ class Moves:
                 else "what tasks have begun to write"
             ) + (f" for {SINKS[one.sink]}" if self.bounds.sinks > 1 else "")
             label: Label = ("kafka", f"aborts {which} by itself")
-            moves.append(Move(label, world._replace(kafka=self.kafkas.number(after)), _LOSS, None))
+            if one.sink == self.bounds.table:
+                label = ("table", f"loses what is staged of checkpoint {one.checkpoint}")
+            moves.append(Move(label, world._replace(kafka=self._kafka(after)), _LOSS, None))
         return moves
+
+    def _at_table(self, world: SmallWorld) -> list[Move]:
+        """A commit to the table arrives, or one of another program does. A request that never arrives is one that has
+        not arrived yet."""
+        kafka, moves = self.kafkas.values[world.kafka], list[Move]()
+        for flight, after in tables.arrived(kafka, database=self.bounds.database):
+            what = f"{'fence against' if flight.fence else 'commit of'} checkpoint {flight.transaction.checkpoint}"
+            label: Label = ("table", f"gets the {what}, which generation {flight.generation} has sent")
+            violation = None if flight.fence else self._comes_in(world, kafka, flight, after)
+            answered = self._answered(world._replace(kafka=self._kafka(after)), flight)
+            moves.append(Move(label, answered, 0, violation))
+        if kafka.table.flights and not self.bounds.database:
+            changed = world._replace(kafka=self._kafka(kafka._replace(table=kafka.table._replace(flights=()))))
+            moves.append(Move(("table", "is changed by another program"), changed, 0, None))
+        return moves
+
+    def _answered(self, world: SmallWorld, flight: Flight) -> SmallWorld:
+        """The world after the sender of a commit, if it still waits, has got the answer."""
+        for slot in (0, 1):
+            if (driver := self._heard_of(world[1 + slot], flight)) != world[1 + slot]:
+                world = self._after(world, world.coordinator, slot, driver)
+        return world._replace(alone=self._heard_of(world.alone, flight))
+
+    def _heard_of(self, driver: int, flight: Flight) -> int:
+        return self.drivers.number(heard(self.drivers.values[driver], flight))
+
+    def _comes_in(self, world: SmallWorld, kafka: Kafka, flight: Flight, after: Kafka) -> Violation | None:
+        """What is wrong with what a commit makes visible."""
+        one = flight.transaction
+        staged = next((each for each in kafka.open if tables.is_same(each, one)), None)
+        if kafka.committed >> one.bit & 1 or staged is None:
+            return Violation(Invariant.TILES, f"checkpoint {one.checkpoint} comes into the table again")
+        if staged.first != kafka.visible(one.sink):
+            text = f"record {staged.first} comes into the table after {kafka.visible(one.sink)} records"
+            return Violation(Invariant.TILES, text)
+        if self.bounds.database and kafka.claim[:2] != (flight.generation, flight.token):
+            text = f"generation {flight.generation} commits checkpoint {one.checkpoint} under the {kafka.claim}"
+            return Violation(Invariant.CLAIMED, text)
+        return self._rightful(world, Local("", GONE, after, committed=one))
 
     def _stands_in(self, world: SmallWorld, faults: int) -> list[Move]:
         """What the coordinator does in place of a driver: it takes the job, or continues with one that it took."""
@@ -367,8 +415,11 @@ class Moves:
                 moves += self._taken(world, faults)
             return moves
         for done, number, kafka in self._locals_of(world.alone, world.kafka):
+            cost = 0 if done.cost is None else 1 << done.cost
+            if cost & ~faults:
+                continue
             violation, number = self._judged(world, done, number)
-            moves.append(Move(("alone", done.label), world._replace(alone=number, kafka=kafka), 0, violation))
+            moves.append(Move(("alone", done.label), world._replace(alone=number, kafka=kafka), cost, violation))
         driver = self.drivers.values[world.alone]
         for call in calls(driver):
             result = self.coordinators.call(world.coordinator, call)
@@ -397,7 +448,7 @@ class Moves:
         label: Label = ("alone", take)
         after = self._after(world, result.after)
         holder = self.coordinators.views[result.after].output.holder
-        reported = standing_in(result.reply, (holder, seen) if self._claims else None)
+        reported = standing_in(self._absent(0), result.reply, (holder, seen) if self._claims else None)
         if isinstance(reported, Violation):
             return [Move(label, after, 0, result.violation or reported)]
         moves = [Move(label, after._replace(alone=self.drivers.number(reported)), 0, result.violation)]
@@ -446,6 +497,8 @@ class Moves:
         for call in self.strays.values[world.stray]:
             for move in self._strayed(world, call, 0):
                 return move
+        for move in self._at_table(world):
+            return move
         if world.alone != self._gone:
             return self._stands_in(world, 0)[0]
         owner = -1
@@ -492,8 +545,7 @@ class Moves:
     def _opening(self, world: SmallWorld, token: int) -> Driver:
         """A driver that is started now, and has read the claim."""
         seen = self.kafkas.values[world.kafka].claim
-        known = Driver(token=token, stays=self.bounds.staying, claims=self._claims, sinks=self.bounds.sinks)
-        return known._replace(phase=Phase.OPENING, seen=seen)
+        return self._absent(token)._replace(phase=Phase.OPENING, seen=seen)
 
     def _refused(self, world: SmallWorld) -> bool:
         """True when this copy of the store must not run the job, according to the claim: a person has to act."""
@@ -556,6 +608,9 @@ class Moves:
 
     # -- parts
 
+    def _kafka(self, kafka: Kafka) -> int:
+        return self.kafkas.number(tables.refused(kafka) if self.bounds.database else kafka)
+
     def _beyond(self, result: Result) -> bool:
         return self.coordinators.views[result.after].generation > self.bounds.generations
 
@@ -597,7 +652,7 @@ class Moves:
         found = self._locals.get((driver, kafka))
         if found is None:
             found = self._locals[driver, kafka] = tuple(
-                (move, self.drivers.number(move.driver), self.kafkas.number(move.kafka))
+                (move, self.drivers.number(move.driver), self._kafka(move.kafka))
                 for move in local(self.drivers.values[driver], self.kafkas.values[kafka])
             )
         return found
@@ -652,6 +707,9 @@ class Moves:
 
     def _keeps_decided(self, output: Output, move: Local) -> Violation | None:
         for one in move.aborted:
+            if tables.is_committing(move.kafka, one):
+                text = f"checkpoint {one.checkpoint} is aborted, and a commit of it may still arrive"
+                return Violation(Invariant.NEVER_CHANGES, text)
             handle = output.handle_of(one.sink)[:2]
             counts = (one.generation, one.amendment) == handle if one.checkpoint == output.last else not one.amendment
             if output.decided >> one.bit & 1 and counts:

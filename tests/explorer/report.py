@@ -30,7 +30,7 @@ def scenario(broken: Broken) -> str:
         f"# {broken.violation.text}",
         "settings " + " ".join(f"{name}={value}" for name, value in SETTINGS.items()),
     ]
-    replaying = any(label[0] in ("kafka", "copy") for label in broken.path)
+    replaying = any(label[0] in ("kafka", "table", "copy") for label in broken.path)
     two = any(isinstance(one, Call) and one.who == SINKS[1] for label in broken.path for one in label)
     for label in broken.path:
         for line in _lines(label, player):
@@ -58,6 +58,8 @@ def _lines(label: tuple[object, ...], player: Player) -> list[str]:
             return _handled(call, how, player, "the coordinator")
         case ("kafka", str(what)):
             return [f"# the brokers: Kafka {what}"]
+        case ("table", str(what)):
+            return [f"# the table {what}"]
         case ("person", Call() as call, *how):
             return _handled(call, how, player, "a person")
         case ("probe", Call() as call):

@@ -16,6 +16,9 @@ __all__ = ["Broken", "Result", "explore"]
 
 Label = tuple[object, ...]
 
+_LONG = 500
+"""More moves than any schedule without faults needs."""
+
 
 class Broken(NamedTuple):
     """A counter-example."""
@@ -171,7 +174,7 @@ class _Search:
                 violation = self._moves.unfinished(world)
                 walked.setdefault(world, ("end",))
                 break
-            if world in walked:
+            if world in walked or len(walked) > _LONG:  # or with ever new generations
                 violation = Violation(Invariant.SETTLED, "without any fault it goes round for ever")
                 break
             walked[world] = move.label

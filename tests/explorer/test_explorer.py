@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from onceward.protocol.events import CloseJob
 from onceward.protocol.facts import CheckpointRestored
 from onceward.protocol.state import JobState
 from onceward.protocol.values import NO_CHECKPOINT
-from tests.explorer import drivers, moves
+from onceward.sinks.lake.control import committing
+from tests.explorer import drivers, moves, tables
 from tests.explorer.coordinator import Reply
 from tests.explorer.moves import Moves
 from tests.explorer.report import scenario, summary
@@ -32,6 +34,10 @@ SMALLER = WORLDS | {
     "requests": replace(WORLDS["requests"], checkpoints=2, messages=0, declines=0, timeouts=0),
     "staying": replace(WORLDS["staying"], checkpoints=3, messages=0),
     "two sinks": replace(WORLDS["two sinks"], messages=0, timeouts=1),
+    "a table after a topic": replace(WORLDS["a table after a topic"], messages=0),
+    "a table before a topic": replace(WORLDS["a table before a topic"], messages=0),
+    "a database after a topic": replace(WORLDS["a database after a topic"], messages=0),
+    "orphans of a topic and a table": replace(WORLDS["orphans of a topic and a table"], generations=2),
     "leaders": replace(WORLDS["leaders"], checkpoints=2, messages=0),
     "leaders of orphans": replace(WORLDS["leaders of orphans"], crashes=0),
     "copies": replace(WORLDS["copies"], crashes=0),
@@ -168,6 +174,49 @@ def test_a_job_whose_second_sink_does_not_count_is_found_out(monkeypatch: pytest
     text = scenario(result.broken)
     assert "and other" in text
     assert player.play(text) == text
+
+
+def _without_a_fence(write: Callable[..., str], table: Any, wanted: Any, *, fence: bool) -> str:
+    return "" if fence else write(table, wanted, fence=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "broken", "world", "text"),
+    [
+        ("_proved", lambda *_: None, "a table before a topic", "comes into the table again"),
+        ("_write", partial(_without_a_fence, committing._write), "a table after a topic", "may still arrive"),
+    ],
+    ids=["does not look whether a commit is there", "calls lost what is gone, without a fence"],
+)
+def test_a_table_is_found_to_hold_too_much(
+    name: str, broken: Callable[..., Any], world: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the sink of tables does something that it must not do."""
+    monkeypatch.setattr(committing, name, broken)
+    result = explore(SMALLER[world])
+    assert result.broken is not None
+    assert result.broken.violation.invariant is Invariant.TILES
+    assert text in result.broken.violation.text
+    shown = scenario(result.broken)
+    assert "to the table" in shown
+    assert player.play(shown) == shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rules", "rule", "world"),
+    [
+        (drivers, "has_claimed", "a table after a topic"),
+        (drivers, "is_own", "a table after a topic"),
+        (tables, "is_owner", "a database after a topic"),
+    ],
+)
+def test_a_commit_to_a_table_is_found_out_without_each_rule_of_the_claim(
+    rules: Any, rule: str, world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, rule, lambda *_: True)
+    _finds_a_broken_claim(SMALLER[world])
 
 
 @pytest.mark.parametrize("world", ["leaders", "leaders of copies"])

@@ -1,8 +1,8 @@
 """The parts of a small world. All values are hashable: equal situations are equal states.
 
-A world is ten numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka, the
-coordinator's own threads in place of a driver, a coordinator that led before, with such threads, and who
-knows of its successor, and an asynchronous copy of the store. Each number stands for a value that is interned once, so
+A world is ten numbers: the coordinator, two drivers, calls in the network that no thread waits for, Kafka and a table,
+the coordinator's own threads in place of a driver, a coordinator that led before, with such threads, and who knows of
+its successor, and an asynchronous copy of the store. Each number stands for a value that is interned once, so
 that a step of a part is computed once and looked up in all worlds that share it.
 """
 
@@ -22,11 +22,13 @@ __all__ = [
     "Claim",
     "Driver",
     "Fault",
+    "Flight",
     "Kafka",
     "Phase",
     "SmallWorld",
     "Stream",
     "Table",
+    "TableState",
     "Transaction",
 ]
 
@@ -59,8 +61,7 @@ class Bounds:
     """Coordinators that stand still while another one takes the lead, perhaps on a copy of the store, and wake up
     afterwards."""
     promotions: int = 0
-    """Asynchronous copies of the store that fall behind and are promoted later, at most one. The claim at Kafka is
-    modelled only with them."""
+    """Asynchronous copies of the store that fall behind and are promoted later, at most one."""
     output_only: bool = False
     """Whether only the output is judged once a copy is promoted. A copy may lack that another driver has the job: then
     the former driver may abort, as the copy says, what the lost store has completed, and the records are written again,
@@ -70,8 +71,16 @@ class Bounds:
     staying: bool = False
     """Whether the driver's tasks stay: they write the next checkpoint before the last one is decided."""
     sinks: int = 1
-    """Sinks of the job, at most two. Each has one committable for a checkpoint, as a table has: the core does not know
-    kinds."""
+    """Sinks of the job, at most two. Each has one committable for a checkpoint: the core does not know kinds."""
+    table: int | None = None
+    """Which of the two sinks writes to a table; None if both write to topics."""
+    database: bool = False
+    """Whether that is a table of a database: see ``tables.py``."""
+
+    @property
+    def claims(self) -> bool:
+        """Whether the claim is modelled, as one for all systems."""
+        return self.promotions > 0 or self.table is not None
 
 
 WORLDS = {
@@ -86,6 +95,28 @@ WORLDS = {
     ),
     "losses of two sinks": Bounds(
         checkpoints=3, crashes=0, messages=0, store=0, declines=0, timeouts=0, losses=2, sinks=2
+    ),
+    "a table after a topic": Bounds(
+        checkpoints=2, crashes=1, messages=1, store=0, declines=0, timeouts=0, losses=1, sinks=2, table=1
+    ),
+    "a table before a topic": Bounds(
+        checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0, sinks=2, table=0
+    ),
+    "a database after a topic": Bounds(
+        checkpoints=2, crashes=1, messages=1, store=0, declines=0, timeouts=0, losses=1, sinks=2, table=1, database=True
+    ),
+    "orphans of a topic and a table": Bounds(
+        checkpoints=2,
+        generations=3,
+        crashes=1,
+        messages=0,
+        store=0,
+        declines=0,
+        timeouts=0,
+        losses=1,
+        alone=True,
+        sinks=2,
+        table=1,
     ),
     "leaders": Bounds(checkpoints=3, crashes=1, messages=1, store=0, declines=0, timeouts=0, takeovers=1),
     "leaders of orphans": Bounds(
@@ -120,11 +151,13 @@ WORLDS = {
 declines and timeouts. Two while the coordinator acts in place of drivers that are gone. Two while brokers lose what is
 pre-committed and it is written again. Two while a person asks for a savepoint, a stop with or without one, or an
 immediate end, or signals a driver to stop. Three of staying tasks, which write ahead. Two of a job with two sinks; and
-the same while brokers lose what one or both have pre-committed. Two while an outdated leader continues to answer
-drivers. One while it continues to end transactions in place of a driver. Two while an older copy of the store takes
-its place; and the same while the copy may lack an abort, also with a single driver. One while the coordinators of both
-end transactions in place of a driver. One while an outdated leader, perhaps of the store that is lost, continues to
-answer drivers; and the same for a single driver, where the copy may lack a restart of the coordinator."""
+the same while brokers lose what one or both have pre-committed. Three of a job with a topic and a table, whose commits
+may be held for any time, and one while the coordinator acts in place of its driver. Two while an outdated leader
+continues to answer drivers. One while it continues to end transactions in place of a driver. Two while an older copy of
+the store takes its place; and the same while the copy may lack an abort, also with a single driver. One while the
+coordinators of both end transactions in place of a driver. One while an outdated leader, perhaps of the store that is
+lost, continues to answer drivers; and the same for a single driver, where the copy may lack a restart of the
+coordinator."""
 
 
 class Fault(IntEnum):
@@ -179,6 +212,27 @@ class Transaction(NamedTuple):
         return bit_of(self.checkpoint, self.token, self.sink)
 
 
+class Flight(NamedTuple):
+    """A commit to a table that is under way: it has looked at the table's present state, and may arrive at any time."""
+
+    transaction: Transaction
+    fence: bool
+    """It adds no files: it makes a commit of them impossible."""
+    generation: int
+    """That of the process that has sent it."""
+    token: int
+
+
+class TableState(NamedTuple):
+    """What a table shows besides its records. See ``tables.py``."""
+
+    receipt: int = 0
+    """The number of the last commit."""
+    fence: int = 0
+    """The number of the last committable that was fenced."""
+    flights: tuple[Flight, ...] = ()
+
+
 _BITS = 256
 """Of one sink."""
 
@@ -190,7 +244,7 @@ def bit_of(checkpoint: int, token: int, sink: int) -> int:
 
 
 class Claim(NamedTuple):
-    """Who owns the job, according to Kafka."""
+    """Who owns the job, according to the systems that it writes to."""
 
     generation: int
     token: int
@@ -338,6 +392,11 @@ class Driver(NamedTuple):
     """As ``handle``, of the second sink."""
     turn: int = 0
     """The sink that its settling thread commits or reports."""
+    table: int | None = None
+    """The sink that writes to a table."""
+    database: bool = False
+    waits: bool = False
+    """Its settling thread waits for the answer to a commit to the table."""
     lost_by: int = 0
     """Bits of the sinks that have lost ``lost``."""
     doubt: int = 0
@@ -363,7 +422,7 @@ class Driver(NamedTuple):
 
 
 class Kafka(NamedTuple):
-    """The output, and the claim."""
+    """The output, and the claim. Of a table, too: a transaction is what is staged there, and lost if it is deleted."""
 
     open: tuple[Transaction, ...] = ()
     committed: int = 0
@@ -372,6 +431,7 @@ class Kafka(NamedTuple):
     lost: tuple[Transaction, ...] = ()
     """Transactions that the brokers aborted on their own."""
     claim: Claim = NO_CLAIM
+    table: TableState = TableState()
 
     def visible(self, sink: int = 0) -> int:
         """The number of records that readers of a sink's output see."""

@@ -11,17 +11,20 @@ from onceward.protocol.values import Committable, JobName
 from onceward.sinks.lake.control import committing, staged
 from onceward.sinks.lake.control.system import LakeSystem
 from onceward.sinks.lake.control.tables import CommitRefusedError, LakeTable
-from onceward.sinks.lake.control.transactions import next_number
+from onceward.sinks.lake.control.transactions import Place, next_number, place_of
 from onceward.sinks.lake.documents import LakeCommittable
 from onceward.sinks.lake.driver.session import LakeSession
 from onceward.sinks.lake.executor import writer
+from tests.explorer.world import Bounds
 from tests.mutants.breaking import always, within, wrapped
+from tests.mutants.hunts import Exploration
 from tests.mutants.mutant import Mutant
 from tests.mutants.seed_hunts import SeedHunt, clear
 from tests.simulation.checker import Invariant
 from tests.simulation.executors import TaskFaults
 from tests.simulation.lake_files import LoadedVersion
 from tests.simulation.network import LinkFaults
+from tests.support import oracle
 
 __all__ = ["TABLES"]
 
@@ -68,6 +71,18 @@ VACUUMS = SeedHunt(
     seeds=30,
     faults=clear(second_sink="table", robberies=0.4, torn=0.3, driver_kills=1, interval=0.0, wishes=0, cancels=0),
 )
+SMALL = Exploration(
+    name="a small world with a topic and a table",
+    bounds=Bounds(checkpoints=2, crashes=0, messages=0, store=0, declines=0, timeouts=0, losses=1, sinks=2, table=1),
+)
+
+
+def _by_sequence(place: Callable[[int, int | None], Place], number: int, found: int | None) -> Place:
+    return place(number >> 20 << 20, None if found is None else found >> 20 << 20)
+
+
+def _passed_is_committed(place: Callable[[int, int | None], Place], number: int, found: int | None) -> Place:
+    return Place.COMMITTED if place(number, found) is Place.PASSED else place(number, found)
 
 
 def _commits_again(self: LakeTable, *arguments: Any, **named: Any) -> str:
@@ -173,6 +188,20 @@ TABLES = (
         breaks=wrapped(LakeSession.origin, _of_all_but_one),
         hunt=VACUUMS,
         caught_by=(Invariant.I1, Invariant.WHOLE),
+    ),
+    Mutant(
+        name="a number in a table proves a commit whatever its token",
+        hurts="a process that slept calls what was lost committed, and its records are missing",
+        breaks=wrapped(place_of, _by_sequence),
+        hunt=SMALL,
+        caught_by=(oracle.Invariant.SETTLED,),
+    ),
+    Mutant(
+        name="a later commit to a table proves all before it",
+        hurts="what was fenced, or never came in, counts as committed",
+        breaks=wrapped(place_of, _passed_is_committed),
+        hunt=SMALL,
+        caught_by=(oracle.Invariant.SETTLED,),
     ),
     Mutant(
         name="a committable that takes another one's place has its number",

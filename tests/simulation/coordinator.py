@@ -34,10 +34,10 @@ from onceward.sources.kafka.positions import check_positions
 from onceward.wire.rows import GenerationSummary
 from onceward.wire.v1 import participants_pb2
 from tests.simulation.database import STORE_ID, Database, Session, Step
-from tests.simulation.lake_documents import TableFiles
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.scheduler import EPOCH, Process, Scheduler
 from tests.simulation.streams import break_streams, cut_streams
+from tests.support.table_documents import TableFiles
 
 __all__ = ["CoordinatorHost", "wall_clock"]
 

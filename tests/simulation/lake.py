@@ -15,12 +15,12 @@ from onceward.coordinator.service.systems import OpenSystem
 from onceward.protocol.values import Committable
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.fault_profile import FaultProfile
-from tests.simulation.lake_documents import TableFile, TableFiles
 from tests.simulation.lake_files import Asked, LoadedVersion, Version
 from tests.simulation.lake_sink import TableSink, TableSystem
 from tests.simulation.network import SLOWEST_S, Link
 from tests.simulation.scheduler import Process, Scheduler, Task
 from tests.simulation.systems import CanBeCutOff, Handle
+from tests.support.table_documents import TableFile, TableFiles
 
 __all__ = ["Lake"]
 

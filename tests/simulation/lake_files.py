@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from onceward.connections.storage import NewFile, StorageError
 from onceward.sinks.kafka.control.control_plane import NoAnswer
 from onceward.sinks.lake.control.tables import CommitRefusedError
-from tests.simulation.lake_documents import TableFile, TableFiles
 from tests.simulation.scheduler import Process
 from tests.simulation.wire import Wire
+from tests.support.table_documents import TableFile, TableFiles
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Lake

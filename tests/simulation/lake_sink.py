@@ -16,11 +16,11 @@ from onceward.protocol.values import Committable, JobName, OnLost, Participant, 
 from onceward.sinks.lake.control.system import LakeSystem
 from onceward.sinks.lake.driver.session import LakeSession
 from onceward.sinks.lake.executor.writer import LakeSlotWriter
-from tests.simulation.lake_documents import TableFile, TableFiles
 from tests.simulation.lake_files import LoadedVersion, ModelStorage, load
 from tests.simulation.scheduler import Process
 from tests.simulation.systems import ConnectedSink
 from tests.simulation.threads import scheduler
+from tests.support.table_documents import TableFile, TableFiles
 
 if TYPE_CHECKING:
     from tests.simulation.lake import Lake
