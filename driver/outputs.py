@@ -15,7 +15,7 @@ from onceward.connectors.interfaces import Origin, Refusal, SinkSession
 from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
 from onceward.driver.runtime import THREADS, Runtime
-from onceward.protocol.committing import Age, PreCommitted, System
+from onceward.protocol.committing import Age, Part, PreCommitted, System
 from onceward.protocol.values import (
     Author,
     CheckpointId,
@@ -109,9 +109,13 @@ class Outputs:
     def _on_all(self, ask: Callable[[Sequence[OpenOutput]], _T]) -> Sequence[_T]:
         """Ask all systems at the same time. Return their answers in order, or raise the first error, once all have
         answered."""
-        first, *others = self._systems()
-        waits: list[Callable[[], _T]] = [self._runtime.beside(partial(ask, group)) for group in others]
-        waits.insert(0, partial(ask, first))
+        return self._at_once([partial(ask, group) for group in self._systems()])
+
+    def _at_once(self, calls: Sequence[Callable[[], _T]]) -> Sequence[_T]:
+        """See :meth:`_on_all`."""
+        first, *others = calls
+        waits: list[Callable[[], _T]] = [self._runtime.beside(call) for call in others]
+        waits.insert(0, first)
         answers, errors = [], []
         for answer in waits:
             try:
@@ -231,10 +235,10 @@ class Outputs:
         made: Made,
     ) -> Mapping[ParticipantName, Sequence[Settlement]]:
         """Commit and prove, on all systems at once and on each sink by sink: a system that is slow holds back no other.
-        See :meth:`System.commit`."""
+        Those that belong together are committed by one call. See :meth:`System.commit`, :meth:`System.together`."""
 
         def commit(group: Sequence[OpenOutput]) -> Mapping[ParticipantName, Sequence[Settlement]]:
-            return {output.name: commit_one(output) for output in group if output.name in held}
+            return {output.name: commit_one(output) for output in group}
 
         def commit_one(output: OpenOutput) -> Sequence[Settlement]:
             with self._measuring(output, "commit"):
@@ -242,7 +246,32 @@ class Outputs:
                     author(output.name), held[output.name], give_up=give_up, known=made.get(output.name)
                 )
 
-        return {name: each for found in self._on_all(commit) for name, each in found.items()}
+        def commit_together(group: Sequence[OpenOutput]) -> Mapping[ParticipantName, Sequence[Settlement]]:
+            parts = [
+                Part(system=output.system, author=author(output.name), committables=held[output.name])
+                for output in group
+            ]
+            with contextlib.ExitStack() as measured:
+                for output in group:
+                    measured.enter_context(self._measuring(output, "commit"))
+                found = group[0].system.commit_together(parts, give_up=give_up)
+            return {output.name: each for output, each in zip(group, found, strict=True)}
+
+        together = self._together(held)
+        joint = {output.name for group in together for output in group}
+        alone = [[one for one in group if one.name in held and one.name not in joint] for group in self._systems()]
+        calls = [partial(commit, group) for group in alone if group]
+        calls += [partial(commit_together, group) for group in together]
+        return {name: each for found in self._at_once(calls) for name, each in found.items()} if calls else {}
+
+    def _together(self, held: Held) -> Sequence[Sequence[OpenOutput]]:
+        """The outputs that one call commits, where it is several."""
+        found: dict[tuple[str, str], list[OpenOutput]] = {}
+        for name, committables in held.items():
+            output = self._outputs[name]
+            if committables and (shared := output.system.together(committables[0])):
+                found.setdefault((output.sink.participant.kind, shared), []).append(output)
+        return [group for group in found.values() if len(group) > 1]
 
     @contextlib.contextmanager
     def _measuring(self, output: OpenOutput, step: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ __all__ = [
     "FoundHanging",
     "HangingTransaction",
     "OpenTransaction",
+    "Part",
     "Place",
     "PreCommitted",
     "System",
@@ -132,6 +133,15 @@ class PreCommitted:
     committables: tuple[Committable, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """What one sink has in a commit of several."""
+
+    system: "System"
+    author: Author
+    committables: Sequence[Committable]
+
+
 class System(ABC):
     """One system, on behalf of one job: ends transactions that this or another process began, and holds the job's
     claim. Opened by the driver, by the coordinator for a job without a driver, and by commands.
@@ -167,6 +177,19 @@ class System(ABC):
         Idempotent. Returns one settlement per committable with a known outcome, and none for those still unanswered at
         ``give_up()``. One that is on another system is in doubt. Does nothing if :meth:`check` fails.
         """
+
+    def together(self, committable: Committable) -> str:
+        """By its document alone, with what else of its checkpoint it becomes visible: one call of
+        :meth:`commit_together` gets all sinks of a kind whose committables have the same text here. Empty: alone. All
+        that a sink has in a checkpoint has the same text."""
+        return ""
+
+    def commit_together(
+        self, parts: Sequence[Part], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Sequence[Settlement]]:
+        """Commit for several sinks by one commit, of which readers see all or nothing, and prove each. Returns the
+        settlements of each part, otherwise as :meth:`commit` does. The system of the first part is this one."""
+        raise NotImplementedError(f"{type(self).__name__} commits nothing together")
 
     @abstractmethod
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:

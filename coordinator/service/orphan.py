@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -197,31 +197,32 @@ class Orphan:
             for name, snapshot in sorted(completed.snapshots.items())
         }
         give_up_at = self._around.clock() + self._around.pace.patience_s
+        here = {name: held for name, held in left.items() if held and self._clusters.missing(name) is None}
         works = [
-            asyncio.create_task(self._commit(completed.id, name, committables, among, give_up_at))
-            for name, committables in left.items()
-            if committables and self._clusters.missing(name) is None
+            asyncio.create_task(self._commit(completed.id, held, among, give_up_at))
+            for held in self._clusters.divided(here)
         ]
         unproved: list[tuple[ParticipantName, Sequence[Settlement]]] = []
         troubles: list[BaseException] = []
         try:
             for work in asyncio.as_completed(works):
                 try:
-                    name, settlements = await work
+                    settled = await work
                 except OncewardError as error:
                     troubles.append(error)
                     continue
-                if all(one.outcome is Outcome.COMMITTED for one in settlements):
-                    await self._report(durable, completed, name, settlements)
-                else:
-                    unproved.append((name, settlements))
-                if len(settlements) < len(left[name]):
-                    troubles.append(
-                        OncewardError(
-                            f"{len(left[name]) - len(settlements)} commits of checkpoint {completed.id} are unanswered "
-                            "and are retried until answered. Check the brokers"
+                for name, settlements in settled.items():
+                    if all(one.outcome is Outcome.COMMITTED for one in settlements):
+                        await self._report(durable, completed, name, settlements)
+                    else:
+                        unproved.append((name, settlements))
+                    if len(settlements) < len(left[name]):
+                        troubles.append(
+                            OncewardError(
+                                f"{len(left[name]) - len(settlements)} commits of checkpoint {completed.id} are "
+                                "unanswered and are retried until answered. Check the brokers"
+                            )
                         )
-                    )
         finally:
             for one in works:
                 one.cancel()
@@ -232,21 +233,26 @@ class Orphan:
     async def _commit(
         self,
         checkpoint: CheckpointId,
-        name: ParticipantName,
-        committables: Sequence[Committable],
+        held: Mapping[ParticipantName, Sequence[Committable]],
         among: Collection[str],
         give_up_at: float,
-    ) -> tuple[ParticipantName, Sequence[Settlement]]:
-        """Commit ``committables`` of one sink, wait until readers see them, and return the outcomes that are known."""
-        self.doing = f"commits {len(committables)} transactions of checkpoint {checkpoint}"
-        settlements = await self._clusters.commit(
-            name, committables, lambda: self.superseded or self._around.clock() > give_up_at, among
-        )
+    ) -> Mapping[ParticipantName, Sequence[Settlement]]:
+        """Commit what one sink has, or several that are committed together, wait until readers see it, and return the
+        outcomes that are known."""
+        self.doing = f"commits {sum(map(len, held.values()))} transactions of checkpoint {checkpoint}"
+
+        def give_up() -> bool:
+            return self.superseded or self._around.clock() > give_up_at
+
+        if len(held) > 1:
+            found = await self._clusters.commit_together(held, give_up, among)
+        else:
+            found = {name: await self._clusters.commit(name, each, give_up, among) for name, each in held.items()}
         kill_point(KillPoint.ORPHAN_AFTER_COMMIT)
-        if settlements:
-            known = {one.slot for one in settlements}
-            await self._await_ends(name, [one for one in committables if one.slot in known], give_up_at)
-        return name, settlements
+        for name, settlements in found.items():
+            if known := {one.slot for one in settlements}:
+                await self._await_ends(name, [one for one in held[name] if one.slot in known], give_up_at)
+        return {name: found.get(name, ()) for name in held}
 
     async def _report(
         self,

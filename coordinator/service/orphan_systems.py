@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -14,7 +14,7 @@ from onceward.common.links import Links
 from onceward.common.printable import log_fields, logger
 from onceward.coordinator.service.systems import Routed, Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
-from onceward.protocol.committing import System
+from onceward.protocol.committing import Part, System
 from onceward.protocol.durable import Durable
 from onceward.protocol.encoded import decoded_all
 from onceward.protocol.values import (
@@ -160,19 +160,7 @@ class OrphanSystems:
 
         def commit(named: str, here: Sequence[Committable]) -> Sequence[Settlement]:
             with closing(self._systems.open(named, self._generation)) as system:
-                settlements = system.commit(author, here, give_up=give_up)
-                return [one if one.outcome is Outcome.COMMITTED else described(system, one) for one in settlements]
-
-        def described(system: System, settlement: Settlement) -> Settlement:
-            (one,) = decoded_all([one for one in committables if one.slot == settlement.slot])
-            return replace(settlement, evidence=f"{system.describe(one)}. {settlement.evidence}")
-
-        def in_doubt(elsewhere: Mapping[int, str]) -> Sequence[Settlement]:
-            with closing(self._systems.any(kind, self._generation)) as system:
-                return [
-                    described(system, Settlement(slot=slot, outcome=Outcome.IN_DOUBT, evidence=why))
-                    for slot, why in elsewhere.items()
-                ]
+                return _described(system, committables, system.commit(author, here, give_up=give_up))
 
         routed = await self._thread_lanes.run("places", place)
         lanes = [
@@ -182,8 +170,69 @@ class OrphanSystems:
         ]
         settled = [one for each in await asyncio.gather(*lanes) for one in each]
         if routed.elsewhere:
-            settled += await self._thread_lanes.run("places", lambda: in_doubt(routed.elsewhere))
+            settled += await self._in_doubt(kind, committables, routed.elsewhere)
         return tuple(sorted(settled, key=lambda one: one.slot))
+
+    def divided(
+        self, held: Mapping[ParticipantName, Sequence[Committable]]
+    ) -> Sequence[Mapping[ParticipantName, Sequence[Committable]]]:
+        """Divide what is to be committed into what one commit makes visible: of one sink, or of several. Asks no
+        system."""
+        if len(held) < 2:
+            return [held] if held else []
+        found: dict[tuple[str, str], dict[ParticipantName, Sequence[Committable]]] = {}
+        for name, committables in held.items():
+            with closing(self._systems.any(self._kinds[name], self._generation)) as system:
+                (first,) = decoded_all(committables[:1])
+                shared = system.together(first)
+            found.setdefault((self._kinds[name], shared) if shared else ("", name), {})[name] = committables
+        return list(found.values())
+
+    async def commit_together(
+        self,
+        held: Mapping[ParticipantName, Sequence[Committable]],
+        give_up: Callable[[], bool],
+        among: Collection[str],
+    ) -> Mapping[ParticipantName, Sequence[Settlement]]:
+        """Like :meth:`commit`, for several sinks by one commit. Nothing is committed if what one of them has is
+        elsewhere, or on a system that is not in ``among``."""
+        placed: list[tuple[ParticipantName, str, Sequence[Committable]]] = []
+        for name, committables in held.items():
+            kind, decoded = self._kinds[name], decoded_all(committables)
+            routed = await self._thread_lanes.run("places", partial(self._systems.route, kind, decoded))
+            if routed.elsewhere:
+                return {name: await self._in_doubt(kind, committables, routed.elsewhere)}
+            if routed.unknown or not routed.here.keys() <= {*among}:
+                return {}
+            placed += [(name, named, here) for named, here in routed.here.items()]
+
+        def commit() -> Mapping[ParticipantName, Sequence[Settlement]]:
+            with ExitStack() as opened:
+                parts = [
+                    Part(
+                        system=opened.enter_context(closing(self._systems.open(named, self._generation))),
+                        author=self._author(name),
+                        committables=here,
+                    )
+                    for name, named, here in placed
+                ]
+                settled: dict[ParticipantName, list[Settlement]] = {name: [] for name in held}
+                found = parts[0].system.commit_together(parts, give_up=give_up)
+                for (name, _, _), part, each in zip(placed, parts, found, strict=True):
+                    settled[name] += _described(part.system, part.committables, each)
+                return settled
+
+        return await self._thread_lanes.run(f"commits on {placed[0][1]}", commit)
+
+    async def _in_doubt(
+        self, kind: str, committables: Sequence[Committable], elsewhere: Mapping[int, str]
+    ) -> Sequence[Settlement]:
+        def in_doubt() -> Sequence[Settlement]:
+            found = [Settlement(slot=slot, outcome=Outcome.IN_DOUBT, evidence=why) for slot, why in elsewhere.items()]
+            with closing(self._systems.any(kind, self._generation)) as system:
+                return _described(system, committables, found)
+
+        return await self._thread_lanes.run("places", in_doubt)
 
     async def ending(self, name: ParticipantName, committables: Sequence[Committable]) -> Sequence[str]:
         """Transactions that are decided but not yet visible to readers, on the systems of ``committables``. Raises
@@ -242,6 +291,18 @@ class OrphanSystems:
             for name in self._systems.of_kind(kind)
             if among is None or name in among
         ]
+
+
+def _described(
+    system: System, committables: Sequence[Committable], settlements: Sequence[Settlement]
+) -> Sequence[Settlement]:
+    """The evidence of outcomes other than committed with a description of their records."""
+
+    def described(settlement: Settlement) -> Settlement:
+        (one,) = decoded_all([one for one in committables if one.slot == settlement.slot])
+        return replace(settlement, evidence=f"{system.describe(one)}. {settlement.evidence}")
+
+    return [one if one.outcome is Outcome.COMMITTED else described(one) for one in settlements]
 
 
 def _raise_first(answers: Iterable[object]) -> None:

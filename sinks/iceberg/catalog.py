@@ -63,6 +63,12 @@ class CatalogTable:
         settings: Mapping[str, object] = dict(catalog)  # type: ignore[call-overload]
         return cls(str(table), tuple(sorted((key, str(value)) for key, value in settings.items())))
 
+    @property
+    def catalog_address(self) -> str:
+        """Of the catalogue, by these settings."""
+        settings = dict(self.settings)
+        return " ".join(filter(None, (settings.get(key, "").rstrip("/") for key in ("uri", "warehouse", "prefix"))))
+
     def catalog(self) -> "Catalog":
         """Return the catalogue, which this process keeps. Raises what the library raises if it cannot be reached, and
         ConfigurationError if a reference leads nowhere."""

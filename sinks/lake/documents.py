@@ -58,6 +58,8 @@ class LakeCommittable(SinkDocument, Generic[File]):
     """The splits that the files were made of; none in a document of a release that did not store them."""
     input_text: str
     """What the source says of the input."""
+    together: str = ""
+    """Tables with the same text get the checkpoint by one commit; empty for one that is committed alone."""
 
     @classmethod
     @abstractmethod
@@ -88,6 +90,8 @@ class LakeCommittable(SinkDocument, Generic[File]):
             "inputs": list(self.inputs),
             "input_text": self.input_text,
         }
+        if self.together:
+            body["together"] = self.together
         return Committable(slot=self.slot, document=self.document(body))
 
     @classmethod
@@ -107,6 +111,7 @@ class LakeCommittable(SinkDocument, Generic[File]):
             bytes=int(body["bytes"]),
             inputs=tuple(map(dict, body.get("inputs", ()))),
             input_text=str(body["input_text"]),
+            together=str(body.get("together", "")),
         )
 
     def require_own(self, author: Author) -> None:

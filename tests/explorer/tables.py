@@ -9,12 +9,11 @@ A table of a database has transactions instead. What is compared there is compar
 the receipt, and what is staged. A commit that another one changes nothing for stays under way.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from onceward.protocol.values import Outcome
 from onceward.sinks.lake.control import committing
-from onceward.sinks.lake.control.tables import LakeTable
 from onceward.sinks.lake.identifiers import app_id
 from tests.explorer.world import SINKS, Driver, Flight, Kafka, Transaction
 from tests.support.table_documents import TableFile, TableFiles
@@ -149,11 +148,12 @@ class _LookedAt:
 
 def _attempt(kafka: Kafka, wanted: Transaction) -> Outcome | bool:
     """What the product proves, or whether it sends a fence."""
-    attempt: Callable[[LakeTable, TableFiles], Any] = committing._attempt
+    part: committing.Part = (lambda: _LookedAt(kafka, wanted), _committable(wanted))
     try:
-        return Outcome(attempt(_LookedAt(kafka, wanted), _committable(wanted)).outcome)
+        (found,) = committing.commit([part], lambda: True, lambda _error: None)
     except _Sent as sent:
         return sent.fence
+    return found.outcome
 
 
 def _name(one: Transaction) -> str:

@@ -176,8 +176,8 @@ def test_a_job_whose_second_sink_does_not_count_is_found_out(monkeypatch: pytest
     assert player.play(text) == text
 
 
-def _without_a_fence(write: Callable[..., str], table: Any, wanted: Any, *, fence: bool) -> str:
-    return "" if fence else write(table, wanted, fence=False)
+def _without_a_fence(write: Callable[[committing.Change], str], change: committing.Change) -> str:
+    return "nothing" if change.gone else write(change)
 
 
 @pytest.mark.slow

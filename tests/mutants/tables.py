@@ -12,7 +12,6 @@ from onceward.sinks.lake.control import committing, staged
 from onceward.sinks.lake.control.system import LakeSystem
 from onceward.sinks.lake.control.tables import CommitRefusedError, LakeTable
 from onceward.sinks.lake.control.transactions import Place, next_number, place_of
-from onceward.sinks.lake.documents import LakeCommittable
 from onceward.sinks.lake.driver.session import LakeSession
 from onceward.sinks.lake.executor import writer
 from tests.explorer.world import Bounds
@@ -94,8 +93,8 @@ def _commits_again(self: LakeTable, *arguments: Any, **named: Any) -> str:
         return self.commit(*arguments, **named)
 
 
-def _fences_nothing(write: Callable[..., str], table: LakeTable, wanted: LakeCommittable[Any], *, fence: bool) -> str:
-    return "nothing" if fence else write(table, wanted, fence=False)
+def _fences_nothing(write: Callable[..., str], change: committing.Change) -> str:
+    return "nothing" if change.gone else write(change)
 
 
 def _deletes_all(
@@ -122,7 +121,7 @@ TABLES = (
     Mutant(
         name="a commit to a table does not look whether it is there already",
         hurts="a commit whose answer was lost is made twice",
-        breaks=within(committing._attempt, committing._proved, always(None)),
+        breaks=within(committing._look, committing._proved, always(None)),
         hunt=SLEEPS,
         caught_by=(Invariant.I2,),
     ),
@@ -143,7 +142,7 @@ TABLES = (
     Mutant(
         name="a commit to a table does not look whether its files are there",
         hurts="no reader can read the table",
-        breaks=within(committing._attempt, staged.missing, always(())),
+        breaks=within(committing._look, staged.missing, always(())),
         hunt=VACUUMS,
         caught_by=(Invariant.I1,),
     ),

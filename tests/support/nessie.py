@@ -84,6 +84,13 @@ class LocalNessie:
         if self._process is not None:
             self._process.end()
 
+    def commits(self) -> list[list[str]]:
+        """The tables of each commit that was made, by name."""
+        uri = self.settings["uri"].replace("/iceberg", "/api/v2/trees/main/history?fetch=ALL")
+        entries = requests.get(uri, timeout=60).json()["logEntries"]
+        made = [[".".join(one["key"]["elements"]) for one in entry["operations"]] for entry in reversed(entries)]
+        return [sorted(tables) for tables in made]
+
     def pause(self) -> None:
         """Make it answer nothing; what is sent to it waits."""
         self._send(signal.SIGSTOP)

@@ -2,47 +2,40 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
-import pyiceberg.exceptions
 from pyiceberg.conversions import from_bytes
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier, TableProperties, Transaction
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
+    AssertTableUUID,
     UpdatesAndRequirements,
     UpdateTableMetadata,
 )
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, PrimitiveType
-from sqlalchemy.exc import SQLAlchemyError
 
 from onceward.connections.storage import Storage, StorageError
 from onceward.sinks.iceberg.catalog import CatalogTable
+from onceward.sinks.iceberg.control.asking import asking
 from onceward.sinks.iceberg.documents import IcebergCommittable, IcebergFile
-from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError, UnsupportedTableError
+from onceward.sinks.iceberg.rest import BoundedRestCatalog
+from onceward.sinks.lake.control.committing import Change
+from onceward.sinks.lake.control.tables import UnsupportedTableError
 from onceward.sinks.lake.location import TableLocation
 
 __all__ = ["NEWEST_FORMAT", "LoadedTable", "columns_of"]
-
-T = TypeVar("T")
 
 NEWEST_FORMAT = 2
 """The newest format version of tables that the library writes: apache/iceberg-python#1551."""
 
 _PROMOTED = {("int", "long"), ("float", "double")}
-_FAILURES: tuple[type[Exception], ...] = (
-    *(one for one in vars(pyiceberg.exceptions).values() if isinstance(one, type) and issubclass(one, Exception)),
-    SQLAlchemyError,
-    OSError,
-    ValueError,
-)
 
 
 def columns_of(schema: Schema) -> dict[str, Any]:
@@ -61,7 +54,7 @@ class LoadedTable:
     def __init__(self, location: CatalogTable) -> None:
         """Load the present state. Raises NoTableError, UnsupportedTableError, StorageError."""
         self._location = location
-        self._table: Table = _asking(location, lambda: location.catalog().load_table(location.name))
+        self._table: Table = asking(location, lambda: location.catalog().load_table(location.name))
         newest = self._table.metadata.format_version
         if newest > NEWEST_FORMAT:
             raise UnsupportedTableError(
@@ -129,7 +122,7 @@ class LoadedTable:
 
     def file_names(self) -> frozenset[str]:
         """See :meth:`LakeTable.file_names`."""
-        return frozenset(_asking(self._location, lambda: [*self._names()]))
+        return frozenset(asking(self._location, lambda: [*self._names()]))
 
     def unfit(self, wanted: IcebergCommittable) -> Sequence[str]:
         """See :meth:`LakeTable.unfit`. Columns may have been added, renamed, dropped or widened."""
@@ -141,8 +134,8 @@ class LoadedTable:
         if snapshot is None:
             return
         scan = self._table.scan(selected_fields=tuple(columns), snapshot_id=snapshot.snapshot_id)
-        reader = _asking(self._location, scan.to_arrow_batch_reader)
-        while (batch := _asking(self._location, lambda: next(reader, None))) is not None:
+        reader = asking(self._location, scan.to_arrow_batch_reader)
+        while (batch := asking(self._location, lambda: next(reader, None))) is not None:
             yield batch.select(list(columns))
 
     def add_columns(self, columns: Mapping[str, IcebergType]) -> None:
@@ -157,19 +150,69 @@ class LoadedTable:
 
     def commit(self, files: Iterable[IcebergFile], *, app: str, transaction: int, said: Mapping[str, str | int]) -> str:
         """See :meth:`LakeTable.commit`. A commit without files makes a snapshot, too: catalogues compare no others."""
-        summary = {f"onceward.{key}": str(value) for key, value in said.items()}
-
-        def append(one: Transaction) -> None:
-            one.set_properties({app: str(transaction)})
-            with one.update_snapshot(snapshot_properties=summary).fast_append() as update:
-                for file in files:
-                    update.append_data_file(self._data_file(file))
-            with _Unchanged(one):
-                pass
-
-        self._change(append)
+        self._change(lambda one: self._append(one, files, app, transaction, said))
         self._flush()
         return self.state
+
+    def request(self, changes: Iterable[Change]) -> CommitTableRequest:
+        """Return what the catalogue is asked for changes of this table, to be sent beside those of others. Raises as
+        :meth:`commit` does."""
+
+        def prepare() -> CommitTableRequest:
+            prepared = _Unsent(self._table)
+            for one in changes:
+                self._append(prepared, one.files, one.app, one.wanted.transaction, one.said)
+            return prepared.request()
+
+        return asking(self._location, prepare)
+
+    def send(self, requests: Sequence[CommitTableRequest]) -> None:
+        """Ask this table's catalogue, which must be one that can, to change several tables by one commit. Raises as
+        :meth:`commit` does."""
+        catalogue = self._location.catalog()
+        if not isinstance(catalogue, BoundedRestCatalog):
+            raise UnsupportedTableError(
+                f"The Iceberg table {self.name} is in a catalogue that is reached by {type(catalogue).__name__}, and "
+                "is to be committed together with others, which only a REST catalogue can. Nothing was written to it. "
+                "Reach it by REST."
+            )
+        asking(self._location, lambda: catalogue.commit_tables(requests))
+
+    def endpoints(self) -> Collection[str] | None:
+        """What the catalogue says that it can, empty if it does not say; None if it is no REST catalogue. Raises as the
+        constructor does."""
+        catalogue = self._location.catalog()
+        if not isinstance(catalogue, BoundedRestCatalog):
+            return None
+        return asking(self._location, catalogue.endpoints)
+
+    def shown(self, app: str, transaction: int) -> str:
+        """Return the present state, for people, once it has a number that was committed. Raises StorageError if it has
+        another one, and as the constructor does."""
+        now = LoadedTable(self._location)
+        if now.transaction(app) != transaction:
+            raise StorageError(
+                f"The catalogue has answered that {self.name} was changed together with other tables, and {now.state} "
+                "does not show it. It is looked at again."
+            )
+        now.storage.flush_all()
+        return now.state
+
+    def _append(
+        self,
+        one: Transaction,
+        files: Iterable[IcebergFile],
+        app: str,
+        transaction: int,
+        said: Mapping[str, str | int],
+    ) -> None:
+        one.set_properties({app: str(transaction)})
+        summary = {f"onceward.{key}": str(value) for key, value in said.items()}
+        with one.update_snapshot(snapshot_properties=summary).fast_append() as update:
+            for file in files:
+                update.append_data_file(self._data_file(file))
+        with _Unchanged(one):
+            pass
 
     def _change(self, change: Callable[[Transaction], None]) -> None:
         """Commit a change, on this state alone: the library's retries would add the files to a state that was not
@@ -182,7 +225,7 @@ class LoadedTable:
             change(transaction)
             transaction.commit_transaction()
 
-        _asking(self._location, commit)
+        asking(self._location, commit)
 
     def _data_file(self, file: IcebergFile) -> DataFile:
         fields = self.spec.partition_type(self.schema).fields
@@ -237,7 +280,7 @@ class LoadedTable:
         snapshot = self._table.current_snapshot()
         made = [self._table.metadata_location]
         if snapshot is not None:
-            manifests = _asking(self._location, lambda: snapshot.manifests(self._table.io))
+            manifests = asking(self._location, lambda: snapshot.manifests(self._table.io))
             made.append(snapshot.manifest_list)
             made += [one.manifest_path for one in manifests if one.added_snapshot_id == snapshot.snapshot_id]
         inside = self.uri.rstrip("/") + "/"
@@ -256,6 +299,18 @@ class _Unchanged(UpdateTableMetadata["_Unchanged"]):
         return (), (
             AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        )
+
+
+class _Unsent(Transaction):
+    """Changes that are sent beside those of other tables."""
+
+    def request(self) -> CommitTableRequest:
+        *namespace, name = self._table.name()
+        return CommitTableRequest(
+            identifier=TableIdentifier(namespace=Namespace(namespace), name=name),
+            requirements=(*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid)),
+            updates=self._updates,
         )
 
 
@@ -278,36 +333,3 @@ def _fits(before: str, now: str) -> bool:
     old, new = (kind.removeprefix("decimal(").removesuffix(")").split(", ") for kind in (before, now))
     both = before.startswith("decimal(") and now.startswith("decimal(")
     return both and old[1] == new[1] and int(old[0]) <= int(new[0])
-
-
-def _asking(location: CatalogTable, ask: Callable[[], T]) -> T:
-    try:
-        return ask()
-    except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise NoTableError(
-            f"There is no Iceberg table {location.name} in its catalogue ({_said(location, error)})."
-        ) from None
-    except CommitFailedException as error:
-        raise CommitRefusedError(
-            f"A commit to the Iceberg table {location.name} was refused, as after a commit of another program: "
-            f"{_said(location, error)}. The table is looked at again before the next attempt."
-        ) from None
-    except NotImplementedError as error:
-        raise UnsupportedTableError(
-            f"The Iceberg table {location.name} needs what pyiceberg {version('pyiceberg')} cannot do: "
-            f"{_said(location, error)}. Nothing was written to it. Install a newer pyiceberg, or undo what changed the "
-            "table."
-        ) from None
-    except _FAILURES as error:
-        location.forget()
-        raise StorageError(
-            f"The Iceberg table {location.name} could not be read or written: {_said(location, error)}. What is "
-            "committed stays; what can be repeated is tried again. Check the catalogue, the storage, and the rights of "
-            "this user."
-        ) from None
-
-
-def _said(location: CatalogTable, error: Exception) -> str:
-    """In one line, without secrets and statements of SQL. No cause is kept beside it: its text may have them."""
-    cause = getattr(error, "orig", None) or error
-    return location.without_secrets(" ".join(f"{type(cause).__name__}: {cause}".split()))

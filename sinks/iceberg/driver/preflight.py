@@ -8,6 +8,7 @@ from pyiceberg.transforms import UnknownTransform
 from onceward.connectors.interfaces import Finding, Severity
 from onceward.sinks.iceberg.control.table import LoadedTable
 from onceward.sinks.iceberg.driver.columns import unwritten
+from onceward.sinks.iceberg.rest import COMMIT_TABLES
 from onceward.sinks.lake.driver.preflight import claim_problems
 
 __all__ = ["examine"]
@@ -19,10 +20,38 @@ _NESSIE = "nessie."
 def examine(table: LoadedTable, job: str) -> Sequence[Finding]:
     """Return every finding. Raises StorageError."""
     found = [*_problems(table), *claim_problems(table.storage, job)]
-    return [
-        Finding(severity=Severity.ERROR, subject=f"Iceberg table {table.name}", message=message, fix=fix)
-        for message, fix in found
-    ]
+    return [_finding(table, message, fix) for message, fix in found]
+
+
+def examine_together(table: LoadedTable) -> Iterator[Finding]:
+    """Yield what keeps the table from being committed together with others. Raises StorageError."""
+    endpoints = table.endpoints()
+    if endpoints is None:
+        yield _finding(
+            table,
+            "it is to be committed together with others, and its catalogue is no REST catalogue: no other commits "
+            "several tables at once",
+            "reach it by a REST catalogue, or leave out together=True",
+        )
+    elif not endpoints:
+        yield _finding(
+            table,
+            f"its catalogue does not say what it can, so whether it commits several tables at once ({COMMIT_TABLES}) is"
+            " not known before the first checkpoint",
+            "look into its documentation; leave out together=True if it cannot",
+            Severity.WARNING,
+        )
+    elif COMMIT_TABLES not in endpoints:
+        yield _finding(
+            table,
+            f"its catalogue does not commit several tables at once: {COMMIT_TABLES} is none of its "
+            f"{len(endpoints)} endpoints",
+            "use a catalogue that does, or leave out together=True",
+        )
+
+
+def _finding(table: LoadedTable, message: str, fix: str, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(severity=severity, subject=f"Iceberg table {table.name}", message=message, fix=fix)
 
 
 def _problems(table: LoadedTable) -> Iterator[tuple[str, str]]:

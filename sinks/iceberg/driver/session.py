@@ -29,6 +29,7 @@ class IcebergSession(LakeSession):
         self._load = system.load
         self._table = table
         self._evolves = sink.evolves
+        self._together = sink.table.catalog_address if sink.together else ""
         self._new: Mapping[str, IcebergType] = {}
         """Columns that the records have and the table lacks: they are added before anything is written."""
 
@@ -38,7 +39,8 @@ class IcebergSession(LakeSession):
         return columns_of(self._table.schema)
 
     def preflight(self) -> Sequence[Finding]:
-        return preflight.examine(self._table, self._context.job)
+        found = preflight.examine(self._table, self._context.job)
+        return [*found, *preflight.examine_together(self._table)] if self._together else found
 
     def choose(self, given: Sequence[tuple[str, str]]) -> Sequence[Chosen]:
         columns, name = columns_in(self._table.schema.fields), self._table.name

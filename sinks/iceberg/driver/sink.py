@@ -1,6 +1,6 @@
 """The Iceberg sink that a program constructs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from onceward.common.errors import ConfigurationError, OncewardError, PreflightError
@@ -27,6 +27,9 @@ class IcebergSink(Sink):
     on_lost: what happens when the files of a completed checkpoint are proved lost, such as after a removal of orphan
         files. ``replay``: their records are read and written again, before anything later. ``halt``: the job halts.
         ``skip``: they are given up, and listings report that until a person acknowledges it.
+    together: commit each checkpoint to this table, and to the job's other tables of this catalogue that have it, by one
+        commit: a reader sees it in all of them or in none. Only REST catalogues can. What was lost in one table, and is
+        written again, comes later than the rest.
     name: the participant's name, unique within the job and the same in every run.
 
     Columns are found by name; those that the records lack are null. Their types are checked before anything is read.
@@ -41,13 +44,15 @@ class IcebergSink(Sink):
         catalog: Mapping[str, str],
         schema: Literal["check", "evolve"] = "check",
         on_lost: Literal["replay", "halt", "skip"] = "replay",
+        together: bool = False,
         name: str = "sink",
     ) -> None:
-        problems = []
+        problems = [*_together_problems(together)]
         try:
             self.table = CatalogTable.of(table, catalog)
         except ConfigurationError as error:
             problems.append(str(error))
+        self.together = together
         self.evolves = schema == "evolve"
         self.participant = participant_of(
             "iceberg",
@@ -79,3 +84,8 @@ class IcebergSink(Sink):
             ) from error
         except OncewardError as error:
             raise PreflightError(f"The Iceberg table cannot be opened, so nothing was started: {error}") from error
+
+
+def _together_problems(together: object) -> Iterator[str]:
+    if not isinstance(together, bool):
+        yield f"together: {together!r} is neither True nor False"

@@ -88,18 +88,17 @@ class LakeSystem(System):
         """See :meth:`System.commit`. Raises HaltedError before anything is read if a document is unreadable or not the
         author's."""
         wanted = [self.committable.own(committable, author) for committable in committables]
-        settled = (self._commit(one, give_up) for one in wanted)
-        return [one for one in settled if one is not None]
+        settled = []
+        for one in wanted:
+            found = committing.commit([(self.load, one)], give_up, self._failed)
+            settled += [each for each in found if self.has_ended(one, each, give_up)]
+        return settled
 
-    def _commit(self, wanted: LakeCommittable[Any], give_up: Callable[[], bool]) -> Settlement | None:
-        settlement = committing.commit(self.load, wanted, give_up, self._failed)
-        if settlement is None:
-            return None
-        if settlement.outcome is Outcome.COMMITTED and not self._retry(
+    def has_ended(self, wanted: LakeCommittable[Any], found: Settlement, give_up: Callable[[], bool]) -> bool:
+        """Remove what is kept for a committable until it is committed; return False if ``give_up`` ends that."""
+        return found.outcome is not Outcome.COMMITTED or self._retry(
             lambda: remove_notes(self._storage, wanted.job, wanted.names), give_up
-        ):
-            return None
-        return settlement
+        )
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         """See :meth:`System.abort`. Raises HaltedError as :meth:`commit` does, and if one turns out committed."""

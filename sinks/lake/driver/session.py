@@ -38,6 +38,8 @@ class LakeSession(SinkSession):
         self._generation: Generation | None = None
         self._number: int | None = None
         """The last that this generation has given to a committable; None before its first."""
+        self._together = ""
+        """See :attr:`LakeCommittable.together`."""
 
     @property
     @abstractmethod
@@ -106,6 +108,7 @@ class LakeSession(SinkSession):
             bytes=sum(one.size for one in files),
             inputs=origin.inputs,
             input_text=origin.text,
+            together=self._together,
         )
         return PreCommitted(committables=(made.to_committable(),))
 

@@ -19,7 +19,7 @@ from onceward.driver.outputs import OpenOutput, Outputs
 from onceward.driver.runtime import Threads
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
-from onceward.protocol.committing import PreCommitted
+from onceward.protocol.committing import Part, PreCommitted
 from onceward.protocol.values import (
     CheckpointId,
     Claim,
@@ -118,6 +118,19 @@ class System:
     def commit(self, _author: Any, committables: Sequence[Committable], **_: Any) -> Sequence[Settlement]:
         self._asked.append(f"{self.participant.name} commits")
         return [Settlement(slot=one.slot, outcome=self.outcome, evidence="seen") for one in committables]
+
+    shared = ""
+
+    def together(self, _committable: Committable) -> str:
+        return self.shared
+
+    def commit_together(self, parts: Sequence[Part], **_: Any) -> Sequence[Sequence[Settlement]]:
+        systems: list[Any] = [one.system for one in parts]
+        self._asked.append(f"{' and '.join(one.participant.name for one in systems)} commit together")
+        return [
+            [Settlement(slot=one.slot, outcome=of.outcome, evidence="seen") for one in part.committables]
+            for of, part in zip(systems, parts, strict=True)
+        ]
 
     def describe(self, _committable: Committable) -> str:
         return f"of {self.participant.name}"
@@ -269,6 +282,19 @@ def test_metrics_see_which_output_commits_and_how_long_each_step_took() -> None:
         ("output begins", "second", "commit"),
         ("output ends", "second", "commit", 1),
     ], "the first one has not ended"
+
+
+def test_those_that_belong_together_are_committed_by_one_call() -> None:
+    scene = Scene("A", "B")
+    scene.first.shared = scene.second.shared = "catalogue"
+    assert scene.complete() == [
+        "A is claimed", "B is claimed", "first and second commit together",
+        "first reports committed", "second reports committed",
+        "first is settled with 1", "second is settled with 1",
+    ]  # fmt: skip
+    scene = Scene("A", "B")
+    scene.first.shared, scene.second.shared = "catalogue", "another one"
+    assert scene.complete()[2:4] == ["first commits", "second commits"]
 
 
 def test_an_error_of_one_system_is_raised_after_the_others_have_answered() -> None:

@@ -21,7 +21,7 @@ from onceward.coordinator.service.systems import Systems
 from onceward.coordinator.service.thread_lanes import ThreadLanes
 from onceward.coordinator.store.store import Store
 from onceward.protocol.answers import Verdict
-from onceward.protocol.committing import Age, OpenTransaction, Place, PreCommitted, System
+from onceward.protocol.committing import Age, OpenTransaction, Part, Place, PreCommitted, System
 from onceward.protocol.durable import Durable
 from onceward.protocol.events import (
     Acknowledge,
@@ -58,6 +58,7 @@ from tests.support.stored_jobs import change
 JOB = JobName("orders")
 SOURCE = replace(LATER_SOURCE, name=ParticipantName("input"))
 """Sorts before the sink by name, and has nothing to commit."""
+ANOTHER = replace(SINK, name=ParticipantName("another"))
 SETTINGS = CheckpointSettings(interval="1h", lease="1s", stream_grace=0, orphan_grace="1s")
 PACE = Pace(first_retry_s=0.01, longest_retry_s=0.02, first_look_s=0.01, longest_look_s=0.02, patience_s=60.0)
 
@@ -73,6 +74,8 @@ class Brokers:
     """Seconds."""
     trouble: dict[str, list[Exception]] = field(default_factory=dict)
     """Errors by method and cluster, raised one after the other."""
+    together: str = ""
+    """What all that is committed shares."""
     places: tuple[str, str] = ("main", "main")
     """The clusters of the slots."""
     stuck: str = ""
@@ -110,7 +113,8 @@ class FakeSystem(System):
         return Place(id=cluster, name=cluster)
 
     def check(self, author: Author, committables: Sequence[Committable]) -> None:
-        assert (author.job, author.participant, author.generations[-1]) == (JOB, SINK.name, self._generation())
+        assert (author.job, author.generations[-1]) == (JOB, self._generation())
+        assert author.participant in (SINK.name, ANOTHER.name)
         self._asked("check")
 
     def commit(
@@ -133,6 +137,16 @@ class FakeSystem(System):
             Settlement(slot=one.slot, outcome=outcomes.get(one.slot, Outcome.COMMITTED), evidence="seen")
             for one in answered
         ]
+
+    def together(self, committable: Committable) -> str:
+        return self._brokers.together
+
+    def commit_together(
+        self, parts: Sequence[Part], *, give_up: Callable[[], bool] = lambda: False
+    ) -> Sequence[Sequence[Settlement]]:
+        self._asked("commit together")
+        assert all(one.author.participant in (SINK.name, ANOTHER.name) for one in parts)
+        return [one.system.commit(one.author, one.committables, give_up=give_up) for one in parts]
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         self._asked("abort")
@@ -596,6 +610,37 @@ def test_each_commit_is_sent_to_its_own_cluster(tmp_path: Path) -> None:
             )
         ]
         assert commits == [("a", [1]), ("b", [0])], "the cluster that did not answer at first is asked later"
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
+def test_sinks_that_belong_together_are_committed_by_one_call_on_all_their_systems_or_on_none(tmp_path: Path) -> None:
+    brokers = Brokers(trouble={"claims b": [OncewardError("no answer")] * 2}, places=("a", "b"), together="catalogue")
+
+    async def body(here: Here) -> None:
+        here.sinks = (SINK, ANOTHER)
+        brokers.claims = [Claim(store_id=here.engine.store_id, generation=Generation(1), completed=CheckpointId(1))]
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: here.settled, "everything is settled")
+        asked = [(method, cluster) for method, cluster, _ in brokers.asked]
+        assert asked.count(("commit together", "a")) == 1
+        assert brokers.committed == [[0], [1]] * 2
+        assert asked.index(("take", "b")) < asked.index(("commit together", "a")), "it waits until it is sure of both"
+
+    play(tmp_path, body, brokers, clusters=("a", "b"))
+
+
+def test_nothing_is_committed_together_where_one_is_on_no_known_cluster(tmp_path: Path) -> None:
+    brokers = Brokers(places=("a", "elsewhere"), together="catalogue")
+
+    async def body(here: Here) -> None:
+        here.sinks = (SINK, ANOTHER)
+        await here.orphan()
+        here.after_the_grace_time()
+        await until(lambda: "elsewhere" in here.orphans.doing(JOB), "it says which cluster is missing")
+        assert brokers.committed == []
+        assert not here.settled
 
     play(tmp_path, body, brokers, clusters=("a", "b"))
 

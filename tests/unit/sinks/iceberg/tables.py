@@ -51,25 +51,26 @@ class Table(LakePlace):
     loaded = LoadedTable
     named = "name"
 
-    def __init__(self, catalog: Mapping[str, str], schema: Any = VALUES, **options: Any) -> None:
-        self._is_in(catalog)
+    def __init__(self, catalog: Mapping[str, str], schema: Any = VALUES, *, name: str = NAME, **options: Any) -> None:
+        self._is_in(catalog, name)
         self.catalog.create_namespace_if_not_exists("shop")
-        self._is_at(self.catalog.create_table(NAME, schema, **options))
+        self._is_at(self.catalog.create_table(name, schema, **options))
 
     @property
     def place(self) -> str:
-        return json.dumps({"table": NAME, "catalog": self.settings})
+        return json.dumps({"table": self.name, "catalog": self.settings})
 
     @classmethod
     def at(cls, place: str) -> Self:
-        table = cls.__new__(cls)
-        table._is_in(json.loads(place)["catalog"])
+        table, found = cls.__new__(cls), json.loads(place)
+        table._is_in(found["catalog"], found["table"])
         table._is_at(table.now())
         return table
 
-    def _is_in(self, catalog: Mapping[str, str]) -> None:
+    def _is_in(self, catalog: Mapping[str, str], name: str) -> None:
         self.settings = dict(catalog)
-        self.location = CatalogTable.of(NAME, catalog)
+        self.name = name
+        self.location = CatalogTable.of(name, catalog)
 
     def _is_at(self, table: Loaded) -> None:
         self.path = Path(table.location().removeprefix("file://"))
@@ -80,13 +81,13 @@ class Table(LakePlace):
         return self.location.catalog()
 
     def sink(self, name: str = "sink", **arguments: Any) -> IcebergSink:
-        return IcebergSink(NAME, catalog=self.settings, name=name, **arguments)
+        return IcebergSink(self.name, catalog=self.settings, name=name, **arguments)
 
     def system(self) -> IcebergSystem:
         return IcebergSystem.open(self.location)
 
     def now(self) -> Loaded:
-        return self.catalog.load_table(NAME)
+        return self.catalog.load_table(self.name)
 
     def rows(self) -> pa.Table:
         """What a reader finds that shares no code with the sink."""
@@ -104,7 +105,7 @@ class Table(LakePlace):
         return len(self.now().snapshots())
 
     def files_in_it(self) -> set[str]:
-        return {os.path.basename(path) for path in self.now().inspect.files()["file_path"].to_pylist()}
+        return {os.path.basename(one.file.file_path) for one in self.now().scan().plan_files()}
 
     def remove_unused(self) -> None:
         kept = self.files_in_it()
@@ -113,8 +114,8 @@ class Table(LakePlace):
                 file.unlink()
 
     def replace(self) -> None:
-        self.catalog.drop_table(NAME)
-        self.catalog.create_table(NAME, VALUES)
+        self.catalog.drop_table(self.name)
+        self.catalog.create_table(self.name, VALUES)
 
 
 class ObjectTable(Table):
@@ -123,15 +124,15 @@ class ObjectTable(Table):
     def __init__(self, store: "ObjectStore", catalog: Mapping[str, str], schema: Any = VALUES, **options: Any) -> None:
         self.store = store
         super().__init__({**catalog, **in_store(store)}, schema, **options)
-        self.name = self.now().location().removeprefix(f"s3://{store.bucket}/")
+        self.folder = self.now().location().removeprefix(f"s3://{store.bucket}/")
 
     def objects(self) -> set[str]:
         """The names of all objects of the table."""
-        return {key.removeprefix(f"{self.name}/") for key in self.store.keys(f"{self.name}/")}
+        return {key.removeprefix(f"{self.folder}/") for key in self.store.keys(f"{self.folder}/")}
 
     def files(self) -> set[str]:
         return {key.removeprefix("data/") for key in self.objects() if key.startswith("data/part-onceward")}
 
     def remove_unused(self) -> None:
         for name in self.files() - self.files_in_it():
-            self.store.client.delete_object(Bucket=self.store.bucket, Key=f"{self.name}/data/{name}")
+            self.store.client.delete_object(Bucket=self.store.bucket, Key=f"{self.folder}/data/{name}")

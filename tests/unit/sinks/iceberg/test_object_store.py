@@ -73,7 +73,7 @@ def test_no_secret_is_in_what_is_sent_stored_or_shown(table: ObjectTable, monkey
         ]  # fmt: skip
     shown += [
         repr(table.store.client.get_object(Bucket=table.store.bucket, Key=key)["Body"].read())
-        for key in table.store.keys(table.name)
+        for key in table.store.keys(table.folder)
     ]
     assert [one for one in shown if secret in one] == []
     monkeypatch.delenv(SECRET.removeprefix("env:"))

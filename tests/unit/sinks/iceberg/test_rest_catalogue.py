@@ -21,12 +21,6 @@ from tests.unit.sinks.lake.test_committing import CHILD, committed, saved
 pytestmark = pytest.mark.crash
 
 
-@pytest.fixture(scope="module")
-def nessie(object_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNessie]:
-    with LocalNessie(tmp_path_factory.mktemp("nessie"), object_store) as running:
-        yield running
-
-
 @pytest.fixture
 def table(nessie: LocalNessie, object_store: ObjectStore) -> Iterator[ObjectTable]:
     table = ObjectTable(object_store, {**nessie.settings, "name": secrets.token_hex(4)})
