@@ -17,7 +17,7 @@ from onceward.sinks.lake.location import TableLocation
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = ["CatalogTable", "table_of"]
+__all__ = ["DELEGATION", "CatalogTable", "table_of"]
 
 _READERS = (
     "the driver and for a coordinator that settles for this job; for every executor, too, if it is of the storage"
@@ -25,6 +25,8 @@ _READERS = (
 _SECRET_KEY = re.compile(r"password|secret|token|credential|account-key|connection-string|header\.authorization", re.I)
 _SECRET_VALUE = re.compile(r"^[a-z0-9+]+://[^/@]*:[^/@]+@|\bpassword\s*=", re.I)
 _SWITCHES = frozenset({"true", "false"})
+DELEGATION: Final = "x-iceberg-access-delegation"
+"""The header that asks a REST catalogue for temporary credentials. The library sends it by default."""
 _PATHS: Final = frozenset({"warehouse"})
 """Settings whose ``file:`` begins a path."""
 
@@ -134,6 +136,12 @@ def _catalog_problems(catalog: object) -> Iterator[str]:
         yield 'catalog: give the settings of pyiceberg, such as {"type": "rest", "uri": "http://catalog:8181"}'
         return
     for key, value in catalog.items():
+        if str(key).lower() == f"header.{DELEGATION}" and str(value).lower() != "none":
+            yield (
+                f"catalog {key}: asks the catalogue for temporary credentials, which this sink does not use: the tasks"
+                " that write data files do not reach the catalogue. Leave it out, and give credentials of the storage"
+                " as references, such as s3.access-key-id and s3.secret-access-key"
+            )
         if not isinstance(key, str) or not isinstance(value, str | int | bool) or not str(value):
             yield f"catalog {key}: give text"
         elif key not in _PATHS and is_reference(str(value)):

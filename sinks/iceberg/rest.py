@@ -1,21 +1,36 @@
 """A REST catalogue that answers within a time, or raises: the library's own waits without a limit. And the one request
-that the library has no call for: a commit of several tables."""
+that the library has no call for: a commit of several tables.
 
+Temporary credentials are not used: executors, which write the data files, do not reach the catalogue, and what is in no
+process is in no error. They are not asked for, and dropped where a catalogue hands them out all the same.
+"""
+
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pyiceberg.catalog import WAREHOUSE_LOCATION
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, RESTError
+from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableRequest
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+
+from onceward.sinks.iceberg.catalog import DELEGATION
 
 __all__ = ["COMMIT_TABLES", "BoundedRestCatalog"]
 
 LIMIT_S: Final = 60.0
 """For a connection, and for each part of an answer. Some catalogues take long for a commit; one that is made after this
 time is found by the next look."""
+_HANDED_OUT: Final = re.compile(
+    r"(s3|client)\.(access-key-id|secret-access-key|session-token.*|signer.*|remote-signing.*)|(adls|gcs)\..*token.*"
+    r"|adls\..*key.*|token",
+    re.I,
+)
+"""Settings of a table by which it is reached with what the catalogue hands out."""
 COMMIT_TABLES: Final = "POST /v1/{prefix}/transactions/commit"
 """As catalogues name it among their endpoints."""
 
@@ -24,8 +39,15 @@ class BoundedRestCatalog(RestCatalog):
     def _config_headers(self, session: Session) -> None:
         """The first that is done to a new session, before it asks for a token."""
         super()._config_headers(session)
+        if session.headers[DELEGATION].lower() != "none":
+            del session.headers[DELEGATION]
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Bounded())
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """``properties``: those of a table, with what the catalogue hands out for it."""
+        own = {key: value for key, value in properties.items() if not _HANDED_OUT.fullmatch(key)}
+        return super()._load_file_io(own, location)
 
     def endpoints(self) -> Collection[str]:
         """Ask what the catalogue can; empty if it does not say. Raises what the library raises."""

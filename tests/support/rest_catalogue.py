@@ -3,7 +3,7 @@ word. It has no more endpoints than the tests need; Nessie (``nessie.py``) has a
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -29,10 +29,14 @@ _ENDPOINTS = (
 class RestCatalogue:
     """A context manager, on loopback."""
 
-    def __init__(self, directory: Path) -> None:
-        self._tables = SqlCatalog(
-            "served", uri=f"sqlite:///{directory}/served.db", warehouse=f"file://{directory}/warehouse"
-        )
+    def __init__(self, directory: Path, **settings: str) -> None:
+        """``settings``: of the SQL catalogue."""
+        place = {"uri": f"sqlite:///{directory}/served.db", "warehouse": f"file://{directory}/warehouse"}
+        self._tables = SqlCatalog("served", **{**place, **settings})
+        self.credentials: Mapping[str, str] = {}
+        """What it hands out with each table, whether it is asked to or not."""
+        self.asked: list[str] = []
+        """The headers of requests that ask for credentials."""
         self.endpoints: Sequence[str] = _ENDPOINTS
         """What it says that it can; empty: it does not say."""
         self.at_once = True
@@ -58,6 +62,7 @@ class RestCatalogue:
                 self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
             def _answer(self, body: Any) -> None:
+                catalogue.asked += self.headers.get_all("X-Iceberg-Access-Delegation", [])
                 code, answer = catalogue.answer(self.command, unquote(self.path), body)
                 sent = json.dumps(answer).encode()
                 self.send_response(code)
@@ -80,8 +85,8 @@ class RestCatalogue:
         self._server.server_close()
 
     def commits(self) -> list[list[str]]:
-        """The tables of each commit that was made, in order."""
-        return [*self._made]
+        """The tables of each commit that was made, by name."""
+        return [sorted(tables) for tables in self._made]
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Return the status of an answer and its body."""
@@ -122,7 +127,8 @@ class RestCatalogue:
         return {
             "metadata-location": table.metadata_location,
             "metadata": json.loads(table.metadata.model_dump_json()),
-            "config": {},
+            "config": dict(self.credentials),
+            "storage-credentials": [{"prefix": "s3", "config": dict(self.credentials)}] if self.credentials else [],
         }
 
     def _commit(self, changes: Sequence[Any]) -> None:
