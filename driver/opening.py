@@ -20,7 +20,7 @@ from onceward.driver.letters import LetterCount
 from onceward.driver.measuring import Measured, measure
 from onceward.driver.members import Members
 from onceward.driver.options import CheckedOptions, JobOptions
-from onceward.driver.outputs import OpenOutput
+from onceward.driver.outputs import OpenOutput, place_of
 from onceward.driver.progress import Progress, follow_time
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.tracing import Traced, trace
@@ -79,7 +79,9 @@ class OpenJob:
         letters: LetterCount | None = None,
     ) -> Members:
         """What the job's generations share; ``stack`` closes its systems."""
-        outputs = tuple(OpenOutput(sink=sink, system=sink.system()) for sink in self.sinks)
+        outputs = tuple(
+            OpenOutput(sink=sink, system=sink.system(), place=place_of(sink.writes())) for sink in self.sinks
+        )
         for output in outputs:
             stack.callback(output.system.close)
         return Members(

@@ -7,11 +7,11 @@ of a participant, so everything that holds them is a mapping by participant.
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from onceward.connectors.interfaces import Origin, Refusal, SinkSession
+from onceward.connectors.interfaces import Origin, Refusal, Resource, SinkSession
 from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
 from onceward.driver.runtime import THREADS, Runtime
@@ -30,10 +30,23 @@ from onceward.protocol.values import (
     Settlement,
 )
 
-__all__ = ["LISTING_INTERVAL_S", "Claims", "Held", "Inputs", "Made", "OpenOutput", "Origins", "Outputs", "Votes"]
+__all__ = [
+    "LISTING_INTERVAL_S",
+    "Claims",
+    "Held",
+    "Inputs",
+    "Made",
+    "OpenOutput",
+    "Origins",
+    "Outputs",
+    "Votes",
+    "place_of",
+]
 
 _T = TypeVar("_T")
 
+_LONGEST_PLACE = 200
+"""Characters."""
 LISTING_INTERVAL_S = 1.0
 """Between two looks for leftovers while tasks stay: these have no attempts that lose, and what others left open only
 holds readers back. Two requests less for each checkpoint."""
@@ -58,10 +71,26 @@ class OpenOutput:
 
     sink: SinkSession
     system: System
+    place: str = ""
+    """See :attr:`Participant.place`."""
 
     @property
     def name(self) -> ParticipantName:
         return self.sink.participant.name
+
+    @property
+    def participant(self) -> Participant:
+        return replace(self.sink.participant, place=self.place)
+
+
+def place_of(writes: Collection[Resource]) -> str:
+    """Describe for people where a sink writes."""
+    names: dict[str, list[str]] = {}
+    for one in writes:
+        names.setdefault(one.kind, []).append(one.name)
+    texts = [f"{kind} {', '.join(sorted(each))}" for kind, each in names.items()]
+    text = "; ".join(texts)
+    return text if len(text) <= _LONGEST_PLACE else f"{text[: _LONGEST_PLACE - 1]}…"
 
 
 class Outputs:
@@ -85,7 +114,7 @@ class Outputs:
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        return tuple(output.sink.participant for output in self._outputs.values())
+        return tuple(output.participant for output in self._outputs.values())
 
     @property
     def names(self) -> tuple[ParticipantName, ...]:

@@ -125,6 +125,8 @@ class Participant:
     """Which committer or planner serves it, for example ``kafka``."""
     on_lost: OnLost = OnLost.HALT
     """For sinks only."""
+    place: str = ""
+    """Where it writes, for people, such as ``Kafka topic orders``; empty if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
 """What a job waits for now, as far as the protocol knows; for display."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from onceward.protocol.requests import Ending
 from onceward.protocol.state import JobState
 from onceward.protocol.status import JobStatus
+from onceward.protocol.values import ParticipantName
 from onceward.protocol.wedged import owed
 
 __all__ = ["Wait", "unsettled_slots", "waits"]
@@ -27,16 +28,17 @@ def waits(state: JobState) -> tuple[Wait, ...]:
     return (*person, *_driver(state), *_settling(state), *_pending(state))
 
 
-def unsettled_slots(state: JobState) -> int:
-    """Number of transactions of the newest completed checkpoint that are not proved committed."""
+def unsettled_slots(state: JobState) -> Mapping[ParticipantName, int]:
+    """Number of transactions of the newest completed checkpoint that are not proved committed, by output; outputs
+    without any are left out."""
     completed = state.durable.completed
     if completed is None or completed.settled:
-        return 0
-    return sum(
-        committable.slot not in state.settled_slots.get(name, frozenset())
+        return {}
+    found = {
+        name: sum(one.slot not in state.settled_slots.get(name, frozenset()) for one in snapshot.committables)
         for name, snapshot in completed.snapshots.items()
-        for committable in snapshot.committables
-    )
+    }
+    return {name: count for name, count in found.items() if count}
 
 
 def _driver(state: JobState) -> Iterator[Wait]:
@@ -62,7 +64,7 @@ def _settling(state: JobState) -> Iterator[Wait]:
     lost = sum(len(slots) for slots in durable.replaying.values())
     if lost:
         yield Wait(what=f"{lost} lost slots of checkpoint {checkpoint} to be written again", since=None)
-    left = unsettled_slots(state) - lost
+    left = sum(unsettled_slots(state).values()) - lost
     if left > 0:
         yield Wait(what=f"settling checkpoint {checkpoint}: {left} commits are not proved", since=None)
 

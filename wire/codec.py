@@ -160,7 +160,7 @@ def _converters(hint: Any, name: str, checks: bool) -> tuple[_Convert, _Convert]
 
 
 def _mapped(key: Any, convert: Any, values: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {key(name): convert(value) for name, value in values.items()}
+    return {key(name): value if convert is None else convert(value) for name, value in values.items()}
 
 
 def _tuple(convert: Any, values: Any) -> tuple[Any, ...]:

@@ -153,6 +153,9 @@ class JobDescription:
     """Of the input, as the driver last reported them: those with the most lag first, at most 50."""
     other_partitions: int = 0
     """Number of partitions that are not among them."""
+    unsettled: Mapping[ParticipantName, int] = field(default_factory=dict)
+    """Transactions of the newest completed checkpoint that are not proved committed, by output; outputs without any are
+    left out. A driver reports all outputs when the last one has committed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from onceward.protocol.core import step
 from onceward.protocol.events import Event, RequestRestore, SkipInput
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import CheckpointId, CheckpointKind, CompletedCheckpoint, JobName, RequestId
+from onceward.protocol.waits import unsettled_slots
 from onceward.wire import requests
 from onceward.wire.answers import ANSWER
 from onceward.wire.limits import MAX_LISTED, MAX_SAVEPOINTS
@@ -143,7 +144,8 @@ class _Listings:
         job = self._known(request.job)
         found = await self._reads.read_beside(lambda store: store.last_completed(job))
         await asyncio.to_thread(self._summaries.look, [self._engine.state(job)])
-        durable, reading = self._engine.state(job).durable, self._summaries.reading(job)
+        state, reading = self._engine.state(job), self._summaries.reading(job)
+        durable = state.durable
         return JOB_DESCRIPTION.to_wire(
             JobDescription(
                 summary=self._summaries.of(job, found),
@@ -154,6 +156,7 @@ class _Listings:
                 driven=durable.driven or durable.awaits_driver,
                 partitions=tuple(reading.partitions) if reading is not None else (),
                 other_partitions=reading.other_partitions if reading is not None else 0,
+                unsettled=unsettled_slots(state),
             )
         )
 

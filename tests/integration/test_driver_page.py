@@ -45,6 +45,8 @@ def test_the_page_shows_the_job_while_it_runs(
     thread.start()
     try:
         wait_until(lambda: len(topics.read(sink)) == 3 or ended, "the values are copied", 120)
+        described = shown(f"{pipeline.page_url}jobs/{job}")["description"]
+        assert [one["place"] for one in described["participants"]] == ["", f"Kafka topic {sink}"]
         (found,) = shown(pipeline.page_url)["jobs"]
         assert (found["job"], found["status"]) == (job, "running")
         assert any(f", page {pipeline.page_url}, store id" in line for line in caplog.messages)

@@ -393,7 +393,7 @@ class CoordinatorMetrics:
         if at is not None:
             yield COMPLETED_AT, at
             yield COMPLETED_AGE, age
-        yield UNSETTLED, unsettled_slots(state)
+        yield UNSETTLED, sum(unsettled_slots(state).values())
         yield UNSETTLED_AGE, 0.0 if durable.settled else age
         oldest = view.oldest(state)
         yield OLDEST_AGE, 0.0 if oldest is None else oldest.open_for.total_seconds()

@@ -587,6 +587,26 @@ Global___DescribeJobRequest: _TypeAlias = DescribeJobRequest  # noqa: Y015
 class DescribeJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class UnsettledEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SUMMARY_FIELD_NUMBER: _builtins.int
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
@@ -595,6 +615,7 @@ class DescribeJobResponse(_message.Message):
     DRIVEN_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     OTHER_PARTITIONS_FIELD_NUMBER: _builtins.int
+    UNSETTLED_FIELD_NUMBER: _builtins.int
     connected: _builtins.bool
     """True while its driver has its instruction stream."""
     driven: _builtins.bool
@@ -621,6 +642,12 @@ class DescribeJobResponse(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_participants_pb2.PartitionLag]:
         """Partitions of the input as the driver last reported them, those with the most lag first; at most 50."""
 
+    @_builtins.property
+    def unsettled(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Transactions of its newest completed checkpoint that are not proved committed, by output; outputs without any are
+        left out. A driver reports all outputs when the last one has committed.
+        """
+
     def __init__(
         self,
         *,
@@ -632,10 +659,11 @@ class DescribeJobResponse(_message.Message):
         driven: _builtins.bool = ...,
         partitions: _abc.Iterable[_participants_pb2.PartitionLag] | None = ...,
         other_partitions: _builtins.int = ...,
+        unsettled: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "driven", b"driven", "other_partitions", b"other_partitions", "participants", b"participants", "partitions", b"partitions", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "driven", b"driven", "other_partitions", b"other_partitions", "participants", b"participants", "partitions", b"partitions", "settings", b"settings", "summary", b"summary", "unresolved", b"unresolved", "unsettled", b"unsettled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -379,6 +379,7 @@ class Participant(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     ON_LOST_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique within its job; 1 to 63 characters of a-z, 0-9, _ and -."""
     role: Global___Role.ValueType
@@ -387,6 +388,8 @@ class Participant(_message.Message):
     """Which committer or planner serves it, for example `kafka`; a name."""
     on_lost: Global___OnLost.ValueType
     """For sinks; HALT for a source."""
+    place: _builtins.str
+    """Where a sink writes, for people, such as `Kafka topic orders`; empty if unknown."""
     def __init__(
         self,
         *,
@@ -394,10 +397,11 @@ class Participant(_message.Message):
         role: Global___Role.ValueType = ...,
         kind: _builtins.str = ...,
         on_lost: Global___OnLost.ValueType = ...,
+        place: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "on_lost", b"on_lost", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "on_lost", b"on_lost", "place", b"place", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -203,7 +203,12 @@ def test_settings_come_out_as_they_went_in(interval: str | int | None) -> None:
 
 
 participants = st.builds(
-    Participant, name=names, role=st.sampled_from(Role), kind=st.just("test"), on_lost=st.sampled_from(OnLost)
+    Participant,
+    name=names,
+    role=st.sampled_from(Role),
+    kind=st.just("test"),
+    on_lost=st.sampled_from(OnLost),
+    place=st.text(SAID, max_size=50),
 )
 completed = st.builds(
     CompletedCheckpoint,

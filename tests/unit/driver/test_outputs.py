@@ -11,11 +11,11 @@ import pytest
 
 from onceward import KafkaSink
 from onceward.common.errors import HaltedError
-from onceward.connectors.interfaces import JobContext
+from onceward.connectors.interfaces import JobContext, Resource
 from onceward.connectors.tasks import Vote
 from onceward.driver.journal import Journal
 from onceward.driver.origins import slot_origins
-from onceward.driver.outputs import OpenOutput, Outputs
+from onceward.driver.outputs import OpenOutput, Outputs, place_of
 from onceward.driver.runtime import Threads
 from onceward.driver.settler import Settler
 from onceward.protocol.answers import Answer, Verdict
@@ -259,6 +259,16 @@ def test_a_system_that_is_slow_to_commit_holds_back_no_other() -> None:
         held = {FIRST: (committable(0),), SECOND: (committable(0),)}
         found = outputs.commit(lambda _: cast(Any, None), held, give_up=lambda: False, made={})
     assert [name for name, (one,) in found.items() if one.outcome is Outcome.COMMITTED] == [FIRST, SECOND]
+
+
+def test_a_place_names_what_a_sink_writes_to_and_is_short() -> None:
+    def written(*names: str) -> list[Resource]:
+        return [Resource(kind="Kafka topic", cluster="c", name=name) for name in names]
+
+    assert place_of(written("orders-us", "orders-eur")) == "Kafka topic orders-eur, orders-us"
+    assert place_of(()) == ""
+    many = place_of(written(*(f"orders-{number}" for number in range(100))))
+    assert (len(many), many[-1]) == (200, "…")
 
 
 def test_metrics_see_which_output_commits_and_how_long_each_step_took() -> None:

@@ -1,5 +1,6 @@
 """A job's document holds every part of its durable state that has no column."""
 
+import json
 import math
 from dataclasses import fields, replace
 from typing import Any
@@ -42,8 +43,8 @@ EMPTY = Durable(job=JOB, store_id="s")
 FULL = replace(
     EMPTY,
     holders={Generation(3): "d1", Generation(4): "d2"},
-    participants=(SOURCE, REPLAYING),
-    gone=(SINK,),
+    participants=(SOURCE, replace(REPLAYING, place="Kafka topic out")),
+    gone=(replace(SINK, place="Kafka topic former"),),
     settings=CheckpointSettings(interval="7s", num_retained=5),
     finished=CheckpointId(6),
     pending=UndecidedCheckpoint(
@@ -89,6 +90,14 @@ def test_every_field_that_has_no_column_is_read_as_it_was_written() -> None:
         assert getattr(FULL, name) != getattr(EMPTY, name), f"{name} is put to the test"
     for durable in (EMPTY, FULL):
         assert durable_parts(document_of(durable)) == {name: getattr(durable, name) for name in named}
+
+
+def test_what_an_older_program_has_written_is_read_without_places() -> None:
+    document = json.loads(document_of(FULL))
+    del document["places"]
+    found = durable_parts(json.dumps(document))
+    assert found["participants"] == (SOURCE, REPLAYING)
+    assert found["gone"] == (SINK,)
 
 
 def test_snapshots_survive_a_round_trip_with_their_shared_parts() -> None:

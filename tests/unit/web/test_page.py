@@ -144,9 +144,20 @@ def test_finished_and_restarting_jobs_say_so(place: FourJobs) -> None:
     assert 'class="status restarting"' in restarting.live
 
 
-def test_a_job_shows_its_participants_and_settings(place: FourJobs) -> None:
+def test_a_job_shows_where_its_outputs_write_and_how_far_they_are(place: FourJobs) -> None:
+    def outputs(path: str) -> str:
+        (section,) = re.findall(r'<section aria-labelledby="outputs">.*?</section>', place.site.get(path).live)
+        return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", section)).split())
+
+    assert re.search(r"sink test sink settled up to checkpoint \d+ halt", outputs("/jobs/finished"))
+    assert "in doubt checkpoint 2: 1 lost, 1 in doubt" in outputs("/jobs/orders")
+    assert set(place.site.json("/jobs/orders")["description"]["unsettled"]) == {SINK.name}
+    assert place.site.json("/jobs/finished")["description"]["unsettled"] == {}
+
+
+def test_a_job_shows_its_source_and_settings(place: FourJobs) -> None:
     live = place.site.get("/jobs/running").live
-    assert "is a test sink; on a lost transaction: halt" in re.sub("<[^>]+>", "", live)
+    assert "source is a test source" in re.sub("<[^>]+>", "", live)
     shown = dict(re.findall(r"<dt><code>(\w+)</code></dt><dd>([^<]+)</dd>", live))
     assert (shown["interval"], shown["tolerable_failed_checkpoints"], len(shown)) == ("100 ms", "1000", 8)
     assert "<dd>only on demand</dd>" in place.site.get("/jobs/finished").live

@@ -28,6 +28,7 @@ from onceward.protocol.values import (
     Document,
     Generation,
     JobName,
+    OnLost,
     Outcome,
     Participant,
     ParticipantName,
@@ -69,6 +70,16 @@ PRIVATE = JobName("private")
 CHECKPOINT = CheckpointId(1841)
 """Of the halted job; its slots 3 and 5 are not proved."""
 _SINK = ParticipantName("kafka-sink")
+_LAKE, _TABLE = ParticipantName("lake"), ParticipantName("table")
+_TABLES = (
+    Participant(name=_LAKE, role=Role.SINK, kind="iceberg", on_lost=OnLost.REPLAY, place="iceberg table shop.orders"),
+    Participant(
+        name=_TABLE, role=Role.SINK, kind="postgres", on_lost=OnLost.REPLAY, place="PostgreSQL table public.orders"
+    ),
+)
+_GONE = Participant(
+    name=ParticipantName("audit"), role=Role.SINK, kind="delta", place="delta table s3://company-warehouse/audit"
+)
 _LOST = Settlement(
     slot=3,
     outcome=Outcome.LOST,
@@ -111,11 +122,13 @@ class PreparedClient:
             summary=summary,
             participants=(
                 Participant(name=ParticipantName("kafka-source"), role=Role.SOURCE, kind="kafka"),
-                Participant(name=_SINK, role=Role.SINK, kind="kafka"),
+                Participant(name=_SINK, role=Role.SINK, kind="kafka", place="Kafka topic clicks-clean"),
+                *(_TABLES if job == RUNNING else ()),
             ),
             settings=CheckpointSettings(),
             connected=summary.status is JobStatus.RUNNING,
             unresolved={_SINK: slots} if job == HALTED else {},
+            unsettled={_SINK: 2} if job == HALTED else {_LAKE: 1} if job == RUNNING else {},
             driven=summary.status in (JobStatus.RUNNING, JobStatus.RESTARTING),
             partitions=() if summary.progress is None else _PARTITIONS,
             other_partitions=0 if summary.progress is None else 42,
@@ -314,6 +327,7 @@ _JOBS: Mapping[str, JobSummary] = {
             JobStatus.RUNNING,
             20932,
             generation=Generation(3),
+            gone_outputs=(_GONE,),
             last_checkpoint=CheckpointId(20933),
             settled=False,
             waits=(_RUNS, JobWait(what="settling checkpoint 20932: 1 commit is not proved", since=_ago(seconds=0.9))),
