@@ -14,9 +14,8 @@ from onceward.connectors.interfaces import Plan, SplitFollower, writer_options
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_ballots, ranges_of
 from onceward.driver.outputs import Inputs, Votes
-from onceward.executor.functions import to_one
 from onceward.executor.link import Link, TaskCredentials
-from onceward.executor.slots import Attempt, write_slots
+from onceward.executor.slots import Attempt, Routed, write_slots
 from onceward.executor.staying import StayingTask
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
 from tests.simulation.links import connect
@@ -215,8 +214,11 @@ class WorkerTasks:
     ) -> None:
         def body(slot: int, attempt: int, fails: bool, slow: float) -> str:
             link = connect(driver, credentials)
-            (name,) = writers
-            route = to_one(name, partial(self._troubled, fails=fails, slow=slow))
+
+            def route(batches: Iterator[pa.RecordBatch]) -> Routed:
+                made = self._troubled(batches, fails=fails, slow=slow)
+                return ((name, batch) for batch in made for name in writers)
+
             try:
                 StayingTask(cast(Link, link), slot, attempt, follow, writers, route, frozenset(self.columns)).run()
             finally:

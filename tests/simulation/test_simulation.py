@@ -78,6 +78,20 @@ def test_jobs_with_two_sinks_keep_the_promise_in_both(second: str, faults: dict[
     assert counts[seen] > 2
 
 
+@pytest.mark.parametrize("second", ["beside", "apart"])
+@pytest.mark.parametrize(("faults", "seen"), [(_KILLS, "resumed"), (_LOSSES, "replays")], ids=["kills", "losses"])
+def test_staying_tasks_that_write_to_two_sinks_keep_the_promise_in_both(
+    second: str, faults: dict[str, Any], seen: str
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 9):
+        result = run_seed(seed, **alone(staying=True, second_sink=second, **faults))
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        counts.update(result.counts)
+    assert counts["second_sinks"] == 8
+    assert counts[seen] > 2
+
+
 def test_a_commit_to_a_table_that_lands_late_or_meets_another_program_is_made_once() -> None:
     counts: Counter[str] = Counter()
     answers = {"table": LinkFaults(loss=0.05, duplicate=0.1, slow=0.1)}
@@ -91,9 +105,11 @@ def test_a_commit_to_a_table_that_lands_late_or_meets_another_program_is_made_on
     assert counts["late_landings"] > 8
 
 
-def test_staying_tasks_read_on_through_checkpoints_without_a_fault() -> None:
+@pytest.mark.parametrize("second", ["", "beside", "apart"])
+def test_staying_tasks_read_on_through_checkpoints_without_a_fault(second: str) -> None:
+    calm = alone(staying=True, second_sink=second, wishes=0, cancels=0, marker_delay=0.0)
     for seed in range(1, 6):
-        result, lines = transcript(seed, **alone(staying=True, wishes=0, cancels=0, marker_delay=0.0))
+        result, lines = transcript(seed, **calm)
         aborted = [line for line in lines if "CheckpointAborted" in line and "the job was closed" not in line]
         assert (result.counts["generations"], aborted) == (1, []), seed
         assert result.counts["completed"] > 10, seed

@@ -65,11 +65,12 @@ class SimulatedWorld:
         self.clock.preemption = faults.preemption
         self.counts: Counter[str] = Counter()
         self.topic = InputTopic(totals=faults.totals, outputs=faults.outputs)
-        names = ["sink", "second"] if faults.second_sink and not faults.staying else ["sink"]
-        second, shared = _SYSTEMS.get(faults.second_sink, "main"), Shared(names)
+        second = "" if faults.staying and faults.second_sink == "table" else faults.second_sink  # refused at the start
+        names = ["sink", "second"] if second else ["sink"]
+        on_second, shared = _SYSTEMS.get(second, "main"), Shared(names)
         self.checkers = [
             Checker(self.topic, name, system, shared, outputs=1 if system == "table" else None)
-            for name, system in zip(names, ("main", second), strict=False)
+            for name, system in zip(names, ("main", on_second), strict=False)
         ]
         """One for each sink."""
         self.checker = self.checkers[0]
