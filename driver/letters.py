@@ -1,17 +1,17 @@
 """What a program says of its dead letters, and the limits that halt the job when there are too many."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
 from onceward.connectors.tasks import Vote
 from onceward.executor.functions import Router, by_name, to_one
-from onceward.executor.letters import Limits, Reasons, SettingAside, Window, too_many
+from onceward.executor.letters import PREFIX, Limits, Reasons, SettingAside, Window, too_many
 from onceward.protocol.encoded import decoded
 from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
 
@@ -52,12 +52,16 @@ class _Counted:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """Where the records go for which a function on batches raises, instead of stopping the job.
+    """Where the records go for which a function on batches raises, or that a DataFrame marks, instead of stopping the
+    job.
 
     They are written in the same decision as all other records of their checkpoint. A letter has its record's key, value
     and headers, and headers ``onceward.error.*`` that say where it came from and why (docs/how-to/dead-letters.md).
 
     sink: where they go.
+    where: of a DataFrame: the SQL condition of a letter, on the columns of the job's transform, which keeps the columns
+        of the source. The ``where`` of each output says which records it gets.
+    reason: of a DataFrame: SQL, the text that says why.
     rate: the job halts if more of its last 10,000 records became letters, and more than 20: ``"1%"``, or a number from
         0 to 1.
     total: the job halts if it has more letters than this, counted over all its runs; None = any number. To go on, give
@@ -65,8 +69,30 @@ class DeadLetters:
     """
 
     sink: Sink
+    where: str | None = None
+    reason: str = "reason"
     rate: str | float = "1%"
     total: int | None = None
+
+    def columns(self, job: JobName, source: Collection[str], partitions: int | None) -> Sequence[str]:
+        """Return the expressions that make letters of a DataFrame. ``source``: the columns of the source."""
+        why = {
+            **{name: f"cast({name} as string)" for name in ("topic", "partition", "offset") if name in source},
+            **({"timestamp": "cast(unix_millis(timestamp) as string)"} if "timestamp" in source else {}),
+            "job": f"'{job}'",
+            "stage": "'transform'",
+            "class": "'condition'",
+            "message": f"substring(cast({self.reason} as string), 1, 256)",
+            "attempt": "'1'",
+        }
+        headers = ", ".join(
+            f"named_struct('key', '{PREFIX}{name}', 'value', cast({text} as binary))" for name, text in why.items()
+        )
+        theirs = "coalesce(headers, array()), " if "headers" in source else ""
+        made = f"filter(concat({theirs}array({headers})), one -> one.value is not null or one.key not like '{PREFIX}%')"
+        kept = [name for name in ("key", "value") if name in source]
+        fits = f"case when partition < {partitions} then partition end as partition"
+        return [*kept, f"{made} as headers", *([fits] if partitions is not None and "partition" in source else [])]
 
     def limits(self) -> Limits:
         """Raises ConfigurationError."""
@@ -78,6 +104,12 @@ class DeadLetters:
                 f"dead_letters: rate={self.rate!r} is not a share of the records. Nothing was started. Give a "
                 'percentage such as "1%", or a number above 0 and at most 1.'
             )
+        for name, text in (("where", self.where), ("reason", self.reason)):
+            if not isinstance(cast("object", text), str) and (name, text) != ("where", None):
+                raise ConfigurationError(
+                    f"dead_letters: {name}={text!r} is no SQL text. Nothing was started. Give an expression such as "
+                    '"reason is not null", or a column\'s name.'
+                )
         total: object = self.total
         if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
             raise ConfigurationError(

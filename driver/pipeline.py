@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Sink, SinkSession, Source
+from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
@@ -18,7 +19,8 @@ from onceward.driver.options import JobOptions, describing_options
 from onceward.driver.output import Output, outputs_of, require_whole
 from onceward.driver.per_checkpoint import TasksPerCheckpoint
 from onceward.driver.runtime import THREADS
-from onceward.driver.spark.passes import passes_of
+from onceward.driver.spark.passes import Pass, passes_of
+from onceward.driver.spark.schemas import column_names
 from onceward.driver.spark.session import check_session, check_submission, launch
 from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
@@ -68,8 +70,8 @@ class Pipeline(Job):
         :param transform_batches: alternative to ``transform``: iterator of pyarrow.RecordBatch to iterator of
             RecordBatch, with the columns that the DataFrames would have; with several outputs, to pairs of a name and
             a RecordBatch. It runs once per task, in the Python worker that reads and writes.
-        :param dead_letters: where the records go for which ``transform_batches`` raises, instead of stopping the job
-            (docs/how-to/dead-letters.md).
+        :param dead_letters: where the records go for which ``transform_batches`` raises, or that a DataFrame marks,
+            instead of stopping the job (docs/how-to/dead-letters.md).
         :param spark: an existing classic session, never changed; without it one is created (``local[*,4]``).
         :param per_checkpoint_operations: allow aggregations, sorts, limits and windows over one checkpoint's rows.
         :param tasks: ``per_checkpoint``: one Spark job per checkpoint. ``staying``: tasks that stay, each on a core of
@@ -92,8 +94,16 @@ class Pipeline(Job):
         if transform_batches is not None:
             require_whole(self._outputs)
         self._letters = None if dead_letters is None else self._limits(dead_letters, transform_batches)
+        self._dead_letters = dead_letters
         if dead_letters is not None:
-            self._outputs = {**self._outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS))}
+            if sink is not None and dead_letters.where is not None:
+                raise ConfigurationError(
+                    "dead_letters: with where=, outputs= say which records and columns are no letters. Nothing was "
+                    "started. Instead of sink=, give outputs="
+                    '{"out": Output(sink, where="reason is null", select=[...])}.'
+                )
+            marked = Output(dead_letters.sink.named(DEAD_LETTERS), where=dead_letters.where)
+            self._outputs = {**self._outputs, DEAD_LETTERS: marked}
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
         self._stay = tasks == "staying"
@@ -109,18 +119,26 @@ class Pipeline(Job):
 
     def _limits(self, dead_letters: DeadLetters, transform_batches: object) -> Limits:
         """Raises ConfigurationError for dead letters that cannot be written."""
-        if transform_batches is None:
-            raise ConfigurationError(
-                "dead_letters: this job has no transform_batches, and Spark does not say which record of a DataFrame "
-                "an expression fails for. Nothing was started. Write the function as transform_batches (per_record "
-                "makes one of a function on a record)."
-            )
-        if DEAD_LETTERS in self._outputs or not isinstance(cast(object, dead_letters), DeadLetters):
+        if DEAD_LETTERS in self._outputs or not isinstance(cast("object", dead_letters), DeadLetters):
             raise ConfigurationError(
                 f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
                 "started."
             )
+        if (transform_batches is None) == (dead_letters.where is None):
+            raise ConfigurationError(
+                "dead_letters: where= marks the letters of a DataFrame, because Spark does not say for which record an "
+                "expression fails; with transform_batches the records are letters for which it raises. Nothing was "
+                f"started. {'Give where=' if transform_batches is None else 'Leave out where='}."
+            )
         return dead_letters.limits()
+
+    def _passes(self, sinks: Sequence[SinkSession]) -> Sequence[Pass]:
+        dead, outputs = self._dead_letters, self._outputs
+        if dead is not None and dead.where is not None:
+            partitions = next(partitions_of(sink) for sink in sinks if sink.participant.name == DEAD_LETTERS)
+            letters = dead.columns(self._job, column_names(self._source.schema), partitions)
+            outputs = {**outputs, DEAD_LETTERS: replace(outputs[DEAD_LETTERS], select=letters)}
+        return passes_of(outputs, sinks, self._transform)
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -171,7 +189,7 @@ class Pipeline(Job):
         tasks = SparkTasks(
             job=self._job,
             source=self._source,
-            passes=passes_of(self._outputs, opened.sinks, self._transform),
+            passes=self._passes(opened.sinks),
             transform_batches=self._transform_batches,
             spark=self._spark,
             embedded=self._options.access.embedded,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from onceward.common.errors import ConfigurationError, HaltedError, OncewardError
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest
-from onceward.executor.letters import SettingAside, TooManyLettersError
+from onceward.executor.letters import Reasons, SettingAside, TooManyLettersError
 from onceward.executor.slots import Attempt, Routed, write_slots
 from onceward.executor.timings import Stopwatch, Timed
 
@@ -75,14 +75,24 @@ def route_to(sinks: Iterable[str]) -> Router:
     return onceward_by_column if others else to_one(first)
 
 
-def writing(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransform:
-    """Return the writer task: it writes one slot of each sink and returns its ballot as the only row."""
+def writing(writers: Mapping[str, SlotWriter], route: Router, letters: str | None = None) -> BatchesTransform:
+    """Return the writer task: it writes one slot of each sink and returns its ballot as the only row. ``letters``: the
+    sink of dead letters that the plan makes."""
 
     def onceward_write(batches: Batches) -> Batches:
         clock = Stopwatch()
-        attempt = _current()
-        made = Timed(route(batches))
+        attempt, reasons = _current(), Reasons()
+
+        def tallied() -> Routed:
+            for sink, batch in route(batches):
+                if sink == letters:
+                    reasons.tally(batch)
+                yield sink, batch
+
+        made = Timed(route(batches) if letters is None else tallied())
         ballot = _written(writers, attempt, made)
+        if letters is not None:
+            ballot = ballot.explained(letters, reasons.to_json())
         _warmed_up()
         yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
 

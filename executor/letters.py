@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Routed: TypeAlias = Iterator[tuple[str, pa.RecordBatch]]
 
 __all__ = [
+    "PREFIX",
     "DeadLetter",
     "Limits",
     "Reasons",
@@ -133,6 +134,16 @@ class Reasons:
         kind = type(error).__name__
         known = kind in self._counts or len(self._counts) < _KINDS
         self._count(kind if known else "others", 1, f"{_cut(str(error), _EXAMPLE)} ({where})")
+
+    def tally(self, letters: "pa.RecordBatch") -> None:
+        """Add letters that Spark has made, by their headers."""
+        if not letters.num_rows:
+            return
+        headers = letters.column("headers")[0].as_py() or ()
+        said = {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
+        where = f"{said.get('topic')} {said.get('partition')}, offset {said.get('offset')}"
+        kind = said.get("class", "unknown")
+        self._count(kind, letters.num_rows, f"{_cut(said.get('message', ''), _EXAMPLE)} ({where})")
 
     def _count(self, kind: str, count: int, example: str) -> None:
         self._counts[kind] += count

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onceward.driver.output import Output
     from onceward.driver.pipeline import Pipeline
     from onceward.driver.restarts import NO_RESTART, Restart
+    from onceward.driver.spark.functions import parse_json
     from onceward.driver.streaming.pipeline import StreamingPipeline
     from onceward.driver.streaming.sink import StreamSink
     from onceward.executor.letters import DeadLetter, Retry, per_record
@@ -54,6 +55,7 @@ __all__ = [
     "System",
     "kafka_table",
     "load_clusters",
+    "parse_json",
     "per_record",
     "register",
 ]
@@ -82,6 +84,7 @@ _HOMES = {
     "StreamSink": "driver.streaming.sink",
     "kafka_table": "sources.kafka.driver.table",
     "load_clusters": "connections.clusters_file",
+    "parse_json": "driver.spark.functions",
     "per_record": "executor.letters",
     "register": "sources.kafka.driver.format",
 }

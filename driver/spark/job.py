@@ -16,12 +16,12 @@ from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import Plan, Source, SplitFollower, writer_options
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, check_ballots
-from onceward.driver.letters import routed
+from onceward.driver.letters import DEAD_LETTERS, routed
 from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.passes import Pass
 from onceward.driver.spark.planning import planning
-from onceward.driver.spark.schemas import simple_columns
+from onceward.driver.spark.schemas import column_names
 from onceward.driver.spark.session import Spark, is_on
 from onceward.executor.functions import (
     BALLOT_SCHEMA,
@@ -110,7 +110,7 @@ class CheckpointJob:
         self._sinks = {share.name: share.sink for share in work.shares}
         self._per_checkpoint_operations = per_checkpoint_operations
         self._letters = letters
-        self._source_columns = tuple(_column_names(source.schema))
+        self._source_columns = tuple(column_names(source.schema))
         self._group = f"onceward {job}"
         self._staying = f"onceward {job} staying"
         elastic = is_on(spark.context.getConf(), "spark.dynamicAllocation.enabled")
@@ -306,7 +306,8 @@ class CheckpointJob:
     def _through_spark(self, splits: int) -> _Built:
         source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
         chosen = self._work.dataframe(source, self._source.copied_columns)
-        df = chosen.mapInArrow(writing(self._writers(), route_to(self._sinks)), BALLOT_SCHEMA)
+        letters = DEAD_LETTERS if self._letters is not None and DEAD_LETTERS in self._sinks else None
+        df = chosen.mapInArrow(writing(self._writers(), route_to(self._sinks), letters), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts
@@ -395,14 +396,3 @@ def _same(df: "DataFrame", other: "DataFrame | None") -> bool:
 
 def _partitions(df: "DataFrame") -> int:
     return int(df._jdf.queryExecution().toRdd().getNumPartitions())
-
-
-def _column_names(schema: str) -> list[str]:
-    known = simple_columns(schema)
-    if known is not None:
-        return list(known)
-    from pyspark.sql.types import StructType
-
-    parsed = StructType.fromDDL(schema)
-    assert isinstance(parsed, StructType)
-    return parsed.names

@@ -1,8 +1,9 @@
 """The columns of a schema, where Spark need not be asked: its SQL takes a second to load."""
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["quoted", "simple_columns"]
+__all__ = ["column_names", "quoted", "simple_columns"]
 
 _ATOM = "binary|boolean|string|int|bigint|float|double|date|timestamp"
 _STRUCT = rf"array<struct<(?:\w+: ?(?:{_ATOM})(?:, ?|(?=>)))+>>"
@@ -25,3 +26,15 @@ def simple_columns(schema: str) -> dict[str, str] | None:
 def quoted(name: str) -> str:
     """Return a column's name as Spark's SQL takes it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def column_names(schema: str) -> Sequence[str]:
+    """Return the names of the columns of a DDL string."""
+    known = simple_columns(schema)
+    if known is not None:
+        return list(known)
+    from pyspark.sql.types import StructType
+
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed.names

@@ -3,18 +3,18 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from onceward import CheckpointSettings, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, per_record
+from onceward import CheckpointSettings, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, parse_json, per_record
 from onceward.common.errors import HaltedError
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
 from tests.support.topics import Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -48,7 +48,7 @@ class Bench:
                 topics=[self.source],
                 **{"start": "earliest", "end": "latest", "max_offsets_per_checkpoint": 250, **options.pop("read", {})},
             ),
-            transform_batches=function,
+            **({} if function is None else {"transform_batches": function}),
             dead_letters=DeadLetters(KafkaSink(servers, topic=self.dead), **{"rate": "5%", **(letters or {})}),
             spark=self.spark,
             state_dir=self.directory / "state",
@@ -116,3 +116,59 @@ def test_the_limit_counts_over_runs_and_a_larger_total_lets_it_continue(bench: B
     assert bench.letters() == BAD
     bench.pipeline(per_record(parsed), {"total": len(BAD) + 1}).run()
     assert (bench.written(), bench.letters()) == ([*GOOD, *range(901, 950)], [*BAD, 900])
+
+
+def marked(df: "DataFrame") -> "DataFrame":
+    return df.withColumn("p", parse_json("value", "n bigint")).select("*", "p.reason")
+
+
+def good(bench: Bench) -> dict[str, Output]:
+    sink = KafkaSink(bench.topics.servers, topic=bench.out)
+    return {"out": Output(sink, where="reason is null", select=["key", "to_json(p.record) as value"])}
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_dataframe_marks_its_letters(bench: Bench, headers: bool) -> None:
+    read = {"include_headers": headers}
+    letters = {"where": "reason is not null"}
+    pipeline = bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read)
+    assert pipeline.run() is CloseReason.FINISHED
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
+    message = next(one for one in bench.topics.messages(bench.dead) if one.value() == b"{350")
+    said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+    assert float(said.pop("timestamp")) > 0
+    assert said == {
+        "topic": bench.source.encode(),
+        "partition": b"1",
+        "offset": b"50",
+        "job": bench.job.encode(),
+        "stage": b"transform",
+        "class": b"condition",
+        "message": b"the value is no JSON object of n bigint",
+        "attempt": b"1",
+    }
+    assert message.partition() == 1
+
+
+def test_a_dataframe_with_too_many_letters_halts_with_their_reason(bench: Bench) -> None:
+    bench.fill(range(900, 910), bad=range(900, 910))
+    letters = {"where": "reason is not null", "rate": "1%"}
+    read = {"max_offsets_per_checkpoint": None}
+    with pytest.raises(HaltedError, match=r"condition: the value is no JSON object of n bigint \(") as halted:
+        bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read).run()
+    assert "became dead letters; rate=1.00% permits less" in str(halted.value)
+    assert (bench.written(), bench.letters()) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_values_that_are_no_json_object_of_the_schema_have_a_reason(spark: "SparkSession", kind: str) -> None:
+    values = ['{"n": 1}', '{"n": 1, "other": 2}', "{}", '{"n": "x"}', "{", "7", "", " ", None]
+    df = spark.createDataFrame([(one,) for one in values], "value string").selectExpr(f"cast(value as {kind}) value")
+    found = df.select("value", parse_json("value", "n bigint").alias("p")).select("p.record.n", "p.reason").collect()
+    wrong = "the value is no JSON object of n bigint"
+    assert [tuple(row) for row in found] == [
+        *[(1, None), (1, None), (None, None)],
+        *[(None, wrong)] * 3,
+        *[(None, "the value is empty")] * 2,
+        (None, "the value is null"),
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from onceward import DeadLetter, DeadLetters, KafkaSink, Retry, per_record
+from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.letters import DEAD_LETTERS, LetterCount
@@ -273,3 +273,34 @@ def test_a_rate_that_is_none_is_refused(rate: Any) -> None:
 def test_a_total_that_is_none_is_refused(total: Any) -> None:
     with pytest.raises(ConfigurationError, match="total="):
         DeadLetters(SINK, total=total).limits()
+
+
+@pytest.mark.parametrize(("name", "text"), [("where", 1), ("reason", None)])
+def test_a_condition_that_is_no_sql_is_refused(name: str, text: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}="):
+        DeadLetters(SINK, **{name: text}).limits()
+
+
+def described(**options: Any) -> Pipeline:
+    source = KafkaSource("localhost:9092", topics=["in"])
+    return Pipeline(job="orders", source=source, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sink": SINK}, "Give where="),
+        ({"sink": SINK, "transform": lambda df: df}, "Give where="),
+        ({"sink": SINK, "transform_batches": Counted(), "where": "n is null"}, "Leave out where="),
+        ({"sink": SINK, "transform": lambda df: df, "where": "n is null"}, "Instead of sink="),
+        ({"outputs": {DEAD_LETTERS: Output(SINK)}, "transform_batches": Counted()}, "no output may be called"),
+        ({"sink": SINK, "transform_batches": Counted(), "rate": 0}, "rate=0"),
+    ],
+)
+def test_dead_letters_that_cannot_be_written_are_refused_before_the_start(options: dict[str, Any], said: str) -> None:
+    letters = {name: options[name] for name in ("where", "rate") if name in options}
+    with pytest.raises(ConfigurationError, match=said):
+        described(
+            dead_letters=DeadLetters(SINK, **letters),
+            **{name: value for name, value in options.items() if name not in letters},
+        )
