@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
 
 from onceward.common.errors import OncewardError
 from onceward.common.links import Links
-from onceward.connectors.slots import SlotWriter, StayingWriter
+from onceward.connectors.slots import Library, SlotWriter, StayingWriter
 from onceward.connectors.tasks import Vote
 from onceward.protocol.committing import PreCommitted, System
 from onceward.protocol.read_progress import PartitionLag
@@ -132,6 +132,8 @@ class Examined:
     findings: Sequence[Finding] = ()
     unknown: Sequence[tuple[str, str, str]] = ()
     """Subject, why it is not known, and how to know it."""
+    libraries: Sequence[Library] = ()
+    """What executors need to write there, besides what each job needs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -379,16 +379,20 @@ def ship(spark: Spark, parts: Sequence[object] = (), *, arrow: bool) -> Path:
     return archive
 
 
-def ask_executors(spark: "SparkSession") -> list[dict[str, str]]:
-    """Run one small task on every core; return what each found: the version of ``python``, of ``confluent_kafka`` and
-    of ``pyarrow``, or ``missing: ...``."""
-    return _ask_plainly(spark.sparkContext, _probe_task(tuple(one.module for one in ALWAYS), ()))
+def ask_executors(spark: "SparkSession", libraries: Sequence[Library] = ()) -> list[dict[str, str]]:
+    """Run one small task on every core; return what each found: the version of ``python``, of each module that jobs
+    need and of those of ``libraries``, or ``missing: ...``."""
+    return _ask_plainly(spark.sparkContext, _probe_task(_modules(libraries), ()))
 
 
-def versions_here() -> dict[str, str]:
+def versions_here(libraries: Sequence[Library] = ()) -> dict[str, str]:
     """Return the same of this process."""
-    (found,) = _probe_task(tuple(one.module for one in ALWAYS), ())(None)
+    (found,) = _probe_task(_modules(libraries), ())(None)
     return dict(found)
+
+
+def _modules(libraries: Sequence[Library]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.module for one in (*ALWAYS, *libraries)))
 
 
 def lacks(library: str, version: str, libraries: Sequence[Library] = ALWAYS) -> str:

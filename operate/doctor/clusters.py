@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.connectors.interfaces import Examined, Finding, Severity
+from onceward.connectors.slots import Library
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.doctor.check import Check, Level
 from onceward.operate.options import systems_of
@@ -49,13 +50,23 @@ def named_clusters(
     return {name: (system, by_cluster[name]) for name, system in known.items()}
 
 
-def check_clusters(named: Mapping[str, tuple[NamedSystem, Sequence[str]]], job: str | None) -> Iterator[Check]:
-    """Yield what each system says. One that does not answer hides no other."""
+def check_clusters(
+    named: Mapping[str, tuple[NamedSystem, Sequence[str]]],
+    job: str | None,
+    libraries: dict[Library, str] | None = None,
+) -> Iterator[Check]:
+    """Yield what each system says. One that does not answer hides no other.
+
+    :param libraries: gets what executors need to write there, each with the names of systems.
+    """
+    needed = {} if libraries is None else libraries
     for name, (system, topics) in named.items():
-        yield from _check_system(name, system, topics, job)
+        yield from _check_system(name, system, topics, job, needed)
 
 
-def _check_system(name: str, system: NamedSystem, topics: Sequence[str], job: str | None) -> Iterator[Check]:
+def _check_system(
+    name: str, system: NamedSystem, topics: Sequence[str], job: str | None, needed: dict[Library, str]
+) -> Iterator[Check]:
     findings: dict[Finding, None] = {}
     kind = installed_kinds("asked").get(system.kind)
     if kind is None or not kind.doctor:
@@ -74,6 +85,8 @@ def _check_system(name: str, system: NamedSystem, topics: Sequence[str], job: st
         for subject, why, remedy in examined.unknown:
             yield Check(subject=subject, found=why, level=Level.UNKNOWN, remedy=remedy)
         findings |= dict.fromkeys(examined.findings)
+        for library in examined.libraries:
+            needed[library] = ", ".join(filter(None, (needed.get(library), name)))
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         yield Check(subject=finding.subject, found=finding.message, level=level, remedy=finding.fix)

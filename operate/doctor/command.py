@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.connectors.slots import Library
 from onceward.coordinator.service.state_dir import state_directory
 from onceward.operate.connecting import CoordinatorLocation, job_name
 from onceward.operate.doctor.check import Check, Level
@@ -53,11 +54,12 @@ def run_doctor(asked: Asked, place: CoordinatorLocation) -> int:
         checks.append(coordinator)
     if asked.store is not None:
         checks += check_store(asked.store, password)
-    checks += check_clusters(named, job)
+    libraries: dict[Library, str] = {}
+    checks += check_clusters(named, job, libraries)
     checks += check_hanging(named)
     checks += check_leftovers({name: system for name, (system, _) in named.items()}, known)
     if asked.master is not None:
-        checks += check_executors(asked.master)
+        checks += check_executors(asked.master, libraries)
     if asked.as_json:
         print_json(checks)
     else:

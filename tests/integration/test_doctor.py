@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
 from onceward.dev.kafka import LocalKafka
@@ -72,9 +75,11 @@ def test_doctor_names_the_cluster_that_does_not_answer_and_asks_the_other(kafka:
     assert lines["cluster there"][0]["found"].startswith(f"{kafka.cluster_id}, 1 brokers")
 
 
-def ask_master(master: str, directory: Path, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
+def ask_master(
+    master: str, directory: Path, *options: str, **environment: str
+) -> tuple[int, dict[str, dict[str, str]]]:
     """The same in a process of its own: this one may have a Spark session."""
-    words = ("doctor", "--json", "--state-dir", str(directory / "state"), "--master", master)
+    words = ("doctor", "--json", "--state-dir", str(directory / "state"), "--master", master, *options)
     done = subprocess.run(
         [sys.executable, *ONCEWARD, *words], capture_output=True, env=os.environ | environment, timeout=150, check=False
     )
@@ -83,16 +88,27 @@ def ask_master(master: str, directory: Path, **environment: str) -> tuple[int, d
 
 @pytest.mark.parametrize("master", ["local[1]", "local-cluster[2,1,1024]"])
 def test_doctor_asks_executors_by_a_task_and_names_what_theirs_lack(master: str, tmp_path: Path) -> None:
-    old = tmp_path / "libraries" / "pyarrow"
-    old.mkdir(parents=True)
-    (old / "__init__.py").write_text("__version__ = '9.0'\n")
+    libraries = tmp_path / "libraries"
+    for library in ("pyarrow", "pyiceberg"):
+        (libraries / library).mkdir(parents=True)
+        (libraries / library / "__init__.py").write_text("__version__ = '0.9'\n")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{old.parent}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{libraries}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
-    code, lines = ask_master(master, tmp_path, PYSPARK_PYTHON=str(python))
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    with closing(load_catalog("default", **catalog)) as opened:
+        opened.create_namespace("shop")
+        opened.create_table("shop.orders", pa.schema([("value", pa.binary())]))
+    systems = tmp_path / "systems.toml"
+    settings = ", ".join(f'{name} = "{value}"' for name, value in catalog.items())
+    systems.write_text(f'[systems.lake]\nkind = "iceberg"\ntable = "shop.orders"\ncatalog = {{ {settings} }}\n')
+    code, lines = ask_master(master, tmp_path, "--systems", str(systems), PYSPARK_PYTHON=str(python))
     assert lines["executors: Python"]["level"] == lines["executors: confluent-kafka"]["level"] == "ok"
     old_one = lines["executors: pyarrow"]
-    assert (old_one["level"], old_one["found"]) == ("error", "pyarrow is 9.0, at least 18 is needed")
+    assert (old_one["level"], old_one["found"]) == ("error", "pyarrow is 0.9, at least 18 is needed")
+    for_the_table = lines["executors: pyiceberg for lake"]
+    assert (for_the_table["level"], for_the_table["found"]) == ("error", "pyiceberg is 0.9, at least 0.12 is needed")
+    assert for_the_table["remedy"].startswith("install onceward[iceberg] for")
     assert code == 1
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from onceward.connectors.interfaces import Examined
 from onceward.sinks.delta.control.table import LoadedTable
 from onceward.sinks.delta.driver import preflight
+from onceward.sinks.delta.executor.writer import libraries_at
 from onceward.sinks.delta.location import TableLocation
 from onceward.sinks.lake.driver.preflight import NO_JOB
 from onceward.sinks.lake.location import refuse_names
@@ -28,4 +29,5 @@ def examine(location: TableLocation, names: Sequence[str], job: str | None) -> E
     return Examined(
         facts=[(f"Delta table {location.uri}", said)],
         findings=preflight.examine(table, location.storage(), location.uri, job or NO_JOB),
+        libraries=libraries_at(location),
     )

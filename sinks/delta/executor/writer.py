@@ -17,7 +17,12 @@ from onceward.sinks.delta.executor.stats import nan_columns, statistics
 from onceward.sinks.delta.location import TableLocation
 from onceward.sinks.lake.executor.writer import LakeSlotWriter
 
-__all__ = ["DeltaSlotWriter"]
+__all__ = ["DeltaSlotWriter", "libraries_at"]
+
+
+def libraries_at(location: TableLocation) -> Sequence[Library]:
+    """Return what executors need to write there. Only the driver needs deltalake."""
+    return (Library("obstore", "0.12.1", "onceward[delta]"),) if location.options is not None else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +40,8 @@ class DeltaSlotWriter(LakeSlotWriter):
 
     @property
     def libraries(self) -> Sequence[Library]:
-        """See :class:`NeedsLibraries`. Only the driver needs deltalake."""
-        return (Library("obstore", "0.12.1", "onceward[delta]"),) if self.location.options is not None else ()
+        """See :class:`NeedsLibraries`."""
+        return libraries_at(self.location)
 
     @cached_property
     def schema(self) -> pa.Schema:

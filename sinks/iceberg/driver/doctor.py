@@ -6,6 +6,7 @@ from onceward.connectors.interfaces import Examined
 from onceward.sinks.iceberg.catalog import CatalogTable
 from onceward.sinks.iceberg.control.table import LoadedTable
 from onceward.sinks.iceberg.driver import preflight
+from onceward.sinks.iceberg.executor.writer import libraries_at
 from onceward.sinks.lake.driver.preflight import NO_JOB
 from onceward.sinks.lake.location import refuse_names
 
@@ -24,4 +25,5 @@ def examine(location: CatalogTable, names: Sequence[str], job: str | None) -> Ex
     return Examined(
         facts=[(f"Iceberg table {table.name}", said + (f", partitioned by {parts}" if parts else ""))],
         findings=preflight.examine(table, job or NO_JOB),
+        libraries=libraries_at(table.place),
     )

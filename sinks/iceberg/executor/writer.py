@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from onceward.sinks.iceberg.executor.partitions import Partitions
 
-__all__ = ["IcebergSlotWriter", "arrow_schema"]
+__all__ = ["IcebergSlotWriter", "arrow_schema", "libraries_at"]
 
 _PACKAGE = "onceward[iceberg]"
 _PARQUET = {
@@ -33,6 +33,12 @@ _PARQUET = {
     "page-row-limit": ("write_batch_size", 20_000),
 }
 """Properties ``write.parquet.*`` with pyarrow's names for them, and the defaults that Iceberg gives them."""
+
+
+def libraries_at(place: TableLocation) -> Sequence[Library]:
+    """Return what executors need to write there."""
+    in_store = (Library("obstore", "0.12.1", _PACKAGE),) if place.options is not None else ()
+    return (Library("pyiceberg", "0.12", _PACKAGE), *in_store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +58,7 @@ class IcebergSlotWriter(LakeSlotWriter):
     @property
     def libraries(self) -> Sequence[Library]:
         """See :class:`NeedsLibraries`."""
-        in_store = (Library("obstore", "0.12.1", _PACKAGE),) if self.place.options is not None else ()
-        return (Library("pyiceberg", "0.12", _PACKAGE), *in_store)
+        return libraries_at(self.place)
 
     @cached_property
     def table_schema(self) -> "Schema":

@@ -12,6 +12,7 @@ from onceward.sinks.postgres.connecting import SCHEMA, Session, cause_of, connec
 from onceward.sinks.postgres.driver import preflight
 from onceward.sinks.postgres.driver.tables import Table, is_set_up
 from onceward.sinks.postgres.errors import DatabaseError
+from onceward.sinks.postgres.executor.writer import PostgresSlotWriter
 from onceward.sinks.postgres.server import server_of
 
 __all__ = ["examine"]
@@ -35,7 +36,11 @@ def examine(dsn: str, tables: Sequence[str], job: str | None) -> Examined:
         try:
             checks = [preflight.Check(table=name) for name in tables]
             found, findings = preflight.examine(session, server_of(session), job, checks, creates=False)
-            return Examined(facts=[*_facts(session), *filter(None, map(_fact, found))], findings=findings)
+            return Examined(
+                facts=[*_facts(session), *filter(None, map(_fact, found))],
+                findings=findings,
+                libraries=PostgresSlotWriter.libraries,
+            )
         except psycopg.Error as error:
             raise DatabaseError(f"The database does not answer: {cause_of(error)}. Nothing was changed.") from error
 

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from onceward.common.errors import ExitCode
-from onceward.connectors.slots import NeedsLibraries
+from onceward.connectors.slots import Library, NeedsLibraries
 from onceward.coordinator.store import postgres as module
 from onceward.coordinator.store.postgres import Examination
 from onceward.driver.spark.session import ALWAYS, lacks
@@ -176,9 +176,23 @@ def test_what_keeps_old_rows_of_a_store_is_named(postgres: "LocalPostgres", monk
 def test_executors_are_compared_with_this_machine(
     probes: Sequence[Mapping[str, str]], expected: list[tuple[str, str]]
 ) -> None:
-    lines = list(executors.judged(probes, HERE))
+    lines = list(executors.judged(probes, HERE, {}))
     assert [(line.level, line.found) for line in lines] == expected
     assert all(bool(line.remedy) == (line.level is not Level.OK) for line in lines)
+
+
+def test_executors_are_asked_for_what_the_systems_need_and_each_line_names_them() -> None:
+    psycopg = Library("psycopg", "3.2", "onceward[postgres-sink]")
+    needed = {psycopg: "shop, crm", ALWAYS[1]: "lake"}
+    probes = [HERE | {"psycopg": "missing: ImportError()"}, HERE | {"psycopg": "3.3.1"}]
+    *lines, there, missing = executors.judged(probes, HERE | {"psycopg": "3.3.1"}, needed)
+    assert [line.subject for line in lines] == [
+        f"executors: {name}" for name in ("Python", "confluent-kafka", "pyarrow")
+    ]
+    assert there.subject == missing.subject == "executors: psycopg for shop, crm"
+    assert (there.level, there.found) == ("ok", "3.3.1, as here")
+    assert (missing.level, missing.found) == ("error", "psycopg is missing: ImportError()")
+    assert missing.remedy.startswith("install onceward[postgres-sink] for")
 
 
 def test_executors_need_what_the_distribution_requires() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from onceward.connectors.slots import Library
 from onceward.operate.doctor.check import Check, Level
 from onceward.operate.doctor.clusters import check_clusters
 from onceward.operate.doctor.leftovers import KnownJobs, check_leftovers
@@ -100,3 +101,10 @@ def test_what_jobs_have_left_is_compared_with_what_the_coordinator_knows(databas
             assert (level, why in said) == (Level.WARNING, True), said
         run.system.forget(JOB, run.claim())
         assert list(check_leftovers(shop, knows())) == []
+
+
+def test_executors_need_the_client_of_the_database(database: Database) -> None:
+    libraries: dict[Library, str] = {}
+    systems = {name: (NamedSystem(kind="postgres", configuration=database.dsn), ()) for name in ("shop", "crm")}
+    assert list(check_clusters(systems, None, libraries))
+    assert [(library.module, names) for library, names in libraries.items()] == [("psycopg", "shop, crm")]
