@@ -123,7 +123,7 @@ class CheckpointWriter:
         if counting is None:
             return None
         if letters := sum(vote.records for vote in votes):
-            reasons = counting.reasons(votes)
+            reasons = counting.kinds(votes)
             self._m.journal.log("dead letters", checkpoint=checkpoint, letters=letters, reasons=reasons)
             _log.warning("job %s: checkpoint %d has %d dead letters: %s", self._m.job, checkpoint, letters, reasons)
         return counting.count(checkpoint, base, read=read, votes=votes)

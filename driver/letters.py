@@ -165,6 +165,6 @@ class LetterCount:
         self._counted = {base: before, checkpoint: counted}
         return counted.to_document()
 
-    def reasons(self, votes: Sequence[Vote]) -> str:
-        """Return why the letters of a checkpoint are letters, in one line."""
-        return str(reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons()))
+    def kinds(self, votes: Sequence[Vote]) -> str:
+        """Return why the letters of a checkpoint are letters, in a few words that quote no record."""
+        return reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons()).kinds

@@ -158,6 +158,11 @@ class Reasons:
     def to_json(self) -> dict[str, list[Any]]:
         return {kind: [count, self._examples[kind]] for kind, count in self._counts.most_common()}
 
+    @property
+    def kinds(self) -> str:
+        """How many of each, without examples: these may quote records, which no log has."""
+        return ", ".join(f"{count} {kind}" for kind, count in self._counts.most_common())
+
     def __str__(self) -> str:
         """The commonest one, and its example."""
         ((kind, count), *others) = self._counts.most_common() or [("nothing", 0)]
