@@ -16,7 +16,7 @@ from onceward.protocol.values import Outcome
 from onceward.sinks.postgres.errors import ContradictionError, DatabaseError
 from tests.support.commands import onceward
 from tests.support.database import Database
-from tests.support.standby import Standby, of_either
+from tests.support.standby import UNFLUSHED, Standby, of_either
 from tests.support.waiting import wait_until
 from tests.unit.sinks.postgres.test_jobs import Job
 from tests.unit.sinks.postgres.test_merges import ORDERS, rows, seen
@@ -51,7 +51,7 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    with LocalPostgres() as primary, Standby(primary) as standby:
+    with LocalPostgres(settings=UNFLUSHED) as primary, Standby(primary) as standby:
         yield Pair(primary, standby)
 
 
