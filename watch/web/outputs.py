@@ -34,12 +34,12 @@ def outputs_of(job: JobDescription) -> Sequence[OutputRow]:
             on_lost=one.on_lost,
         )
         for one in (*present, *gone)
-        for state, detail in [_gone(job) if one in gone else _state(job, one.name)]
+        for state, detail in [_gone(job, one.name) if one in gone else _state(job, one.name)]
     ]
 
 
-def _gone(job: JobDescription) -> tuple[str, str]:
-    return "gone", f"it gets nothing more: onceward close {job.summary.job} removes what it has left"
+def _gone(job: JobDescription, name: ParticipantName) -> tuple[str, str]:
+    return "gone", f"it gets nothing more: onceward close {job.summary.job} {name} removes what it has left"
 
 
 def _state(job: JobDescription, name: ParticipantName) -> tuple[str, str]:

@@ -78,8 +78,13 @@ _TABLES = (
     ),
 )
 _GONE = Participant(
-    name=ParticipantName("audit"), role=Role.SINK, kind="delta", place="delta table s3://company-warehouse/audit"
+    name=ParticipantName("audit"),
+    role=Role.SINK,
+    kind="delta",
+    on_lost=OnLost.REPLAY,
+    place="delta table s3://company-warehouse/audit",
 )
+_TOPICS = {HALTED: "clicks-clean"}
 _LOST = Settlement(
     slot=3,
     outcome=Outcome.LOST,
@@ -122,7 +127,7 @@ class PreparedClient:
             summary=summary,
             participants=(
                 Participant(name=ParticipantName("kafka-source"), role=Role.SOURCE, kind="kafka"),
-                Participant(name=_SINK, role=Role.SINK, kind="kafka", place="Kafka topic clicks-clean"),
+                Participant(name=_SINK, role=Role.SINK, kind="kafka", place=f"Kafka topic {_TOPICS.get(job, job)}"),
                 *(_TABLES if job == RUNNING else ()),
             ),
             settings=CheckpointSettings(),
