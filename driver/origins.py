@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError, Replays, SinkSession, split_name
 from onceward.driver.outputs import Inputs, Origins
+from onceward.protocol.encoded import decoded
 from onceward.protocol.values import Committable, JsonObject
 
-__all__ = ["lost_splits", "origins_of", "require_slots", "slot_origins"]
+__all__ = ["lost_splits", "origins_of", "require_records", "require_slots", "slot_origins"]
 
 
 def origins_of(inputs: Inputs, describe: Callable[[Sequence[JsonObject]], str]) -> Origins:
@@ -50,6 +51,19 @@ def lost_splits(sink: SinkSession, lost: Sequence[Committable]) -> tuple[JsonObj
             )
     sink.check_destination(lost)
     return tuple(split for origin in origins for split in origin.inputs)
+
+
+def require_records(lost: Sequence[Committable], written: int) -> None:
+    """Check that as many records were written again as the lost slots had: in a job with dead letters a function that
+    now raises for other records would drop them here, or write them twice. Raises ReplayRefusedError."""
+    known = [decoded(one.document).body.get("records") for one in lost]
+    if None in known:
+        raise ReplayRefusedError("the sink does not store how many records its slots had, and the job has dead letters")
+    if (before := sum(known)) != written:
+        raise ReplayRefusedError(
+            f"the function sets other records aside than before: the lost slots had {before} records, and "
+            f"{written} would be written"
+        )
 
 
 def require_slots(sink: SinkSession, lost: Sequence[Committable], written: Sequence[Sequence[JsonObject]]) -> None:

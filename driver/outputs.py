@@ -295,6 +295,8 @@ class Outputs:
 
     def _together(self, held: Held) -> Sequence[Sequence[OpenOutput]]:
         """The outputs that one call commits, where it is several."""
+        if len(held) < 2:
+            return ()
         found: dict[tuple[str, str], list[OpenOutput]] = {}
         for name, committables in held.items():
             output = self._outputs[name]

@@ -14,7 +14,7 @@ from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, Rereads
 from onceward.driver.mailbox import GenerationFailedError, Mailbox
 from onceward.driver.members import Members
-from onceward.driver.origins import lost_splits, origins_of, require_slots
+from onceward.driver.origins import lost_splits, origins_of, require_records, require_slots
 from onceward.driver.outputs import Outputs
 from onceward.driver.settler import Settler, Work
 from onceward.protocol.answers import Replay, Verdict
@@ -105,6 +105,8 @@ class Replayer:
         written_by = votes[wanted.participant]
         inputs = m.tasks.inputs(plan, votes)
         require_slots(self._outputs.sink(wanted.participant), lost, inputs[wanted.participant])
+        if m.letters is not None:
+            require_records(lost, sum(vote.records for vote in written_by))
         made = self._outputs.pre_commit(
             checkpoint,
             votes,

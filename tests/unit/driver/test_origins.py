@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from onceward.connectors.interfaces import Origin, ReplayRefusedError
-from onceward.driver.origins import lost_splits, require_slots, slot_origins
+from onceward.driver.origins import lost_splits, require_records, require_slots, slot_origins
 from onceward.protocol.values import Committable, JsonObject
 from tests.support.documents import committable
 
@@ -99,3 +99,13 @@ def test_a_slot_that_another_split_makes_now_is_refused() -> None:
 def test_a_slot_of_a_shuffle_is_refused_with_the_reason() -> None:
     with pytest.raises(ReplayRefusedError, match=r"slot 1 .* the plan moved rows between partitions"):
         lost(Sink(*slot_origins([[A], [A, B]], describe)), 1)
+
+
+def test_slots_are_written_again_with_as_many_records_as_they_had() -> None:
+    lost = [committable(0, records=7), committable(1, records=3)]
+    require_records(lost, 10)
+    for written in (9, 11):
+        with pytest.raises(ReplayRefusedError, match=f"had 10 records, and {written} would be written"):
+            require_records(lost, written)
+    with pytest.raises(ReplayRefusedError, match="does not store how many"):
+        require_records([*lost, committable(2)], 10)

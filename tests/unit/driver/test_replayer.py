@@ -56,6 +56,7 @@ class Lossy(Driver):
         self.interrupts = 0
         same: Any = self
         self.job, self.traces = JOB, None
+        self.letters: Any = None
         self.source = self.sink = self.committer = self.tasks = self.journal = same
         self.runtime = self.queue
         self.mailbox = Mailbox(on_complete=self.settler.complete, on_interrupt=self._interrupt, runtime=self.runtime)
@@ -238,6 +239,14 @@ def test_output_of_a_transform_that_now_moves_rows_is_swept_before_the_job_halts
     driver.replay()
     assert driver.actions == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
     assert "the transform moves rows between partitions now" in driver.declined[0]
+
+
+def test_slots_of_which_other_records_are_set_aside_now_are_not_replaced() -> None:
+    driver = Lossy()
+    driver.letters = "counted"
+    driver.replay()
+    assert driver.actions == [*WRITTEN, "sweep beside 4", "replay declined", "decline"]
+    assert "does not store how many records its slots had" in driver.declined[0]
 
 
 def test_a_long_list_of_losses_fits_the_coordinators_limit() -> None:
