@@ -47,6 +47,10 @@ class IcebergSlotWriter(LakeSlotWriter):
 
     folder = FOLDER
 
+    group_bytes: int = 64 * 2**20
+    """Each row group has its own dictionaries: a slot of 1 million rows took 1.4 times the CPU time of the library with
+    groups of 32 MiB, and takes 1.2 times of it with these; other sizes take less."""
+
     place: TableLocation
     schema_json: str
     """The table's columns, as its metadata has them."""

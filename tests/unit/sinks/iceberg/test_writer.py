@@ -111,6 +111,15 @@ def test_files_are_not_skipped_for_a_value_that_they_have(tmp_path: Path, name: 
         assert writing.table.now().scan(row_filter=only("v", value)).to_arrow()["v"].to_pylist() == [value]
 
 
+def test_row_groups_are_large_enough_to_cost_little_more_than_the_librarys(tmp_path: Path) -> None:
+    """Measured: groups of half the size take 1.4 times the library's CPU time."""
+    writing = Writing(tmp_path, pa.schema([("v", pa.binary())]))
+    value = one_column([bytes(2**20)], pa.binary())
+    writing.added(writing.written(*[value] * 100))
+    (file,) = writing.table.files()
+    assert pq.read_metadata(writing.table.files_in / file).num_row_groups == 2
+
+
 def test_other_files_are_skipped(tmp_path: Path) -> None:
     writing = Writing(tmp_path, pa.schema([("v", pa.int64())]))
     writing.added(writing.written(*(one_column([n], pa.int64()) for n in range(5)), file_bytes=1, group_bytes=0))
