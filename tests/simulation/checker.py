@@ -4,7 +4,7 @@ Each sink of the job has a checker. What concerns the whole job, they share.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -191,6 +191,16 @@ class Checker:
         know."""
         return self._lost is not None and max(self._shared.claimed.values()) > self._known
 
+    @property
+    def _claimed_by_another_store(self) -> bool:
+        """True when the holder of a claim has the job from the store that an older copy has replaced, not from it."""
+        return not set(self._shared.holders.values()) <= self._holders
+
+    @property
+    def _lost_committed(self) -> Set[Key]:
+        """What the replaced store had completed: a driver acknowledges it again to the copy."""
+        return self._lost.committed.keys() if self._lost is not None else frozenset()
+
     # -- what becomes durable
 
     def wrote(self, term: int, newest: int) -> None:
@@ -246,9 +256,8 @@ class Checker:
     def _complete(self, before: Durable, fact: facts.CheckpointCompleted) -> None:
         self.completed += 1
         number = fact.checkpoint
-        if self._outdated:
+        if self._outdated and self._claimed_by_another_store:
             return  # by a driver that stood still since before the claim: it may commit nothing of it
-        self._lost = None
         if len(fact.snapshots) != 1 + len(self._shared.sinks):
             self.fail(Invariant.I6, f"checkpoint {number} completed with answers of {sorted(fact.snapshots)} only")
         starts, first = self.last_ends, not self._history
@@ -257,6 +266,9 @@ class Checker:
         ends = positions_of(source.positions)
         written = next(snapshot for name, snapshot in fact.snapshots.items() if name == self.sink)
         handles = self._handles(written.committables)
+        if self._outdated and not {handle.key for handle in handles} <= self._lost_committed:
+            self.fail(Invariant.I2, f"an older copy of the store completes {number}, {self.claimed} is claimed")
+        self._lost = None
         if written.records != sum(handle.records for handle in handles):
             self.fail(Invariant.I6, f"checkpoint {number} completed with {written.records} records of {self.sink}")
         ranges = {
@@ -398,7 +410,7 @@ class Checker:
         handle = self._unsettled.get(identifier)
         if handle is None or self.truth.ended(handle):
             return False
-        if self._shared.holders.get(self.system, "") not in {"", *self._holders}:
+        if self._claimed_by_another_store:
             return True
         self.fail(Invariant.I1, f"{identifier} of completed checkpoint {handle.checkpoint} is {how}")
         return False
