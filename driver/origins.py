@@ -56,8 +56,8 @@ def lost_splits(sink: SinkSession, lost: Sequence[Committable]) -> tuple[JsonObj
 def require_records(lost: Sequence[Committable], written: int) -> None:
     """Check that as many records were written again as the lost slots had: in a job with dead letters a function that
     now raises for other records would drop them here, or write them twice. Raises ReplayRefusedError."""
-    known = [decoded(one.document).body.get("records") for one in lost]
-    if None in known:
+    known = [decoded(one.document).body.get("records", -1) for one in lost]
+    if -1 in known:
         raise ReplayRefusedError("the sink does not store how many records its slots had, and the job has dead letters")
     if (before := sum(known)) != written:
         raise ReplayRefusedError(

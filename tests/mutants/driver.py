@@ -194,7 +194,7 @@ DRIVER = (
         name="recovery leaves out one of the completed committables",
         hurts="recovery sweeps that one, and its records are lost",
         breaks=within(
-            Recovery.take_claim,
+            Recovery._held,
             Field(Snapshot, lambda snapshot: snapshot.committables),
             lambda snapshot: snapshot.committables[:-1],
         ),

@@ -39,7 +39,8 @@ def outputs_of(job: JobDescription) -> Sequence[OutputRow]:
 
 
 def _gone(job: JobDescription, name: ParticipantName) -> tuple[str, str]:
-    return "gone", f"it gets nothing more: onceward close {job.summary.job} {name} removes what it has left"
+    close = f"onceward close {job.summary.job} {name} --reason 'NAME: REASON' --systems FILE"
+    return "gone", f"it gets nothing more; to remove what it has left: {close}"
 
 
 def _state(job: JobDescription, name: ParticipantName) -> tuple[str, str]:

@@ -79,7 +79,7 @@ def went_back(session: Session, handle: PostgresCommittable, lacks: Receipt) -> 
         ""
         if newest is None
         else f"To write all that came after checkpoint {newest}, the newest whose receipt is there, again, into all "
-        f"outputs of the job, run onceward restore {handle.job} --from {newest}. "
+        f"outputs of the job, run onceward restore {handle.job} --from {newest} --reason 'NAME: REASON'. "
     )
     return (
         "The database is older than it was: it was restored from a backup, or another server took over that had not "

@@ -316,7 +316,8 @@ class PostgresSystem(System):
             evidence = (
                 f"checkpoint {handle.checkpoint}: PostgreSQL refuses to merge its rows: {_refusal(error)}. None of "
                 f"them was merged, and all stay staged. {_remedy(error)}, and start the job again; or leave out all "
-                f"rows of the checkpoint: onceward resolve {handle.job} --sink {handle.sink} --give-up all"
+                f"rows of the checkpoint: onceward resolve {handle.job} --sink {handle.sink} --give-up all "
+                "--reason 'NAME: REASON'"
             )
             return Settlement(slot=0, outcome=Outcome.IN_DOUBT, evidence=evidence)
         if settlement is not None and settlement.outcome is Outcome.COMMITTED:

@@ -67,4 +67,4 @@ def test_an_output_that_is_gone_is_listed_last_until_it_is_closed() -> None:
     gone = Participant(name=ParticipantName("bi"), role=Role.SINK, kind="postgres")
     name, state, detail = shown(summary={"gone_outputs": (gone,)})[-1]
     assert (name, state) == ("bi", "gone")
-    assert "onceward close orders bi removes" in detail
+    assert "onceward close orders bi --reason" in detail

@@ -72,6 +72,7 @@ def test_documents_of_tables_say_what_a_slot_holds_and_where_it_goes() -> None:
         timeline=1,
         store="s",
         token="t",
+        after=None,
         target=("public", "orders"),
         tables=(StagedTable(name="a", slot=0, records=3), StagedTable(name="b", slot=1, records=4)),
     )
