@@ -115,7 +115,8 @@ def test_a_steady_job_reaches_its_target_duration_within_a_few_checkpoints(
     assume(now.aim * speed >= 100)  # otherwise whole offsets cannot be cut so finely
     target = max(now.aim, 2 * fixed)
     offset = 1 / speed  # sizes are whole
-    assert target / 1.4 - offset <= took[-1] <= target * NEARLY or now.offsets >= FIRST * GROWTH**A_FEW / 8
+    # the fastest machine with the highest fixed cost comes to 1 / 1.423 of its target, and grows on
+    assert target / 1.45 - offset <= took[-1] <= target * NEARLY or now.offsets >= FIRST * GROWTH**A_FEW / 8
 
 
 @enough
