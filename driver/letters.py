@@ -158,8 +158,7 @@ class LetterCount:
         window = Window(self.limits, before.window)
         total = before.letters + letters
         if letters and (excess := window.excess(read, letters) or self.limits.excess(total)):
-            reasons = reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons())
-            raise HaltedError(f"{too_many(excess, reasons)}.")
+            raise HaltedError(f"{too_many(excess, _reasons(votes))}.")
         window.add(read, letters)
         counted = _Counted(letters=total, window=window.entries)
         self._counted = {base: before, checkpoint: counted}
@@ -167,4 +166,8 @@ class LetterCount:
 
     def kinds(self, votes: Sequence[Vote]) -> str:
         """Return why the letters of a checkpoint are letters, in a few words that quote no record."""
-        return reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons()).kinds
+        return _reasons(votes).kinds
+
+
+def _reasons(votes: Sequence[Vote]) -> Reasons:
+    return reduce(add, (Reasons(vote.reasons) for vote in votes), Reasons())
