@@ -92,6 +92,16 @@ class CheckpointRunner:
         )
         self._send(checkpoint)
 
+    def confirm(self) -> None:
+        """Send the answers of undecided checkpoints again: a coordinator that ends the job triggers no checkpoint.
+
+        One with an older copy of the store may lack a checkpoint that waits for its decision. Then it never decides,
+        and its refusal ends the generation.
+        """
+        for checkpoint, answers in list(self._answers.items()):
+            if checkpoint > self._mailbox.completed and answers.committables:
+                self._send(checkpoint)
+
     def abort(self, abort: Abort) -> None:
         """Carry out an abort, and those since its base that the driver has missed: only the last one is delivered."""
         missed = [c for c in self._answers if abort.base < c < abort.checkpoint]

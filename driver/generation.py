@@ -25,7 +25,7 @@ from onceward.driver.replaying import Replayer
 from onceward.driver.restarts import FINAL, NextStart, Restarts
 from onceward.driver.settler import Settler
 from onceward.driver.transaction_age import Ages
-from onceward.protocol.answers import Abort, Replay, Trigger
+from onceward.protocol.answers import Abort, Cancel, Replay, Stop, Trigger
 from onceward.protocol.events import CloseReason
 from onceward.protocol.generations import newest_first
 from onceward.protocol.values import CheckpointId
@@ -208,6 +208,8 @@ class GenerationRun:
                 case Replay() as replay:
                     runner.abandon_later(replay.checkpoint)  # the driver may have missed their aborts
                     replayer.replay(replay)
+                case Stop() | Cancel():
+                    runner.confirm()
                 case None if not self._mailbox.stopping:
                     require_spark(self._m, self._settler, self._m.tasks)
 

@@ -47,6 +47,7 @@ class Mailbox:
         self._hurried = NO_CHECKPOINT
         self._replays: dict[ParticipantName, answers.Replay] = {}
         self._completed = NO_CHECKPOINT
+        self._ending: answers.Stop | answers.Cancel | None = None
         self._stop = False
         self._cancelled = False
         self._dry: NothingToReadError | None = None
@@ -106,11 +107,10 @@ class Mailbox:
                     self._changed.notify_all()
                 if interrupt:
                     self._on_interrupt()
-            case answers.Stop():
-                self.stop()
-            case answers.Cancel():
+            case answers.Stop() | answers.Cancel():
                 with self._changed:
-                    self._cancelled = True
+                    self._ending = instruction
+                    self._cancelled = self._cancelled or isinstance(instruction, answers.Cancel)
                 self.stop()
             case answers.Fail(reason=reason):
                 self.fail(GenerationFailedError(reason))
@@ -203,7 +203,7 @@ class Mailbox:
         """Return the newest checkpoint whose abort the main thread has carried out."""
         return self._carried_out
 
-    def next(self, timeout: float) -> answers.Trigger | answers.Abort | answers.Replay | None:
+    def next(self, timeout: float) -> answers.Instruction | None:
         """Return the next instruction, or None after ``timeout`` seconds. Raises an error that another thread
         reported."""
         asked = self._runtime.monotonic()
@@ -216,6 +216,9 @@ class Mailbox:
                 return self._abort
             if self._replays:
                 return self._replays.pop(next(iter(self._replays)))
+            if self._trigger is None and self._ending is not None:
+                ending, self._ending = self._ending, None
+                return ending
             trigger, self._trigger = self._trigger, None
             self.kept_waiting = max(0.0, asked - self._triggered_at)
             return trigger
@@ -240,6 +243,7 @@ class Mailbox:
         return (
             self._error is not None
             or self._trigger is not None
+            or self._ending is not None
             or bool(self._replays)
             or (self._abort is not None and self._abort.checkpoint > self._handled_abort)
         )

@@ -19,7 +19,7 @@ from onceward.connectors.interfaces import Plan, Refusal
 from onceward.driver.mailbox import GenerationFailedError
 from onceward.driver.runtime import Threads
 from onceward.protocol.answers import Abort, Answer, Decision, Instruction, Trigger, Verdict
-from onceward.protocol.events import Acknowledge, CloseReason, Decline, Event, Settle
+from onceward.protocol.events import Acknowledge, CancelJob, CloseReason, Decline, Event, Settle, StopJob
 from onceward.protocol.facts import AbortReason
 from onceward.protocol.state import JobState
 from onceward.protocol.values import (
@@ -599,6 +599,47 @@ def test_an_abort_that_overtakes_the_answer_to_the_acknowledgement_is_carried_ou
     job.committing = settles_late
     assert job.generation.run() is CloseReason.CANCELLED
     assert (job.committed, job.aborted) == ([2], [3])
+
+
+@pytest.mark.parametrize("ends", [StopJob, CancelJob])
+def test_a_driver_does_not_wait_for_a_decision_of_an_older_copy_that_lacks_the_checkpoint_and_ends_the_job(
+    ends: type[StopJob | CancelJob],
+) -> None:
+    """The copy was made before checkpoint 3 was triggered, which the driver has acknowledged. It triggers nothing."""
+    coordinator, replaced, triggered = Coordinator(), threading.Event(), set[CheckpointId]()
+    acknowledge: Any = coordinator.acknowledge
+
+    def to_the_newest(checkpoint: CheckpointId, *rest: Any, **more: Any) -> Any:
+        answers = acknowledge(checkpoint, *rest, **more)
+        if checkpoint == 3 and not replaced.is_set():
+            durable = coordinator.state.durable
+            coordinator.state = replace(
+                coordinator.state, durable=replace(durable, pending=None, last_id=CheckpointId(2)), pending=None
+            )
+            coordinator.handle(ends(now=coordinator.now))
+            replaced.set()
+        return answers
+
+    def once(instruction: Instruction) -> bool:
+        """A repeated trigger makes the driver acknowledge again."""
+        if not isinstance(instruction, Trigger):
+            return True
+        first = instruction.checkpoint not in triggered
+        triggered.add(instruction.checkpoint)
+        return first
+
+    def settles_late(checkpoint: int) -> None:
+        if checkpoint == 2:
+            assert replaced.wait(30)
+
+    changed: Any = coordinator
+    changed.acknowledge = to_the_newest
+    coordinator.hears = once
+    job = Failing(coordinator, until=99)
+    job.committing = settles_late
+    with pytest.raises(GenerationFailedError, match="refused the acknowledgement of checkpoint 3: unknown_checkpoint"):
+        job.generation.run()
+    assert (job.committed, job.aborted) == ([2], []), "the next generation aborts what the store does not know"
 
 
 @pytest.mark.parametrize("copied_at", [2, 5])
