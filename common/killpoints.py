@@ -15,6 +15,7 @@ The process dies by SIGKILL: no handler, no flush, no ``finally``, as when a mac
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -96,7 +97,8 @@ def _kill(_entry: str) -> None:
 
 
 def _stop(_entry: str) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this thread: one that is sent to the process may reach another thread first, and this one runs until then.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _block(entry: str) -> None:
