@@ -26,7 +26,7 @@ versions: ## other versions, each beside the pinned rest (hours); KAFKA="3.9 4.0
 	@PYTHON= $(PY) -m tests.versions $(if $(KAFKA),--kafka $(KAFKA)) $(if $(PYTHON),--python $(PYTHON)) $(if $(PYSPARK),--pyspark $(PYSPARK)) \
 		$(if $(POSTGRES),--postgres $(POSTGRES)) $(if $(GROUP),--group $(GROUP)) $(if $(TABLE),--table) $(if $(PYTEST),--pytest $(PYTEST))
 
-explore: ## every interleaving of small worlds, with crashes and lost messages (some 3 minutes)
+explore: ## every interleaving of small worlds, with crashes and lost messages (some 5 minutes)
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.explorer
 
@@ -34,7 +34,7 @@ simulate: ## 12,500 worlds on virtual time (3 minutes); SEEDS= START= for others
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED) $(if $(STAYING),--staying),--seeds $(or $(SEEDS),10000) --start $(or $(START),1))
 
-mutants: ## breaks the product in every way in turn, and says who notices (a minute); MUTANT="words" for some
+mutants: ## breaks the product in every way in turn, and says who notices (4 minutes); MUTANT="words" for some
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.mutants $(MUTANT)
 

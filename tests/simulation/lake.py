@@ -177,10 +177,11 @@ class Lake(CanBeCutOff):
 
     def _staged(self, before: float) -> Iterator[str]:
         """Files that no version has had, and notes, that are older than ``before``. A process that was swept before it
-        made its file, and died before it looked for its note, leaves a file that no sweep finds."""
+        made its file deletes it after closing it, when it misses its note. If it dies before, no sweep finds the file.
+        """
         for path, created in self._created.items():
             data = path.startswith(_DATA) and _name(path) not in self._shown
-            data = data and (path not in self._unnoted or self._unnoted[path].alive)
+            data = data and (path not in self._unnoted or (self._unnoted[path].alive and bool(self._files[path])))
             if created < before and (data or path.startswith(_STAGED)):
                 yield path
 
