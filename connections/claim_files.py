@@ -21,11 +21,20 @@ Why at most one process replaces claim *n*, however slow it is:
 A listing must contain every file that is there during the whole call. The newest files stay undeleted so that the
 listing still finds one when the claim is replaced while it runs: it would have to be replaced :data:`_KEPT` times.
 
+If a tool deletes the files, the numbers begin again, and a process that slept may write its own above those of the
+present owner. Neither harms the data:
+
+- The owner writes a claim where none is left, and replaces an older one of its own store. The process that wrote that
+  one takes itself for the owner until it renews. It commits only what their store has decided, and nothing twice.
+- A process that no longer finds the file that it replaces looks at the newest below its own. If that is of a later
+  generation or of another store, it has lost. A process of another store then finds its claim: both stop.
+
 A job that is forgotten keeps a last file without a claim. If all were deleted, the numbers would begin again, and a
 process that slept since could create a higher one.
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -90,18 +99,21 @@ class ClaimFiles:
         held = self._held
         if held is None:
             raise FencedError("This process has not claimed the job. Nothing was written. Call take() first.")
-        while not self._replace(self._job, held.number, claim):
+        number = held.number
+        while not self._replace(self._job, number, claim):
             found = self._find(self._job)
-            if found.claim is None or not _same_owner(found.claim, held.claim):
+            # If it is there already, an earlier attempt was not answered, or what it replaces is gone.
+            before = self._find(self._job, below=found.number) if found.claim == claim else found
+            if before.number and not _may_replace(before.claim, held.claim):
                 raise FencedError(
-                    f"Job {self._job} was claimed by {_name(found.claim)}, while this process runs {_name(held.claim)}:"
-                    " it was taken over. What is settled stays; nothing further is committed here."
+                    f"Job {self._job} was claimed by {_name(before.claim)}, while this process runs "
+                    f"{_name(held.claim)}: it was taken over. What is settled stays; nothing further is committed here."
                 )
-            # An earlier attempt was not answered, and has worked.
-            self._held = held = _Held(found.number, found.claim)
+            number = max(number, found.number)
             if found.claim == claim:
+                self._held = _Held(number, claim)
                 return
-        self._held = _Held(held.number + 1, claim)
+        self._held = _Held(number + 1, claim)
 
     def forget(self, job: JobName, last: Claim) -> None:
         """Remove the claim of ``job`` if it is of the store of ``last``, and not newer. Raises StorageError and
@@ -115,9 +127,10 @@ class ClaimFiles:
                 self._storage.delete(self._path(job, one) for one in self._numbers(job) if one <= found.number)
                 return
 
-    def _find(self, job: JobName) -> _Found:
+    def _find(self, job: JobName, *, below: float = math.inf) -> _Found:
+        """Return the newest one, of those with a number below ``below``."""
         for _ in range(_LOOKS):
-            newest = max(self._numbers(job), default=0)
+            newest = max((number for number in self._numbers(job) if number < below), default=0)
             if newest == 0:
                 return _Found(0, None)
             content = self._storage.read(self._path(job, newest))
@@ -130,11 +143,12 @@ class ClaimFiles:
         )
 
     def _replace(self, job: JobName, number: int, claim: Claim | None) -> bool:
-        """Write ``claim`` in place of the one with ``number``. Return False if another process was there first."""
+        """Write ``claim`` in place of the one with ``number``. Return False if another process was there first, or may
+        have been: the one with ``number`` is gone."""
         if not self._storage.create(self._path(job, number + 1), _content(claim)):
             return False
         numbers = self._numbers(job)
-        if max(numbers, default=0) != number + 1:
+        if max(numbers, default=0) != number + 1 or number not in (0, *numbers):
             return False
         self._storage.delete(self._path(job, one) for one in numbers if one <= number + 1 - _KEPT)
         return True
@@ -147,8 +161,12 @@ class ClaimFiles:
         return f"{self._folder}/{job}.claim.{number}"
 
 
-def _same_owner(one: Claim, other: Claim) -> bool:
-    return (one.store_id, one.generation, one.holder) == (other.store_id, other.generation, other.holder)
+def _may_replace(found: Claim | None, held: Claim) -> bool:
+    """Whether ``found`` is no takeover of ``held``: it is of the same process, or older."""
+    if found is None:
+        return False
+    own = (found.store_id, found.generation, found.holder) == (held.store_id, held.generation, held.holder)
+    return own or found.is_older_than(held)
 
 
 def _content(claim: Claim | None) -> bytes:

@@ -212,6 +212,16 @@ class Claim:
     amendment: int = 0
     """That checkpoint's. No later replacement of its lost slots was committed by then."""
 
+    def is_older_than(self, held: "Claim") -> bool:
+        """Return whether this claim cannot have replaced ``held`` lawfully: their store has gone further with that."""
+        if self.store_id != held.store_id or self == held:
+            return False
+        own = self.generation == held.generation and self.holder == held.holder
+        return (own or self.generation < held.generation) and (self.completed, self.amendment) <= (
+            held.completed,
+            held.amendment,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedCheckpoint:

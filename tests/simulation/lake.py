@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onceward.coordinator.service.systems import OpenSystem
-from onceward.protocol.values import Committable
+from onceward.protocol.values import MAX_ID, Committable
 from tests.simulation.checker import Checker, Invariant
 from tests.simulation.fault_profile import FaultProfile
 from tests.simulation.lake_files import Asked, LoadedVersion, Version
@@ -201,7 +201,9 @@ class Lake(CanBeCutOff):
             self._claim = int(match[1])
             self.claims += 1
             claim = json.loads(content)
-            self.checker.claim(int(claim["completed"]), str(claim["holder"]))
+            outdated = claim["generation"] < self.checker.generations
+            if not (self.checker.claimed == MAX_ID and outdated):  # a deposed driver restores no protection
+                self.checker.claim(int(claim["completed"]), str(claim["holder"]))
             self.note("table", f"is claimed by {content.decode().strip()}")
         return True
 
@@ -352,9 +354,19 @@ class Lake(CanBeCutOff):
             self._vacuum([_DATA + self.clock.random.choice(names)])
 
     def clean_up(self) -> None:
-        """Let another program rewrite all files into one."""
+        """Let another program rewrite all files into one, or delete the claims."""
+        if self.clock.random.random() < 0.5:
+            self._delete_claims()
+            return
         self._change(frozenset({f"rewritten-{self.version.number}"}))
         self.note("table", f"another program rewrites all files in version {self.version.number}")
+
+    def _delete_claims(self) -> None:
+        for path in [one for one in self._files if _CLAIM.fullmatch(one)]:
+            self.delete(path)
+        self._claim = 0
+        self.checker.claimed = MAX_ID  # without the claim there is no protection until it is written again
+        self.note("table", "another program deletes the claims")
 
 
 def _id(transaction: int) -> str:

@@ -14,7 +14,7 @@ from onceward.sinks.kafka.control.transactions import Code
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import claim_name
 
-__all__ = ["METADATA_BYTES", "METADATA_LIMIT", "failed", "offset_commit", "offset_of", "older", "parse", "taken_over"]
+__all__ = ["METADATA_BYTES", "METADATA_LIMIT", "failed", "offset_commit", "offset_of", "parse", "taken_over"]
 
 METADATA_LIMIT = "offset.metadata.max.bytes"
 METADATA_BYTES = 512
@@ -49,17 +49,6 @@ def offset_commit(group: str, claim: Claim) -> dict[str, object]:
 
 def offset_of(control: ControlPlane, group: str, *, stable: bool, at: Located | None = None) -> Offset:
     return read_offsets(control, [group], stable=stable, located=None if at is None else {group: at})[group]
-
-
-def older(found: Claim | None, held: Claim | None) -> bool:
-    """Return whether ``found`` cannot have replaced ``held`` lawfully: its store has gone further with ``held``."""
-    if found is None or held is None or found.store_id != held.store_id or found == held:
-        return False
-    own = found.generation == held.generation and found.holder == held.holder
-    return (own or found.generation < held.generation) and (found.completed, found.amendment) <= (
-        held.completed,
-        held.amendment,
-    )
 
 
 def taken_over(job: str, claim: Claim, found: Claim) -> ClaimChangedError:

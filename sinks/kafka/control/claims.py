@@ -26,7 +26,7 @@ from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.codes import ErrorCode
 from onceward.connections.requests import NoAnswer, Request
 from onceward.protocol.values import Claim
-from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, older, parse, taken_over
+from onceward.sinks.kafka.control.claim_offsets import failed, offset_commit, offset_of, parse, taken_over
 from onceward.sinks.kafka.control.clock import Clock, broker_backoff
 from onceward.sinks.kafka.control.control_plane import ControlPlane, CoordinatorKind, Located, Operation
 from onceward.sinks.kafka.control.fencing import PATIENCE_S
@@ -184,7 +184,9 @@ class ClaimHolder:
     def _refuse_other(self, claim: Claim, seen: Collection[Claim], found: Claim | None) -> None:
         """Raise ClaimChangedError if ``found`` has replaced the claim. One that is older than the one held has not: it
         is shown by a deposed coordinator, or came back when brokers or a tool discarded the newer one."""
-        if found is not None and found != claim and found not in seen and not older(found, self._held):
+        if found is None or found == claim or found in seen:
+            return
+        if self._held is None or not found.is_older_than(self._held):
             raise taken_over(self._job, claim, found)
 
     def _refuse_newer(self, claim: Claim) -> None:

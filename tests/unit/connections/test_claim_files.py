@@ -150,6 +150,108 @@ def test_a_process_that_sleeps_while_a_job_is_forgotten_and_begun_again_has_lost
     assert files(tmp_path).read(JOB) == claim("new")
 
 
+def deleted(at: Path) -> None:
+    for one in (at / FOLDER).iterdir():
+        one.unlink()
+
+
+def test_a_former_driver_that_slept_while_a_tool_deleted_the_claims_does_not_take_the_job_back(tmp_path: Path) -> None:
+    storage, present = Paused(tmp_path), files(tmp_path)
+    former = ClaimFiles(storage, FOLDER)
+    former.take(JOB, claim("a"), ())
+    renewed(former, claim("a"), 5)
+
+    def others_work() -> None:
+        deleted(tmp_path)
+        present.take(JOB, claim("b", generation=2, completed=5), ())
+        present.renew(claim("b", generation=2, completed=6))
+
+    storage.before_create = others_work
+    with pytest.raises(FencedError, match="generation 2"):
+        former.renew(claim("a", completed=5))
+    present.renew(claim("b", generation=2, completed=7))
+    assert files(tmp_path).read(JOB) == claim("b", generation=2, completed=7)
+
+
+def test_of_two_stores_that_claim_a_job_whose_claims_a_tool_has_deleted_both_stop(tmp_path: Path) -> None:
+    former, present, theirs = files(tmp_path), files(tmp_path), replace(claim("b"), store_id="other")
+    former.take(JOB, claim("a"), ())
+    renewed(former, claim("a"), 5)
+    deleted(tmp_path)
+    present.take(JOB, theirs, ())
+    with pytest.raises(FencedError, match="store other"):
+        former.renew(claim("a", completed=6))
+    with pytest.raises(FencedError, match="store store"):
+        present.renew(replace(theirs, completed=CheckpointId(1)))
+
+
+@pytest.mark.parametrize("moment", ["before_create", "after_create"])
+def test_a_claim_that_a_tool_deletes_is_written_again(tmp_path: Path, moment: str) -> None:
+    storage = Paused(tmp_path)
+    one = ClaimFiles(storage, FOLDER)
+    one.take(JOB, claim("a"), ())
+    for completed in (1, 2):
+        setattr(storage, moment, lambda: deleted(tmp_path))
+        one.renew(claim("a", completed=completed))
+        assert files(tmp_path).read(JOB) == claim("a", completed=completed)
+    setattr(storage, moment, lambda: deleted(tmp_path))
+    one.take(JOB, claim("b", generation=2, completed=2), (claim("a", completed=2),))
+    assert files(tmp_path).read(JOB) == claim("b", generation=2, completed=2)
+
+
+def put_back(at: Path, found: Claim) -> None:
+    """As a tool or a machine with a clock of its own may do: it is no takeover, or it is one."""
+    (at / "elsewhere").mkdir()
+    put = files(at / "elsewhere")
+    put.take(JOB, found, ())
+    (path,) = (at / "elsewhere" / FOLDER).iterdir()
+    path.rename(at / FOLDER / f"{JOB}.claim.{max(numbers(at)) + 3}")
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        claim("a"),
+        claim("a", completed=5),
+        claim("b", generation=2, completed=4),
+    ],
+    ids=["of an earlier generation", "of an earlier generation, as far", "its own"],
+)
+def test_an_older_claim_of_the_own_store_is_replaced(tmp_path: Path, older: Claim) -> None:
+    one, held = files(tmp_path), claim("b", generation=2, completed=5)
+    one.take(JOB, held, ())
+    put_back(tmp_path, older)
+    one.renew(replace(held, completed=CheckpointId(6)))
+    assert files(tmp_path).read(JOB) == replace(held, completed=CheckpointId(6))
+    assert numbers(tmp_path)[-1] == numbers(tmp_path)[-2] + 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        claim("a", completed=6),
+        replace(claim("a", completed=5), amendment=1),
+        claim("x", generation=2, completed=5),
+        claim("x", generation=3),
+        replace(claim("a"), store_id="other"),
+    ],
+    ids=[
+        "that knows more",
+        "that knows an amendment more",
+        "of another holder of the generation",
+        "of a later generation",
+        "of another store",
+    ],
+)
+def test_a_claim_that_the_own_store_does_not_rule_out_fences(tmp_path: Path, other: Claim) -> None:
+    one, held = files(tmp_path), claim("b", generation=2, completed=5)
+    one.take(JOB, held, ())
+    put_back(tmp_path, other)
+    with pytest.raises(FencedError):
+        one.renew(replace(held, completed=CheckpointId(6)))
+    assert files(tmp_path).read(JOB) == other
+
+
 def test_a_claim_of_another_store_or_of_a_newer_generation_is_not_forgotten(tmp_path: Path) -> None:
     files(tmp_path).take(JOB, claim("a", generation=3), ())
     for last in (claim("x", generation=2), replace(claim("x", generation=9), store_id="other")):
