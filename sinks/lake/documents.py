@@ -3,13 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from onceward.protocol.values import Author, Committable, JsonObject
 from onceward.sinks.documents import SinkDocument
 from onceward.sinks.lake.identifiers import StagedName
 
-__all__ = ["LakeCommittable", "WrittenFile"]
+__all__ = ["Before", "LakeCommittable", "WrittenFile"]
 
 
 class WrittenFile(Protocol):
@@ -36,6 +36,14 @@ class WrittenFile(Protocol):
 File = TypeVar("File", bound=WrittenFile)
 
 
+class Before(NamedTuple):
+    """A commit that was proved, of the same sink."""
+
+    checkpoint: int
+    transaction: int
+    """Its number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LakeCommittable(SinkDocument, Generic[File]):
     """All that one checkpoint adds to a table."""
@@ -58,6 +66,9 @@ class LakeCommittable(SinkDocument, Generic[File]):
     """The splits that the files were made of; none in a document of a release that did not store them."""
     input_text: str
     """What the source says of the input."""
+    after: Before | None = None
+    """A commit that the table has when this one is made. A table without it has gone back: to an older copy, or to an
+    earlier version of its own. None if none is known."""
     together: str = ""
     """Tables with the same text get the checkpoint by one commit; empty for one that is committed alone."""
 
@@ -65,6 +76,11 @@ class LakeCommittable(SinkDocument, Generic[File]):
     @abstractmethod
     def read_file(cls, raw: JsonObject) -> File:
         """Raises KeyError, TypeError and ValueError."""
+
+    @property
+    def before(self) -> Before:
+        """What a later one comes after."""
+        return Before(self.checkpoint, self.transaction)
 
     @property
     def records(self) -> int:
@@ -90,6 +106,8 @@ class LakeCommittable(SinkDocument, Generic[File]):
             "inputs": list(self.inputs),
             "input_text": self.input_text,
         }
+        if self.after is not None:
+            body["after"] = self.after._asdict()
         if self.together:
             body["together"] = self.together
         return Committable(slot=self.slot, document=self.document(body))
@@ -97,6 +115,7 @@ class LakeCommittable(SinkDocument, Generic[File]):
     @classmethod
     def read(cls, slot: int, body: Mapping[str, Any]) -> Self:
         """See :meth:`SinkDocument.read`."""
+        after: Mapping[str, Any] | None = body.get("after")
         return cls(
             slot=slot,
             table_id=str(body["table"]["id"]),
@@ -111,6 +130,7 @@ class LakeCommittable(SinkDocument, Generic[File]):
             bytes=int(body["bytes"]),
             inputs=tuple(map(dict, body.get("inputs", ()))),
             input_text=str(body["input_text"]),
+            after=None if after is None else Before(int(after["checkpoint"]), int(after["transaction"])),
             together=str(body.get("together", "")),
         )
 

@@ -9,11 +9,12 @@ A table of a database has transactions instead. What is compared there is compar
 the receipt, and what is staged. A commit that another one changes nothing for stays under way.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onceward.protocol.values import Outcome
 from onceward.sinks.lake.control import committing
+from onceward.sinks.lake.control.tables import PastCommit
 from onceward.sinks.lake.identifiers import app_id
 from tests.explorer.world import SINKS, Driver, Flight, Kafka, Transaction
 from tests.support.table_documents import TableFile, TableFiles
@@ -135,6 +136,9 @@ class _LookedAt:
     def transaction(self, app: str) -> int | None:
         table, sink = self._kafka.table, SINKS[self._wanted.sink]
         return {app_id(_JOB, sink): table.receipt, app_id(_JOB, sink, fence=True): table.fence}[app] or None
+
+    def past_commits(self, _job: str, _sink: str) -> Iterator[PastCommit]:
+        return iter(())
 
     def file_names(self) -> Collection[str]:
         return [_name(self._wanted)] if self._kafka.committed >> self._wanted.bit & 1 else []

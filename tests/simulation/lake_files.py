@@ -1,6 +1,6 @@
 """One process's way to the modelled table: its directory as a `Storage`, and the table at one version."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from onceward.connections.storage import NewFile, StorageError
 from onceward.sinks.kafka.control.control_plane import NoAnswer
-from onceward.sinks.lake.control.tables import CommitRefusedError
+from onceward.sinks.lake.control.tables import CommitRefusedError, PastCommit
 from tests.simulation.scheduler import Process
 from tests.simulation.wire import Wire
 from tests.support.table_documents import TableFile, TableFiles
@@ -149,6 +149,9 @@ class LoadedVersion:
 
     def transaction(self, app: str) -> int | None:
         return self._version.transactions.get(app)
+
+    def past_commits(self, job: str, sink: str) -> Iterator[PastCommit]:
+        return iter(())
 
     def file_names(self) -> Collection[str]:
         return self._version.files

@@ -20,7 +20,7 @@ from deltalake.transaction import AddAction
 from onceward.connections.storage import Storage, StorageError
 from onceward.sinks.delta.documents import DataFile, DeltaCommittable
 from onceward.sinks.delta.location import TableLocation
-from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError, UnsupportedTableError
+from onceward.sinks.lake.control.tables import CommitRefusedError, NoTableError, PastCommit, UnsupportedTableError
 
 __all__ = ["LoadedTable"]
 
@@ -28,6 +28,9 @@ T = TypeVar("T")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNSUPPORTED = "Unsupported table features"
 """In the library's message; the error is of the class that a refusal has, too."""
+
+_LOOKS_BACK = 1_000
+"""Versions. What is further back than this is not looked for."""
 
 
 class LoadedTable:
@@ -89,6 +92,27 @@ class LoadedTable:
     def transaction(self, app: str) -> int | None:
         """The version of an app transaction; None if there is none."""
         return _asking(self._location, lambda: self._table.transaction_version(app))
+
+    def past_commits(self, job: str, sink: str) -> Iterator[PastCommit]:
+        """See :meth:`LakeTable.past_commits`. Reads the log itself: the library's history counts from the newest entry,
+        which may be later than this version."""
+        newest_kept, removed = self.version, set[str]()
+        for number in range(self.version, max(-1, self.version - _LOOKS_BACK), -1):
+            entry = self.storage.read(f"_delta_log/{number:020}.json")
+            if entry is None:  # cleaned up
+                return
+            actions = [*map(json.loads, entry.splitlines())]
+            info: Mapping[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+            said = info.get("onceward", {})
+            if (said.get("job"), said.get("sink")) == (job, sink) and "fence" not in said:
+                added = {one["add"]["path"] for one in actions if "add" in one}
+                yield PastCommit(int(said["checkpoint"]), number > newest_kept or not removed.isdisjoint(added))
+            if info.get("operation") == "RESTORE" and number <= newest_kept:
+                target = info.get("operationParameters", {}).get("version")
+                if target is None:  # restored by time
+                    removed |= {one["remove"]["path"] for one in actions if "remove" in one}
+                else:
+                    newest_kept = int(target)
 
     def file_names(self) -> frozenset[str]:
         """The names of all files of this version, without their folders."""

@@ -51,9 +51,7 @@ class IcebergSystem(LakeSystem):
     ) -> Sequence[Sequence[Settlement]]:
         """See :meth:`System.commit_together`. Raises HaltedError as :meth:`commit` does."""
         tables = [(cast(Self, part.system), part) for part in parts]
-        wanted = [
-            (table, table.committable.own(one, part.author)) for table, part in tables for one in part.committables
-        ]
+        wanted = [(table, table.to_commit(one, part.author)) for table, part in tables for one in part.committables]
         found = committing.commit([(table.load, one) for table, one in wanted], give_up, self._failed, write_together)
         settled: dict[int, list[Settlement]] = {id(table): [] for table, _ in tables}
         for (table, one), each in zip(wanted, found, strict=bool(found)):

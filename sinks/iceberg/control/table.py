@@ -27,7 +27,7 @@ from onceward.sinks.iceberg.control.asking import asking
 from onceward.sinks.iceberg.documents import IcebergCommittable, IcebergFile
 from onceward.sinks.iceberg.rest import BoundedRestCatalog
 from onceward.sinks.lake.control.committing import Change
-from onceward.sinks.lake.control.tables import UnsupportedTableError
+from onceward.sinks.lake.control.tables import PastCommit, UnsupportedTableError
 from onceward.sinks.lake.location import TableLocation
 
 __all__ = ["NEWEST_FORMAT", "LoadedTable", "columns_of"]
@@ -119,6 +119,21 @@ class LoadedTable:
                 "last is unknown. Nothing was written to it. Put back the number that it had; older metadata files of "
                 "the table have it."
             ) from None
+
+    def past_commits(self, job: str, sink: str) -> Iterator[PastCommit]:
+        """See :meth:`LakeTable.past_commits`. A snapshot that expired is not shown."""
+        snapshots = {one.snapshot_id: one for one in self._table.metadata.snapshots}
+        kept, at = set[int](), self._table.metadata.current_snapshot_id
+        while at is not None and at in snapshots:
+            kept.add(at)
+            at = snapshots[at].parent_snapshot_id
+        # Where snapshots before these have expired, it is not known which of the others were before them.
+        since = min((snapshots[one].timestamp_ms for one in kept), default=0) if at is not None else 0
+        for one in sorted(snapshots.values(), key=lambda one: one.timestamp_ms, reverse=True):
+            said = one.summary.additional_properties if one.summary is not None else {}
+            if (said.get("onceward.job"), said.get("onceward.sink")) == (job, sink) and "onceward.fence" not in said:
+                undone = one.snapshot_id not in kept and one.timestamp_ms > since
+                yield PastCommit(int(said["onceward.checkpoint"]), undone)
 
     def file_names(self) -> frozenset[str]:
         """See :meth:`LakeTable.file_names`."""

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from onceward.common.backoff import persist
 from onceward.connections.storage import StorageError
 from onceward.protocol.values import Outcome, Settlement
+from onceward.sinks.lake.control.going_back import lacks
 from onceward.sinks.lake.control.staged import missing
 from onceward.sinks.lake.control.tables import CommitRefusedError, LakeTable, UnsupportedTableError
 from onceward.sinks.lake.control.transactions import Place, place_of
@@ -175,6 +176,13 @@ def _proved(table: LakeTable, wanted: Wanted) -> Settlement | None:
             f"the table has a later commit of {wanted.sink} of job {wanted.job}, and not its files in {table.state}: it"
             " was never committed, or its files were rewritten or removed since. It cannot be committed any more. The "
             f"table's history may show checkpoint {wanted.checkpoint}",
+        )
+    if wanted.after is not None and (gone := lacks(table, wanted.job, wanted.sink, wanted.after)):
+        return _settled(
+            wanted,
+            Outcome.IN_DOUBT,
+            f"{gone} Before a restore, give up what checkpoint {wanted.checkpoint} has staged: onceward resolve "
+            f"{wanted.job} --sink {wanted.sink} --give-up all --reason 'NAME: REASON'",
         )
     return None
 

@@ -1,10 +1,11 @@
 """A table as a system: in the driver, in a command, or in the coordinator for a job without a driver.
 
-It keeps no state between calls but its hold on a claim, and its id.
+It keeps no state between calls but its hold on a claim, its id, and what it has proved last.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, ClassVar
@@ -17,9 +18,10 @@ from onceward.connections.storage import Storage, StorageError
 from onceward.protocol.committing import OpenTransaction, Place, PreCommitted, System
 from onceward.protocol.values import Author, Claim, Committable, JobName, Outcome, Settlement
 from onceward.sinks.lake.control import committing
+from onceward.sinks.lake.control.going_back import lacks
 from onceward.sinks.lake.control.staged import delete_files, notes, remove_notes
 from onceward.sinks.lake.control.tables import LakeTable, UnsupportedTableError
-from onceward.sinks.lake.documents import LakeCommittable
+from onceward.sinks.lake.documents import Before, LakeCommittable
 from onceward.sinks.lake.identifiers import CLAIMS
 
 __all__ = ["LakeSystem"]
@@ -44,6 +46,8 @@ class LakeSystem(System):
         self._generation = generation
         self._links = links or Links()
         self._id = ""
+        self._last: dict[tuple[str, str], Before] = {}
+        """By job and sink: the newest commit that this object has proved."""
 
     @abstractmethod
     def load(self) -> LakeTable:
@@ -87,18 +91,47 @@ class LakeSystem(System):
     ) -> Sequence[Settlement]:
         """See :meth:`System.commit`. Raises HaltedError before anything is read if a document is unreadable or not the
         author's."""
-        wanted = [self.committable.own(committable, author) for committable in committables]
         settled = []
-        for one in wanted:
+        for one in [self.to_commit(committable, author) for committable in committables]:
             found = committing.commit([(self.load, one)], give_up, self._failed)
             settled += [each for each in found if self.has_ended(one, each, give_up)]
         return settled
 
+    def to_commit(self, committable: Committable, author: Author) -> LakeCommittable[Any]:
+        """Return what it says; it comes after what this object has proved last. Raises HaltedError."""
+        wanted = self.committable.own(committable, author)
+        known = [one for one in (wanted.after, self.last_commit(wanted.job, wanted.sink)) if one is not None]
+        return replace(wanted, after=max(known, key=lambda one: one.transaction, default=None))
+
     def has_ended(self, wanted: LakeCommittable[Any], found: Settlement, give_up: Callable[[], bool]) -> bool:
         """Remove what is kept for a committable until it is committed; return False if ``give_up`` ends that."""
-        return found.outcome is not Outcome.COMMITTED or self._retry(
-            lambda: remove_notes(self._storage, wanted.job, wanted.names), give_up
-        )
+        if found.outcome is not Outcome.COMMITTED:
+            return True
+        self._last[wanted.job, wanted.sink] = wanted.before
+        return self._retry(lambda: remove_notes(self._storage, wanted.job, wanted.names), give_up)
+
+    def last_commit(self, job: str, sink: str) -> Before | None:
+        """The newest commit that this object has proved."""
+        return self._last.get((job, sink))
+
+    def confirm(self, committables: Sequence[Committable]) -> None:
+        """See :meth:`System.confirm`. Also raises StorageError and UnsupportedTableError."""
+        # a sink of another kind, or to another table, may have had this name
+        for last in [self.committable.of(one) for one in committables if one.document.kind == self.committable.KIND]:
+            table = self.load()
+            if table.uri != last.uri:
+                continue
+            if table.id != last.table_id:
+                raise HaltedError(
+                    f"Checkpoint {last.checkpoint} of job {last.job} was committed to the table {last.uri} with id "
+                    f"{last.table_id}, and the table there now has id {table.id}: it was dropped and created again. "
+                    "Nothing was written to it. Put the former table back and start the job. Or write everything again"
+                    " that a checkpoint came before, into all outputs of the job: onceward restore "
+                    f"{last.job} --from CHECKPOINT --reason 'NAME: REASON'."
+                )
+            if gone := lacks(table, last.job, last.sink, last.before):
+                raise HaltedError(gone)
+            self._last[last.job, last.sink] = last.before
 
     def abort(self, author: Author, committables: Sequence[Committable]) -> None:
         """See :meth:`System.abort`. Raises HaltedError as :meth:`commit` does, and if one turns out committed."""

@@ -1,12 +1,12 @@
 """A table as commits see it: loaded once, and committed on exactly the state that was loaded."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from onceward.common.errors import OncewardError
 from onceward.connections.storage import Storage, StorageError
 
-__all__ = ["CommitRefusedError", "LakeTable", "NoTableError", "UnsupportedTableError"]
+__all__ = ["CommitRefusedError", "LakeTable", "NoTableError", "PastCommit", "UnsupportedTableError"]
 
 
 class NoTableError(StorageError):
@@ -19,6 +19,14 @@ class CommitRefusedError(StorageError):
 
 class UnsupportedTableError(OncewardError):
     """The table needs what the library cannot do. Trying again does not help."""
+
+
+class PastCommit(NamedTuple):
+    """A commit of a sink that the history of a table shows."""
+
+    checkpoint: int
+    undone: bool
+    """Whether the table was restored, or rolled back, to a state before it."""
 
 
 class LakeTable(Protocol):
@@ -42,6 +50,9 @@ class LakeTable(Protocol):
 
     def transaction(self, app: str) -> int | None:
         """The number that the application ``app`` has committed last; None if there is none."""
+
+    def past_commits(self, job: str, sink: str) -> Iterator[PastCommit]:
+        """The commits of a sink, the newest first, as far as the history of this state shows them."""
 
     def file_names(self) -> Collection[str]:
         """The names of all files of this state, without their folders."""

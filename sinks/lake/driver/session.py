@@ -108,6 +108,7 @@ class LakeSession(SinkSession):
             bytes=sum(one.size for one in files),
             inputs=origin.inputs,
             input_text=origin.text,
+            after=self._system.last_commit(self._context.job, self.participant.name),
             together=self._together,
         )
         return PreCommitted(committables=(made.to_committable(),))

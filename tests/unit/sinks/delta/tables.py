@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,6 +84,22 @@ class Table(LakePlace):
 
     def remove_unused(self) -> None:
         self.now().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def state(self) -> int:
+        return self.now().version()
+
+    def restore(self, state: int) -> None:
+        self.now().restore(state)
+
+    def saves(self) -> Callable[[], None]:
+        log, copy = self.path / "_delta_log", self.path.with_name("log")
+        shutil.copytree(log, copy)
+
+        def put_back() -> None:
+            shutil.rmtree(log)
+            shutil.copytree(copy, log)
+
+        return put_back
 
     def replace(self) -> None:
         aside = self.path.with_name("aside")

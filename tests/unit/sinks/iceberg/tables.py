@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,6 +113,25 @@ class Table(LakePlace):
         for file in self.files_in.glob("**/*.parquet"):
             if file.name not in kept:
                 file.unlink()
+
+    def state(self) -> int:
+        now = self.now().current_snapshot()
+        assert now is not None
+        return now.snapshot_id
+
+    def restore(self, state: int) -> None:
+        self.now().manage_snapshots().set_current_snapshot(state).commit()
+
+    def saves(self) -> Callable[[], None]:
+        """The catalogue is in a file."""
+        catalogue = Path(self.settings["uri"].removeprefix("sqlite:///"))
+        copy = catalogue.with_name("copy")
+        shutil.copy(catalogue, copy)
+
+        def put_back() -> None:
+            shutil.copy(copy, catalogue)
+
+        return put_back
 
     def replace(self) -> None:
         self.catalog.drop_table(self.name)

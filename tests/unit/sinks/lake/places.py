@@ -79,6 +79,18 @@ class LakePlace(ABC):
     def replace(self) -> None:
         """Replace the table by another one in the same place, beside the same files."""
 
+    @abstractmethod
+    def state(self) -> int:
+        """The table's present state, for :meth:`restore`."""
+
+    @abstractmethod
+    def restore(self, state: int) -> None:
+        """Restore the table to an earlier state, by the means of its kind."""
+
+    @abstractmethod
+    def saves(self) -> Callable[[], None]:
+        """Copy what names the table's state; what is returned puts the copy back."""
+
     def files(self) -> set[str]:
         """The names of the data files that the sink has written."""
         return {one.name for one in self.files_in.glob("part-onceward-*.parquet")}

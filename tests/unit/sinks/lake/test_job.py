@@ -46,10 +46,12 @@ def run(kind: str, place: str, lines: str, state: str) -> None:
 class Place:
     def __init__(self, at: Path, kind: str) -> None:
         self.table: LakePlace = new_place(kind, at)
-        self.lines, self._state, self._once = at / "lines", at / "state", at / "once"
+        self.lines, self.state, self._once = at / "lines", at / "state", at / "once"
         for folder in (self.lines, self._once):
             folder.mkdir()
         self.written: list[bytes] = []
+        self.said = ""
+        """By the last run, on standard error."""
 
     def add(self, number: int) -> None:
         lines = [b"%d.%d" % (number, line) for line in range(100)]
@@ -58,16 +60,17 @@ class Place:
                 file.writelines(name.encode() + line + b"\n" for line in lines)
             self.written += [name.encode() + line for line in lines]
 
-    def run(self, kill: str = "") -> int:
+    def run(self, kill: str = "", *, exits: int = 0) -> int:
         environment = {
             **os.environ,
             "PYTHONPATH": EXAMPLES,
             KILL_POINT_VARIABLE: kill,
             KILL_ONCE_VARIABLE: str(self._once),
         }
-        arguments = [sys.executable, "-c", JOB, self.table.kind, self.table.place, str(self.lines), str(self._state)]
+        arguments = [sys.executable, "-c", JOB, self.table.kind, self.table.place, str(self.lines), str(self.state)]
         ran = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=150)
-        assert ran.returncode in (0, -9), ran.stderr
+        assert ran.returncode in (exits, -9), ran.stderr
+        self.said = ran.stderr
         return ran.returncode
 
 
