@@ -8,9 +8,9 @@ from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.tasks import Vote
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Nothing, Turn, Written
-from onceward.driver.letters import DEAD_LETTERS
 from onceward.driver.members import Members
 from onceward.driver.origins import origins_of
 from onceward.driver.outputs import Made, Outputs, Votes

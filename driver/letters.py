@@ -9,16 +9,15 @@ from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
+from onceward.connectors.letters import DEAD_LETTERS, PREFIX
 from onceward.connectors.tasks import Vote
 from onceward.executor.functions import Router, by_name, to_one
-from onceward.executor.letters import PREFIX, Limits, Reasons, SettingAside, Window, too_many
+from onceward.executor.letters import Limits, Reasons, SettingAside, Window, too_many
 from onceward.protocol.encoded import decoded
 from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
 
-__all__ = ["DEAD_LETTERS", "DeadLetters", "LetterCount", "routed"]
+__all__ = ["DeadLetters", "LetterCount", "routed"]
 
-DEAD_LETTERS = ParticipantName("dead-letters")
-"""The name of their output, in every job."""
 _KIND = "dead-letters"
 _VERSION = 1
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")

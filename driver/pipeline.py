@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, Unpack, cast
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.letters import DEAD_LETTERS, DeadLetters, LetterCount
+from onceward.driver.letters import DeadLetters, LetterCount
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options

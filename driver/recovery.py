@@ -3,7 +3,7 @@
 from onceward.client.session import Session
 from onceward.common.errors import ConfigurationError
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.driver.letters import DEAD_LETTERS
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.driver.mailbox import Mailbox
 from onceward.driver.members import Members
 from onceward.driver.outputs import Claims, Held, Outputs

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.connectors.letters import PREFIX
 from onceward.connectors.tasks import CheckpointTask
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     Routed: TypeAlias = Iterator[tuple[str, pa.RecordBatch]]
 
 __all__ = [
-    "PREFIX",
     "DeadLetter",
     "Limits",
     "Reasons",
@@ -30,8 +30,6 @@ __all__ = [
     "per_record",
 ]
 
-PREFIX = "onceward.error."
-"""Of the headers that say why a record is a letter."""
 _MESSAGE = 1024
 """Bytes of an exception's message that a letter keeps."""
 _EXAMPLE = 200

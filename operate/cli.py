@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from onceward.common.errors import ConfigurationError, ExitCode, OncewardError
+from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.printable import escape_logs
 from onceward.operate.job_commands import COMMANDS
-from onceward.operate.options import CoordinatorOption, JsonOption, StateDirOption, place_of
+from onceward.operate.options import CoordinatorOption, JsonOption, StateDirOption, not_installed, place_of
 from onceward.operate.prompts import print_result, say
 
 __all__ = ["app", "main"]
@@ -179,7 +179,7 @@ def verify(
     try:
         from onceward.operate.verify.command import Wanted, run_verify
     except ImportError as error:
-        raise _not_installed("The comparison", error) from error
+        raise not_installed("The comparison", error) from error
     wanted = Wanted(
         job=job,
         inputs=inputs,
@@ -261,7 +261,7 @@ def archive_classes() -> None:
 
         print_result(str(write_archive()))
     except ImportError as error:
-        raise _not_installed("Spark", error) from error
+        raise not_installed("Spark", error) from error
 
 
 @app.command()
@@ -347,10 +347,3 @@ def main() -> None:
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         sys.exit(128 + 2)
-
-
-def _not_installed(what: str, error: ImportError) -> OncewardError:
-    message = f"{what} needs packages that are not installed ({error.name}). Nothing was started. "
-    problem = ConfigurationError(message + "Install them with: pip install 'onceward[spark]'")
-    assert problem.exit_code is ExitCode.USAGE
-    return problem

@@ -10,13 +10,16 @@ from onceward.operate.options import (
     CoordinatorOption,
     JobArgument,
     JsonOption,
+    LetterTopicOption,
     LimitOption,
     MaybeJobArgument,
     NameOption,
     NoWaitOption,
+    ServersOption,
     StateDirOption,
     UtcOption,
     WatchOption,
+    not_installed,
     place_of,
     view_of,
 )
@@ -298,6 +301,25 @@ def losses(
     acknowledge_losses(job, acknowledge, reason, place)
 
 
+def letters(
+    job: JobArgument,
+    servers: ServersOption = None,
+    clusters: ClustersOption = None,
+    topic: LetterTopicOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+    utc: UtcOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List a job's dead letters by reason, the commonest first, with the newest records of each."""
+    try:
+        from onceward.operate.letters import list_letters
+    except ImportError as error:
+        raise not_installed("Reading letters", error) from error
+    place = place_of(coordinator, state_dir)
+    list_letters(job, place, servers, clusters, topic, as_json=as_json, utc=utc)
+
+
 def resolve(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
@@ -384,6 +406,7 @@ COMMANDS = (
     adopt,
     transactions,
     losses,
+    letters,
     resolve,
     close,
     forget,

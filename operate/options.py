@@ -19,14 +19,17 @@ __all__ = [
     "CoordinatorOption",
     "JobArgument",
     "JsonOption",
+    "LetterTopicOption",
     "LimitOption",
     "MaybeJobArgument",
     "NameOption",
     "NoWaitOption",
+    "ServersOption",
     "StateDirOption",
     "UtcOption",
     "View",
     "WatchOption",
+    "not_installed",
     "password_of",
     "place_of",
     "systems_of",
@@ -62,6 +65,13 @@ ClustersOption = Annotated[
         help="Systems to ask, as for onceward serve. Without it, their state is unknown.",
     ),
 ]
+ServersOption = Annotated[
+    str | None, typer.Option("--servers", metavar="HOST:PORT", help="Bootstrap servers of the cluster.")
+]
+LetterTopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="[CLUSTER:]TOPIC", help="Where the letters are. Default: where the job writes."),
+]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", "--detached", help="Do not wait for it.")]
 
 
@@ -69,6 +79,13 @@ def place_of(coordinator: str | None, state_dir: Path | None) -> "CoordinatorLoc
     from onceward.operate.connecting import CoordinatorLocation
 
     return CoordinatorLocation(coordinator=coordinator, state_dir=state_dir)
+
+
+def not_installed(what: str, error: ImportError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} needs packages that are not installed ({error.name}). Nothing was started. Install them with: pip "
+        "install 'onceward[spark]'"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

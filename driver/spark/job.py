@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import CheckpointFailedError, ConfigurationError
 from onceward.connectors.interfaces import Plan, Source, SplitFollower, writer_options
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, check_ballots
-from onceward.driver.letters import DEAD_LETTERS, routed
+from onceward.driver.letters import routed
 from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.passes import Pass

@@ -10,7 +10,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
@@ -64,6 +72,10 @@ class Raw(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    """Only if the reader was made with ``headers=True``; so is ``timestamp``."""
+    timestamp: int = 0
+    """Milliseconds."""
 
 
 class ClusterView:
@@ -82,6 +94,15 @@ class ClusterView:
             if absent:
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"no topic {', '.join(absent)}"))
             return [Lane(name, number) for name in topics for number in sorted(known[name].partitions)]
+
+        return _asked_again(ask)
+
+    def absent(self, topics: Sequence[str]) -> list[str]:
+        """Return those topics that are not there now, or that this user may not see."""
+
+        def ask() -> list[str]:
+            known = self._admin.list_topics(timeout=_ANSWER_S).topics
+            return [name for name in topics if name not in known or known[name].error is not None]
 
         return _asked_again(ask)
 
@@ -192,8 +213,9 @@ def _asked_again(ask: Callable[[], _T]) -> _T:
 class Reader:
     """A ``read_committed`` reader without a group, so the brokers store nothing about it. A context manager."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster, *, headers: bool = False) -> None:
         self._cluster = cluster
+        self._headers = headers
         self._consumer = self._connected()
         self._heard_at = time.monotonic()
         self._assigned: set[Lane] = set()
@@ -227,7 +249,8 @@ class Reader:
             error = message.error()
             if error is None:
                 self.reached[lane] = offset + 1
-                records.append(Raw(lane, offset, _bytes(message.key()), _bytes(message.value())))
+                record = Raw(lane, offset, _bytes(message.key()), _bytes(message.value()))
+                records.append(_with_headers(record, message) if self._headers else record)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.reached[lane] = max(offset, self.reached[lane])
             elif error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, *_HOPELESS):
@@ -272,19 +295,29 @@ def _number(value: int | None) -> int:
     return value
 
 
+def _with_headers(record: Raw, message: Message) -> Raw:
+    pairs: Any = message.headers() or ()  # pairs, or a mapping by the stubs
+    return record._replace(headers=[(name, _bytes(value)) for name, value in pairs], timestamp=message.timestamp()[1])
+
+
 def _bytes(part: bytes | str | None) -> bytes | None:
     return part.encode() if isinstance(part, str) else part
 
 
 def read_range(
-    cluster: KafkaCluster, starts: Mapping[Lane, int], ends: Mapping[Lane, int], *, stuck_s: float = _PATIENCE_S
+    cluster: KafkaCluster,
+    starts: Mapping[Lane, int],
+    ends: Mapping[Lane, int],
+    *,
+    stuck_s: float = _PATIENCE_S,
+    headers: bool = False,
 ) -> Iterator[Raw]:
     """Yield all records of ``[starts, ends)``, each partition in order.
 
     Raises KafkaException when records are deleted meanwhile, and when nothing arrives for ``stuck_s``.
     """
     waiting = {lane for lane, end in ends.items() if starts.get(lane, 0) < end}
-    with Reader(cluster) as reader:
+    with Reader(cluster, headers=headers) as reader:
         reader.add({lane: starts.get(lane, 0) for lane in waiting})
         moved = time.monotonic()
         while waiting:

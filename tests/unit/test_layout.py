@@ -58,6 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "connections",
         "connectors.at_rest",
         "connectors.interfaces",
+        "connectors.letters",
         "connectors.slots",
         "driver.spark.session",
         "watch",

@@ -10,8 +10,9 @@ import pytest
 
 from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record
 from onceward.common.errors import ConfigurationError, HaltedError
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.driver.letters import DEAD_LETTERS, LetterCount
+from onceward.driver.letters import LetterCount
 from onceward.executor.functions import by_name, to_one, unusable, unusable_in
 from onceward.executor.letters import Limits, Reasons, SettingAside, TooManyLettersError, Window
 from onceward.protocol.values import CheckpointId, Document

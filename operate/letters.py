@@ -1,0 +1,97 @@
+"""``onceward letters``: list a job's dead letters by reason."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from onceward.operate.connecting import CoordinatorLocation, job_name, operators
+from onceward.operate.dead_letters import Found, letters_of, topic_of
+from onceward.operate.tables import Column, Listing, Times, print_json, print_listings
+
+__all__ = ["Reason", "list_letters", "reasons_of"]
+
+_NEWEST = 3
+"""Letters of each reason that are named."""
+
+
+@dataclass(kw_only=True)
+class Reason:
+    """Letters with one reason."""
+
+    kind: str
+    """The class of the exception."""
+    stage: str
+    output: str
+    letters: int = 0
+    attempts: int = 1
+    """The most of any."""
+    oldest: datetime
+    newest: datetime
+    records: Sequence[str] = ()
+    """What the newest ones were in the input, the newest first."""
+    message: str = ""
+    """Of the newest one."""
+
+
+def reasons_of(found: Iterable[Found]) -> Sequence[Reason]:
+    """Group letters by reason, the commonest first."""
+    newest: dict[tuple[str, str, str], list[Found]] = {}
+    reasons: dict[tuple[str, str, str], Reason] = {}
+    for one in found:
+        letter = one.letter
+        key = letter.kind, letter.stage, letter.output
+        reason = reasons.setdefault(
+            key, Reason(kind=letter.kind, stage=letter.stage, output=letter.output, oldest=one.at, newest=one.at)
+        )
+        reason.letters += 1
+        reason.attempts = max(reason.attempts, letter.attempt)
+        reason.oldest = min(reason.oldest, one.at)
+        newest[key] = sorted([one, *newest.get(key, ())], key=lambda each: each.at, reverse=True)[:_NEWEST]
+    for key, reason in reasons.items():
+        reason.newest, reason.message = newest[key][0].at, newest[key][0].letter.message
+        reason.records = [one.letter.place for one in newest[key]]
+    return sorted(reasons.values(), key=lambda reason: -reason.letters)
+
+
+def list_letters(
+    job: str,
+    place: CoordinatorLocation,
+    servers: str | None,
+    systems: Path | None,
+    topic: str | None,
+    *,
+    as_json: bool,
+    utc: bool,
+) -> None:
+    """List the letters that are in the topic now. Raises OncewardError."""
+    known = job_name(job)
+    with operators(place) as (client, _):
+        where = topic_of(client, known, servers, systems, topic)
+    found = reasons_of(letters_of(known, where))
+    if as_json:
+        print_json({"job": known, "topic": where.name, "reasons": found})
+        return
+    times = Times(now=datetime.now(UTC), utc=utc)
+    shown = Listing(
+        "class",
+        Column(name="output", spare=3),
+        "letters",
+        Column(name="attempts", spare=4),
+        Column(name="newest", spare=1),
+        Column(name="newest records", text=True, spare=2),
+        Column(name="message", text=True),
+        title=f"topic {where.name}",
+        if_empty=f"Topic {where.name} has no letters of job {known}.",
+    )
+    for one in found:
+        shown.add(
+            one.kind,
+            one.output or "-",
+            str(one.letters),
+            str(one.attempts),
+            times.of(one.newest),
+            ", ".join(one.records),
+            one.message,
+        )
+    print_listings([shown])
