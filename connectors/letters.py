@@ -3,18 +3,23 @@
 Also loaded on executors: standard library only.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final, Self
 
-from onceward.protocol.values import ParticipantName
+from onceward.protocol.values import JsonObject, ParticipantName
 
-__all__ = ["DEAD_LETTERS", "PREFIX", "Letter"]
+__all__ = ["ATTEMPT", "DEAD_LETTERS", "LETTER_POSITIONS", "PREFIX", "Letter", "Run", "Wanted"]
 
 DEAD_LETTERS = ParticipantName("dead-letters")
 """The name of their output, in every job."""
 PREFIX = "onceward.error."
 """Of the headers that say why a record is a letter."""
+ATTEMPT: Final = f"{PREFIX}attempt"
+"""How often the job has failed to process the record; also a header of a record that was brought back."""
+LETTER_POSITIONS: Final = "kafka-letters"
+"""The kind of the positions of a job that brings letters back. ``runs`` are of :class:`Run`, the present one last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,8 @@ class Letter:
     """Milliseconds."""
     attempt: int = 1
     """How often the job has failed to process it."""
+    cut: bool = False
+    """The letter holds only the beginning of the value."""
 
     @classmethod
     def of(cls, headers: Iterable[tuple[str, bytes | None]]) -> Self | None:
@@ -58,6 +65,7 @@ class Letter:
             offset=_number(said.get("offset")),
             timestamp=_number(said.get("timestamp")),
             attempt=_number(said.get("attempt")) or 1,
+            cut="size" in said,
         )
 
     @property
@@ -70,3 +78,66 @@ class Letter:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which letters of a topic to bring back."""
+
+    job: str
+    topics: tuple[str, ...]
+    """The topics of the job's input, sorted: a letter of any other record cannot go back."""
+    attempts: int
+    """A letter that the job has failed to process so often stays."""
+    kind: str | None = None
+    output: str | None = None
+    since: int | None = None
+    """Milliseconds: letters that were written earlier stay."""
+
+    def refuses(self, letter: Letter, written: int) -> str:
+        """Say why a letter stays that was written at ``written``, in milliseconds; empty if it does not."""
+        if letter.job != self.job:
+            return "of another job"
+        if self.kind not in (None, letter.kind) or self.output not in (None, letter.output):
+            return "not asked for"
+        if self.since is not None and written < self.since:
+            return "not asked for"
+        if letter.cut:
+            return "cut, because the record was too large"
+        if letter.topic not in self.topics:
+            return "of a topic that the job does not read"
+        if letter.attempt >= self.attempts:
+            return f"failed {self.attempts} times or more"
+        return ""
+
+    def to_json(self) -> JsonObject:
+        return {**asdict(self), "topics": list(self.topics)}
+
+    @classmethod
+    def of_json(cls, raw: JsonObject) -> Self:
+        return cls(**{**raw, "topics": tuple(raw["topics"])})
+
+    def __str__(self) -> str:
+        """The options of ``onceward redrive`` that say the same."""
+        since = None if self.since is None else datetime.fromtimestamp(self.since / 1000, UTC).isoformat()
+        given = {"--class": self.kind, "--output": self.output, "--since": since, "--attempts": str(self.attempts)}
+        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run has looked at: it has brought back the letters that it wanted, unless an earlier run had."""
+
+    wanted: Wanted
+    ends: Mapping[int, int]
+    """By partition of the letters' topic: the offset up to which it looked."""
+
+    def has(self, letter: Letter, written: int, partition: int, offset: int) -> bool:
+        return offset < self.ends.get(partition, 0) and not self.wanted.refuses(letter, written)
+
+    def to_json(self) -> JsonObject:
+        return {"wanted": self.wanted.to_json(), "ends": {str(number): end for number, end in self.ends.items()}}
+
+    @classmethod
+    def of_json(cls, raw: JsonObject) -> Self:
+        return cls(wanted=Wanted.of_json(raw["wanted"]), ends={int(n): int(end) for n, end in raw["ends"].items()})

@@ -1,6 +1,6 @@
 """Where a job's dead letters are, and what they say. Changes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,14 +12,17 @@ from onceward.client.operators import OperatorClient
 from onceward.common.errors import ConfigurationError, PreflightError, RefusedError
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.connections.clusters_file import load_clusters
-from onceward.connectors.letters import DEAD_LETTERS, Letter
+from onceward.connectors.letters import DEAD_LETTERS, LETTER_POSITIONS, Letter, Run
 from onceward.operate.verify.cluster import ClusterView, read_range
 from onceward.operate.verify.history import Lane
 from onceward.protocol.values import JobName
 
-__all__ = ["Found", "LetterTopic", "letters_of", "reading_letters", "topic_of"]
+__all__ = ["Found", "LetterTopic", "back_job", "clusters_of", "letters_of", "reading_letters", "runs_of", "topic_of"]
 
 _UNREAD = "No letter was read"
+_LONGEST = 63
+"""Characters of a job's name."""
+_BACK = "-redrive"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,31 @@ class Found:
     at: datetime
     """When it was written, by the record's timestamp."""
 
+    @property
+    def written(self) -> int:
+        """Milliseconds."""
+        return round(self.at.timestamp() * 1000)
+
+    def is_back(self, runs: Sequence[Run]) -> bool:
+        """Return whether one of ``runs`` has brought it back."""
+        return any(run.has(self.letter, self.written, self.lane.partition, self.offset) for run in runs)
+
+
+def back_job(job: JobName) -> JobName:
+    """Return the name of the job that brings the letters of ``job`` back."""
+    return JobName(f"{job[: _LONGEST - len(_BACK)]}{_BACK}")
+
+
+def runs_of(client: OperatorClient, job: JobName) -> Sequence[Run]:
+    """Return what has been brought back of the letters of ``job``."""
+    name = back_job(job)
+    summary = next((one for one in client.jobs() if one.job == name), None)
+    if summary is None or not summary.last_completed:
+        return ()
+    snapshots = client.checkpoint(name, summary.last_completed).snapshots
+    documents = [one.positions for one in snapshots.values() if one.positions is not None]
+    return [Run.of_json(raw) for one in documents if one.kind == LETTER_POSITIONS for raw in one.body["runs"]]
+
 
 def topic_of(
     client: OperatorClient, job: JobName, servers: str | None, systems: Path | None, topic: str | None
@@ -47,7 +75,7 @@ def topic_of(
     """Return where ``job`` writes its letters, by what it says of itself. ``topic``: ``[CLUSTER:]TOPIC``, if a person
     says where instead. Raises RefusedError for a job without dead letters, ConfigurationError for what it needs to
     know, and PreflightError if the topic is not there."""
-    clusters = _clusters(servers, systems)
+    clusters = clusters_of(servers, systems)
     cluster, _, named = (topic or "").rpartition(":")
     if cluster and cluster not in clusters:
         raise ConfigurationError(
@@ -101,7 +129,7 @@ def reading_letters(topic: str) -> Iterator[None]:
         ) from error
 
 
-def _clusters(servers: str | None, systems: Path | None) -> Mapping[str, KafkaCluster]:
+def clusters_of(servers: str | None, systems: Path | None) -> Mapping[str, KafkaCluster]:
     if (servers is None) == (systems is None):
         raise ConfigurationError(f"Name the brokers, with --servers HOST:PORT or with --systems FILE. {_UNREAD}.")
     if systems is not None:

@@ -320,6 +320,43 @@ def letters(
     list_letters(job, place, servers, clusters, topic, as_json=as_json, utc=utc)
 
 
+def redrive(
+    job: JobArgument,
+    kind: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Only letters of this class.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only letters written since then; ISO 8601.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Only letters that this output has refused.")] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Leave records that have failed so often.")] = 3,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go back, and what would stay.")
+    ] = False,
+    servers: ServersOption = None,
+    clusters: ClustersOption = None,
+    topic: LetterTopicOption = None,
+    coordinator: CoordinatorOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Bring a job's dead letters back into its input, each once, by a job of their own. Starts Spark."""
+    try:
+        from onceward.operate.redriving import Asked
+        from onceward.operate.redriving import redrive as bring_back
+    except ImportError as error:
+        raise not_installed("Reading letters", error) from error
+    asked = Asked(
+        job=job,
+        servers=servers,
+        systems=clusters,
+        topic=topic,
+        kind=kind,
+        output=output,
+        since=since,
+        attempts=attempts,
+        dry_run=dry_run,
+    )
+    bring_back(asked, place_of(coordinator, state_dir))
+
+
 def resolve(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Your name and the reason; the history keeps both.")],
@@ -407,6 +444,7 @@ COMMANDS = (
     transactions,
     losses,
     letters,
+    redrive,
     resolve,
     close,
     forget,

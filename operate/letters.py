@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from onceward.connectors.letters import Run
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
-from onceward.operate.dead_letters import Found, letters_of, topic_of
+from onceward.operate.dead_letters import Found, letters_of, runs_of, topic_of
+from onceward.operate.prompts import print_result
 from onceward.operate.tables import Column, Listing, Times, print_json, print_listings
 
 __all__ = ["Reason", "list_letters", "reasons_of"]
@@ -24,6 +26,8 @@ class Reason:
     stage: str
     output: str
     letters: int = 0
+    back: int = 0
+    """How many of them ``onceward redrive`` has brought back."""
     attempts: int = 1
     """The most of any."""
     oldest: datetime
@@ -34,8 +38,8 @@ class Reason:
     """Of the newest one."""
 
 
-def reasons_of(found: Iterable[Found]) -> Sequence[Reason]:
-    """Group letters by reason, the commonest first."""
+def reasons_of(found: Iterable[Found], runs: Sequence[Run] = ()) -> Sequence[Reason]:
+    """Group letters by reason, the commonest first. ``runs`` have brought letters back."""
     newest: dict[tuple[str, str, str], list[Found]] = {}
     reasons: dict[tuple[str, str, str], Reason] = {}
     for one in found:
@@ -45,6 +49,7 @@ def reasons_of(found: Iterable[Found]) -> Sequence[Reason]:
             key, Reason(kind=letter.kind, stage=letter.stage, output=letter.output, oldest=one.at, newest=one.at)
         )
         reason.letters += 1
+        reason.back += one.is_back(runs)
         reason.attempts = max(reason.attempts, letter.attempt)
         reason.oldest = min(reason.oldest, one.at)
         newest[key] = sorted([one, *newest.get(key, ())], key=lambda each: each.at, reverse=True)[:_NEWEST]
@@ -68,7 +73,8 @@ def list_letters(
     known = job_name(job)
     with operators(place) as (client, _):
         where = topic_of(client, known, servers, systems, topic)
-    found = reasons_of(letters_of(known, where))
+        runs = runs_of(client, known)
+    found = reasons_of(letters_of(known, where), runs)
     if as_json:
         print_json({"job": known, "topic": where.name, "reasons": found})
         return
@@ -77,6 +83,7 @@ def list_letters(
         "class",
         Column(name="output", spare=3),
         "letters",
+        "back",
         Column(name="attempts", spare=4),
         Column(name="newest", spare=1),
         Column(name="newest records", text=True, spare=2),
@@ -89,9 +96,15 @@ def list_letters(
             one.kind,
             one.output or "-",
             str(one.letters),
+            str(one.back),
             str(one.attempts),
             times.of(one.newest),
             ", ".join(one.records),
             one.message,
         )
     print_listings([shown])
+    if any(one.letters > one.back for one in found):
+        said = f"onceward redrive {known} --servers {servers} --dry-run"
+        if systems is not None:
+            said = f"onceward redrive {known} --systems {systems} --dry-run"
+        print_result(f"To bring back those that are not: {said}")

@@ -43,6 +43,11 @@ class Kind:
     doctor: Sequence[str] = ()
     """(configuration, names of topics or tables, job) -> :class:`Examined`, for ``onceward doctor``. ``job``: its
     rights are asked for, too; None = no job's. Raises OncewardError."""
+    letters: str = ""
+    """(configuration, topic, :class:`Wanted`, how many partitions each topic of the input has) -> the
+    :class:`Source` of dead letters, for ``onceward redrive``."""
+    sink: str = ""
+    """(configuration, ``topics=``) -> the :class:`Sink` that writes them to the input."""
 
 
 @dataclass(frozen=True, kw_only=True)

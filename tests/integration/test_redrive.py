@@ -1,15 +1,21 @@
-"""Dead letters on the real broker, after they were written: listed by reason."""
+"""Dead letters on the real broker, after they were written: listed by reason, and brought back."""
 
 import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from confluent_kafka import Message
 
 from onceward import per_record
 from onceward.common.errors import ExitCode
-from tests.integration.test_letters import BAD, Bench, parsed
+from tests.integration.test_letters import BAD, GOOD, Bench, parsed
 from tests.support.commands import onceward
+from tests.support.processes import Processes, armed_with
 from tests.support.topics import Topics
 
 if TYPE_CHECKING:
@@ -48,3 +54,98 @@ def test_a_topic_that_is_gone_is_named(bench: Bench) -> None:
     refused = command(bench, "letters", "--topic", f"{bench.dead}-gone")
     assert refused.returncode == ExitCode.PREFLIGHT
     assert f"Topic {bench.dead}-gone is not there" in refused.stderr
+
+
+def redrive(bench: Bench, *words: str, kill_at: Sequence[str] = ()) -> tuple[int, str]:
+    """Run the command in a process of its own; return its exit code, and all that it has said."""
+    program = [sys.executable, "-m", "onceward.operate", "redrive", bench.job]
+    place = ["--state-dir", str(bench.directory / "state"), "--servers", bench.topics.servers]
+    with Processes(bench.directory) as processes:
+        process = processes.start("redrive", [*program, *place, *words], armed_with(kill_at, bench.directory / "kills"))
+        return process.wait(), process.tail(200)
+
+
+def brought_back(bench: Bench) -> list[int]:
+    """The records in the input that were letters before: the last ones of each partition."""
+    messages = [one for one in bench.topics.messages(bench.source) if "onceward.error.attempt" in dict(headers_of(one))]
+    for one in messages:
+        assert headers_of(one) == [("onceward.error.attempt", b"1")]
+        assert one.key() == b"key-%d" % cast("int", one.partition()), "in the partition where it was"
+    return sorted(number_in(one.value() or b"") for one in messages)
+
+
+def number_in(value: bytes) -> int:
+    return int(re.sub(rb"\D", b"", value))
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes]]:
+    return cast("Any", message.headers()) or []
+
+
+def lenient(record: dict[str, Any]) -> dict[str, Any]:
+    return {"key": record["key"], "value": json.dumps({"n": number_in(record["value"])})}
+
+
+def test_letters_go_back_once_and_the_corrected_job_writes_them(bench: Bench) -> None:
+    code, said = redrive(bench, "--dry-run")
+    assert (code, f"{len(BAD)} letters would go back into {bench.source}." in said) == (0, True), said
+    assert brought_back(bench) == []
+    code, said = redrive(bench)
+    assert (code, f"{len(BAD)} letters of job {bench.job} are back" in said) == (0, True), said
+    assert brought_back(bench) == BAD
+    for _ in range(2):
+        code, said = redrive(bench)
+        assert (code, "0 letters" in said) == (0, True), said
+    _, said = redrive(bench, "--dry-run")
+    assert f"{len(BAD)} are back already." in said
+    bench.pipeline(per_record(lenient)).run()
+    assert bench.written() == sorted([*GOOD, *BAD])
+    assert bench.letters() == BAD, "the letters stay in their topic"
+
+
+def test_runs_that_want_some_leave_the_others_to_later_ones(bench: Bench) -> None:
+    def otherwise(record: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("otherwise")
+
+    bench.fill(range(900, 910))
+    bench.pipeline(per_record(otherwise), {"rate": 1.0}).run()
+    other = list(range(900, 910))
+    code, said = redrive(bench, "--class", "KeyError")
+    assert (code, brought_back(bench)) == (0, other), said
+    assert redrive(bench, "--class", "ValueError")[0] == 0
+    assert redrive(bench, "--class", "KeyError", "--attempts", "9")[0] == 0
+    assert redrive(bench, "--since", "2100-01-01")[0] == 0
+    assert brought_back(bench) == other, "these are back, or were not asked for"
+    bench.fill(range(910, 915))
+    bench.pipeline(per_record(otherwise), {"rate": 1.0}, read={"max_offsets_per_checkpoint": None}).run()
+    assert redrive(bench, "--class", "KeyError", "--attempts", "2")[0] == 0
+    again = [*other, *other, *range(910, 915)]
+    assert brought_back(bench) == sorted(again), "what failed again is a letter again"
+    code, said = redrive(bench)
+    assert (code, brought_back(bench)) == (0, sorted([*again, *BAD])), said
+
+
+POINTS = [
+    "driver.after_open:1",
+    "driver.after_plan:1",
+    "task.mid_write:1",
+    "task.after_vote:1",
+    "driver.after_pre_commit:1",
+    "driver.after_acknowledge:1",
+    "driver.after_decision:2",
+    "driver.after_end_txn:1",
+]
+
+
+@pytest.mark.kill
+def test_a_run_that_is_killed_everywhere_brings_each_letter_back_once(bench: Bench) -> None:
+    kills = 0
+    while (ended := redrive(bench, kill_at=POINTS))[0] != 0:
+        assert ended[0] == 128 + signal.SIGKILL, ended[1]
+        kills += 1
+        assert kills <= len(POINTS)
+        if kills == len(POINTS) // 2:
+            code, said = redrive(bench, "--class", "KeyError")
+            assert (code, "has not ended" in said) == (ExitCode.HALTED, True), said
+    assert kills >= 5, ended[1]
+    assert brought_back(bench) == BAD

@@ -60,6 +60,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "connectors.interfaces",
         "connectors.letters",
         "connectors.slots",
+        "driver.pipeline",
+        "driver.restarts",
         "driver.spark.session",
         "watch",
     ),

@@ -18,6 +18,7 @@ from onceward.connectors.interfaces import (
     Plan,
     Resource,
     SplitFollower,
+    SplitReader,
 )
 from onceward.connectors.tasks import ranges_of
 from onceward.protocol.settings import Duration, as_duration
@@ -258,7 +259,10 @@ class KafkaSource(FollowedSource):
             )
         return plan.positions
 
-    def read(self) -> KafkaSplitReader:
+    def read(self) -> SplitReader:
+        return self._reader()
+
+    def _reader(self) -> KafkaSplitReader:
         return KafkaSplitReader(cluster=self.cluster, group_id=self._group, names=self._columns)
 
     def diagnose(self, error: BaseException) -> OncewardError | None:
@@ -283,7 +287,7 @@ class KafkaSource(FollowedSource):
         )
 
     def follow(self) -> SplitFollower:
-        return following.follower(self._arguments, self.read())
+        return following.follower(self._arguments, self._reader())
 
     def assign(self, base: Document, most: int) -> Assignment:
         """See :meth:`Source.assign`. Raises HaltedError if the log is not the one that was read up to ``base``."""

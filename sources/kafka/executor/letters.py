@@ -1,0 +1,63 @@
+"""The executor's part of a source of dead letters: reads letters, and gives the records that they were.
+
+Imports only what the reader of Kafka imports.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import pyarrow as pa
+
+from onceward.connectors.letters import ATTEMPT, PREFIX, Letter, Run, Wanted
+from onceward.connectors.tasks import ranges_of
+from onceward.sources.kafka.executor.columns import schema_of
+from onceward.sources.kafka.executor.reader import KafkaSplitReader
+
+__all__ = ["NAMES", "LetterReader"]
+
+NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""The columns of a batch. ``topic`` and ``partition`` are the record's in the input, ``offset`` and the times the
+letter's; the partition is null if its topic has no such partition any more."""
+_SCHEMA = schema_of(NAMES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterReader:
+    """Reads splits whose ranges have, besides what those of Kafka have, ``wanted`` and ``before``: the present run's
+    :class:`Wanted`, and the :class:`Run` before it. Pickled."""
+
+    letters: KafkaSplitReader
+    partitions: Mapping[str, int]
+    """How many the topics of the input have."""
+
+    def __call__(self, split: Mapping[str, Any], columns: frozenset[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the records to bring back. See :meth:`KafkaSplitReader.__call__`."""
+        first = ranges_of(split)[0]
+        wanted, before = Wanted.of_json(first["wanted"]), [Run.of_json(one) for one in first["before"]]
+        for batch in self.letters(split, columns | set(NAMES)):
+            times = batch.column("timestamp").view(pa.int64()).to_pylist()
+            rows = []
+            for row, time in zip(batch.to_pylist(), times, strict=True):
+                headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
+                letter, written = Letter.of(headers), time // 1000
+                if letter is None or wanted.refuses(letter, written):
+                    continue
+                if not any(one.has(letter, written, row["partition"], row["offset"]) for one in before):
+                    rows.append(row | self._place(letter) | {"headers": _headers(headers, letter)})
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+
+    def held_back(self) -> float:
+        return self.letters.held_back()
+
+    def _place(self, letter: Letter) -> dict[str, Any]:
+        number, count = letter.partition, self.partitions.get(letter.topic, 0)
+        return {"topic": letter.topic, "partition": number if number is not None and number < count else None}
+
+
+def _headers(headers: Sequence[tuple[str, bytes | None]], letter: Letter) -> list[tuple[str, bytes | None]]:
+    """Return those of the record, which stand before those of the letter, and the number of attempts."""
+    theirs = takewhile(lambda one: not one[0].startswith(PREFIX), headers)
+    return [*theirs, (ATTEMPT, str(letter.attempt).encode())]
