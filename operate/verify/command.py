@@ -5,22 +5,26 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
 
+from onceward.client.operators import OperatorClient
 from onceward.common.errors import ConfigurationError, PreflightError
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.clusters_file import load_clusters
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
+from onceward.operate.dead_letters import topic_of
 from onceward.operate.options import systems_of
 from onceward.operate.prompts import print_result, say
 from onceward.operate.tables import print_json
 from onceward.operate.verify.asking import origin_of, reports_of_coordinator
 from onceward.operate.verify.history import Lane
+from onceward.operate.verify.letters import LettersAtRest
 from onceward.operate.verify.quiescence import Job
 from onceward.operate.verify.table_output import ExpectedRows, RowForm, Table, rows_of_json
 from onceward.operate.verify.topic_output import Expected, Topics
@@ -87,6 +91,7 @@ def run_verify(wanted: Wanted, place: CoordinatorLocation) -> int:
 
 def _verified(wanted: Wanted, place: CoordinatorLocation, name: JobName, asked: Asked) -> Verified:
     with operators(place) as (client, _):
+        asked = replace(asked, letters=_letters(client, name, wanted))
         positions: dict[int, dict[Lane, int] | None] = {}
         job = Job(
             name=name,
@@ -101,6 +106,15 @@ def _verified(wanted: Wanted, place: CoordinatorLocation, name: JobName, asked: 
                 f"A cluster did not answer: {error.args[0]}. Nothing was judged. "
                 "Check the brokers and the topics' names."
             ) from error
+
+
+def _letters(client: OperatorClient, job: JobName, wanted: Wanted) -> LettersAtRest | None:
+    """Return the job's dead letters. Raises OncewardError if they cannot be read."""
+    if all(one.name != DEAD_LETTERS for one in client.describe(job).participants):
+        return None
+    systems = wanted.systems if wanted.servers is None else None
+    topic = topic_of(client, job, wanted.servers, systems, None)
+    return LettersAtRest(topic.cluster, topic.name, job)
 
 
 def _input(wanted: Wanted) -> tuple[KafkaCluster, list[str]]:
@@ -215,11 +229,13 @@ class _Told:
 
 
 def _as_json(job: str, verified: Verified) -> Mapping[str, Any]:
+    fates = verified.fates
     return {
         "job": job,
         "checkpoint": verified.checkpoint,
         **verified.verdict.to_json(),
         "records": {"expected": verified.expected, "visible": verified.visible},
+        "input": None if fates is None else {"read": fates.read, **asdict(fates)},
         "keys": {"differing": verified.differing, "judged": verified.judged},
     }
 
@@ -230,6 +246,9 @@ def _as_text(wanted: Wanted, verified: Verified) -> str:
         f"job {wanted.job} up to checkpoint {verified.checkpoint}: {verified.expected:,} records expected, "
         f"{verified.visible:,} visible",
     ]
+    if (fates := verified.fates) is not None:
+        letters = f", {fates.letters:,} dead letters" if fates.letters else ""
+        lines.append(f"{fates.read:,} records read: {fates.written:,} written, {fates.filtered:,} filtered{letters}")
     for result in verified.verdict.results.values():
         lines.append(f"  {result.grade.value:<8}{result.property.value}")
         lines += [f"          {words}" for words in result.evidence]

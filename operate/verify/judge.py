@@ -16,7 +16,7 @@ from onceward.operate.verify.prefix import broken_prefixes
 from onceward.operate.verify.streams import Streams, streams
 from onceward.operate.verify.verdict import Breach, Grade, Property, Result, Verification
 
-__all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge"]
+__all__ = ["AT_REST", "EVERYTHING", "NOT_AT_LEAST_ONCE", "judge", "reported"]
 
 EVERYTHING = frozenset(Property)
 AT_REST = EVERYTHING - {Property.PREFIX, Property.ONE_DECISION}
@@ -98,7 +98,7 @@ def _missing(gaps: dict[Part, list[str]], parts: Collection[Part]) -> list[str]:
 
 
 def _result(name: Property, found: _Found, explained: list[Collection[str]], missing: list[str]) -> Result:
-    certain, doubtful = _reported(found.certain), _reported(found.doubtful)
+    certain, doubtful = reported(found.certain), reported(found.doubtful)
     if certain and not any(explained):
         grade = Grade.FAIL
     elif certain or doubtful or missing:
@@ -110,7 +110,7 @@ def _result(name: Property, found: _Found, explained: list[Collection[str]], mis
     )
 
 
-def _reported(breaches: Iterable[Breach]) -> list[str]:
+def reported(breaches: Iterable[Breach]) -> list[str]:
     """Describe each kind of breach in each topic, with its count and its first examples."""
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in breaches:

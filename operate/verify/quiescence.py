@@ -41,6 +41,8 @@ class Look(NamedTuple):
     ends: Sequence[PartitionEnd] = ()
     open: Mapping[str, str] = {}
     """As :attr:`History.open`."""
+    letters: bool = True
+    """Nothing is open in the topic of dead letters."""
 
 
 @dataclass(kw_only=True)
@@ -73,16 +75,18 @@ def steady_moment(job: Job, look: Callable[[], Look], patience_s: float) -> Mome
     limit = time.monotonic() + patience_s
     while True:
         reports = job.reports()
-        ends, begun = look()
+        ends, begun, readable = look()
         before = Moment(reports=reports, ends=ends, open=begun, running=True)
         after = job.reports()
         # a checkpoint completed between the two looks may be partly visible
         still = before.newest == max(completed(after), default=0) and not before.unsettled
         at_rest = still and not before.open and all(one.high == one.stable for one in before.ends)
-        if at_rest or time.monotonic() > limit:
+        if (at_rest and readable) or time.monotonic() > limit:
             break
         time.sleep(_POLL_S)
     moment = Moment(reports=before.reports, ends=before.ends, open=before.open, running=job.running())
+    if not readable:
+        moment.gaps[Part.REST].append("open transactions hold back the topic of dead letters")
     if moment.running:
         if not still:
             moment.gaps[Part.COORDINATOR].append("the job runs, and at no moment was everything completed settled too")

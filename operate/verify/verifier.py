@@ -15,12 +15,13 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.operate.verify.cluster import ClusterView, Raw, read_range
 from onceward.operate.verify.external_sort import COVERED, REPEATED, ExternalSort, Record, Side
 from onceward.operate.verify.history import Content, Fed, History, Lane, Part, PartitionEnd, Visible
-from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE, judge
+from onceward.operate.verify.judge import NOT_AT_LEAST_ONCE, judge, reported
+from onceward.operate.verify.letters import LettersAtRest
 from onceward.operate.verify.quiescence import Job, Look, Moment, deleted, steady_moment, unusable_input
 from onceward.operate.verify.streams import Range, Ranges, ranges
-from onceward.operate.verify.verdict import Grade, Property, Verification
+from onceward.operate.verify.verdict import Breach, Grade, Property, Verification
 
-__all__ = ["Asked", "Output", "Progress", "Verified", "counted", "sample", "verify"]
+__all__ = ["Asked", "Fates", "Output", "Progress", "Verified", "counted", "sample", "verify"]
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """(what, passed, in total); 0 in total: it is not known."""
@@ -70,6 +71,8 @@ class Asked:
     """Also compare the order per key."""
     at_least_once: bool = False
     """The job's sink promises only that nothing is lost."""
+    letters: LettersAtRest | None = None
+    """The job's dead letters; None if it has none."""
     patience_s: float = 30.0
     """Seconds to wait for a moment at which every completed checkpoint is settled and nothing is open."""
 
@@ -88,6 +91,23 @@ class Verified:
     """Keys whose records or order differ."""
     judged: int = 0
     """How many of these keys were judged record by record."""
+    fates: "Fates | None" = None
+    """Of the records that completed checkpoints cover; None if none were read."""
+
+
+@dataclass(kw_only=True)
+class Fates:
+    """Numbers of input records; one that was read again after a restore counts again."""
+
+    written: int = 0
+    """An effect is expected in the output."""
+    filtered: int = 0
+    """None is."""
+    letters: int = 0
+
+    @property
+    def read(self) -> int:
+        return self.written + self.filtered + self.letters
 
 
 def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _all: None) -> Verified:
@@ -99,23 +119,35 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
     properties = output.properties if asked.order else output.properties - {Property.ORDER}
     if asked.at_least_once:
         properties -= NOT_AT_LEAST_ONCE
-    moment = steady_moment(job, lambda: output.look(job.name), asked.patience_s)
+    letters = asked.letters
+
+    def look() -> Look:
+        seen = output.look(job.name)
+        return seen if letters is None else seen._replace(letters=letters.look())
+
+    moment = steady_moment(job, look, asked.patience_s)
     covered = ranges(moment.reports, {})
     unusable_input(job, source, asked.inputs, covered, moment, from_earliest=asked.from_earliest)
-    moment.gaps[Part.REST].extend(output.gaps())
+    moment.gaps[Part.REST].extend([*output.gaps(), *(letters.gaps() if letters is not None else ())])
     if any(moment.gaps[part] for part in (Part.FED, Part.REST, Part.COORDINATOR)):
         # whatever the records are, no judgement is possible
         return Verified(verdict=judge(_history(job, moment), properties), checkpoint=moment.newest)
     with tempfile.TemporaryDirectory(prefix="onceward-verify-") as directory:
         sort = output.sort(Path(directory))
         try:
-            inputs = _read_input(asked, source, covered, sort, progress)
+            if letters is not None:
+                letters.read()
+                moment.gaps[Part.REST].extend(letters.nameless)
+            inputs, fates = _read_input(asked, source, covered, sort, progress)
             outputs = output.read(moment.ends, sort, progress)
             moment.gaps[Part.FED].extend(deleted(source.beginnings(asked.inputs), covered))
             fed, rest, judged = sample(output, sort, inputs, outputs)
         finally:
             sort.close()
     verdict = judge(replace(_history(job, moment), fed=fed, rest=rest), properties)
+    if letters is not None:
+        known = {lane: [(one.start, one.end) for one in each] for lane, each in covered.lanes.items()}
+        verdict = _with_letters(verdict, letters.unexplained(known))
     return Verified(
         verdict=_with_unordered(verdict, output.by_order, sort.unordered if asked.order else 0),
         checkpoint=moment.newest,
@@ -123,7 +155,20 @@ def verify(job: Job, asked: Asked, progress: Progress = lambda _what, _done, _al
         visible=sort.counts[Side.VISIBLE],
         differing=sort.differing,
         judged=judged,
+        fates=fates,
     )
+
+
+def _with_letters(verdict: Verification, unexplained: Iterable[tuple[Property, Breach]]) -> Verification:
+    breaches: dict[Property, list[Breach]] = defaultdict(list)
+    for name, breach in unexplained:
+        breaches[name].append(breach)
+    results = dict(verdict.results)
+    for name in breaches.keys() & results.keys():
+        result = results[name]
+        grade = Grade.UNKNOWN if result.grade is Grade.UNKNOWN else Grade.FAIL
+        results[name] = replace(result, grade=grade, evidence=(*result.evidence, *reported(breaches[name])))
+    return Verification(results=results)
 
 
 def _history(job: Job, moment: Moment) -> History:
@@ -145,12 +190,13 @@ def _with_unordered(verdict: Verification, by_order: Property, keys: int) -> Ver
 
 def _read_input(
     asked: Asked, source: ClusterView, covered: Ranges, sort: ExternalSort, progress: Progress
-) -> dict[int, Lane]:
+) -> tuple[dict[int, Lane], Fates]:
     """Read what completed checkpoints cover, range by range; then the records in no checkpoint, which must not be
     visible.
 
-    Returns the partitions by their index in the sort.
+    Returns the partitions by their index in the sort, and the fates of the covered records.
     """
+    fates = Fates()
     ends = {one.lane: one.stable for one in source.ends(asked.inputs)}
     places = {lane: place for place, lane in enumerate(sorted(ends))}
     rounds = [
@@ -162,13 +208,33 @@ def _read_input(
     for flags, each in rounds:
         begun = done
         for one, done in counted(source.cluster, each, begun):
-            for record in asked.output.expected(one.lane.topic, one.key, one.value):
+            for record in _effects(asked, one, fates, covered=bool(flags)):
                 sort.add(Side.EXPECTED, record, lane=places[one.lane], offset=one.offset, flags=flags)
             if not done % TOLD_EVERY:
                 progress("reading input", done, total)
         done = begun + sum(one.end - one.start for one in each.values())
         progress("reading input", done, total)
-    return {place: lane for lane, place in places.items()}
+    return {place: lane for lane, place in places.items()}, fates
+
+
+def _effects(asked: Asked, one: Raw, fates: Fates, *, covered: bool) -> Sequence[Record]:
+    """Return the records that an input record must have in the output."""
+    if not covered:
+        try:
+            return list(asked.output.expected(one.lane.topic, one.key, one.value))
+        except Exception:
+            if asked.letters is None:
+                raise
+            return ()  # it may become a letter
+    if asked.letters is not None and asked.letters.takes(one):
+        fates.letters += 1
+        return ()
+    effects = list(asked.output.expected(one.lane.topic, one.key, one.value))
+    if effects:
+        fates.written += 1
+    else:
+        fates.filtered += 1
+    return effects
 
 
 def _rounds(

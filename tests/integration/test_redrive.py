@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 
 from onceward import per_record
 from onceward.common.errors import ExitCode
@@ -149,3 +149,40 @@ def test_a_run_that_is_killed_everywhere_brings_each_letter_back_once(bench: Ben
             assert (code, "has not ended" in said) == (ExitCode.HALTED, True), said
     assert kills >= 5, ended[1]
     assert brought_back(bench) == BAD
+
+
+COPY = """
+import json
+
+def copied(topic, key, value):
+    return [("OUT", key, json.dumps(json.loads(value)).encode())]
+"""
+
+
+def verified(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any]]:
+    module = f"expected_{len(list(bench.directory.glob('expected_*')))}"
+    (bench.directory / f"{module}.py").write_text(COPY.replace("OUT", bench.out))
+    monkeypatch.syspath_prepend(bench.directory)
+    topics = ("--input", bench.source, "--output", bench.out, "--expected-by", f"{module}:copied")
+    brokers = ("--servers", bench.topics.servers, "--state-dir", str(bench.directory / "state"))
+    ran = onceward("verify", "--job", bench.job, *topics, *brokers, "--no-order", "--json")
+    return ran.returncode, json.loads(ran.stdout or "{}") or {"said": ran.stderr}
+
+
+def test_a_record_is_written_or_a_letter_and_verify_says_which(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.fill(range(900, 910), bad=[905])
+    code, found = verified(bench, monkeypatch)
+    assert code == 0, found
+    assert found["input"] == {"read": 900, "written": len(GOOD), "filtered": 0, "letters": len(BAD)}
+    letter = bench.topics.messages(bench.dead)[0]
+    forged = dict(headers_of(letter)) | {"onceward.error.offset": b"305"}
+    producer = Producer({"bootstrap.servers": bench.topics.servers})
+    for headers, broken in (
+        (headers_of(letter), {"nothing twice"}),
+        (list(forged.items()), {"nothing twice", "nothing undecided visible"}),
+    ):
+        producer.produce(bench.dead, letter.value(), partition=0, headers=cast("Any", headers))
+        assert producer.flush(30) == 0
+        code, found = verified(bench, monkeypatch)
+        failed = {name for name, one in found["properties"].items() if one["verdict"] == "FAIL"}
+        assert (code, failed) == (1, broken), found

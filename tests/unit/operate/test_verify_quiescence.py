@@ -214,3 +214,11 @@ def test_a_query_is_said_to_be_what_cannot_be_verified_and_nothing_else_is_blame
     assert "cluster" not in said
     assert "positions" not in said
     assert "--from-earliest" not in said
+
+
+def test_dead_letters_that_are_held_back_are_waited_for_and_missing() -> None:
+    seen = iter([False, True])
+    moment = steady_moment(job([FIRST, SECOND]), lambda: looks(Cluster())()._replace(letters=next(seen)), 30)
+    assert not moment.gaps[Part.REST]
+    moment = steady_moment(job([FIRST, SECOND]), lambda: looks(Cluster())()._replace(letters=False), 0)
+    assert moment.gaps[Part.REST] == ["open transactions hold back the topic of dead letters"]
