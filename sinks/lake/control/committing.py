@@ -181,7 +181,7 @@ def _proved(table: LakeTable, wanted: Wanted) -> Settlement | None:
         return _settled(
             wanted,
             Outcome.IN_DOUBT,
-            f"{gone} Before a restore, give up what checkpoint {wanted.checkpoint} has staged: onceward resolve "
+            f"{gone} Before one of these two, give up what checkpoint {wanted.checkpoint} has staged: onceward resolve "
             f"{wanted.job} --sink {wanted.sink} --give-up all --reason 'NAME: REASON'",
         )
     return None

@@ -31,8 +31,9 @@ def lacks(table: LakeTable, job: str, sink: str, last: Before) -> str:
     )
     return (
         f"Checkpoint {last.checkpoint} of job {job} was committed to {table.uri}, and {why}.{since} Nothing further was"
-        f" added. Put the newest state of the table back and start the job. Or write what is missing again, into all "
-        f"outputs of the job: onceward restore {job} --from {newest} --reason 'NAME: REASON'."
+        " added. Put the newest state of the table back and start the job. Or write what is missing again, into all "
+        f"outputs of the job: onceward restore {job} --from {newest} --reason 'NAME: REASON'. Or give the sink another "
+        "name, to go without it."
     )
 
 

@@ -125,9 +125,9 @@ class LakeSystem(System):
                 raise HaltedError(
                     f"Checkpoint {last.checkpoint} of job {last.job} was committed to the table {last.uri} with id "
                     f"{last.table_id}, and the table there now has id {table.id}: it was dropped and created again. "
-                    "Nothing was written to it. Put the former table back and start the job. Or write everything again"
-                    " that a checkpoint came before, into all outputs of the job: onceward restore "
-                    f"{last.job} --from CHECKPOINT --reason 'NAME: REASON'."
+                    "Nothing was written to it. Put the former table back and start the job. Or give the sink another "
+                    "name, to write only what is new to this one. Or write again what came after a checkpoint, into all"
+                    f" outputs of the job: onceward restore {last.job} --from CHECKPOINT --reason 'NAME: REASON'."
                 )
             if gone := lacks(table, last.job, last.sink, last.before):
                 raise HaltedError(gone)

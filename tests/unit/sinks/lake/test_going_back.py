@@ -171,6 +171,22 @@ def test_a_delta_table_that_was_restored_to_a_time_is_noticed(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_job_goes_without_the_rows_of_a_table_that_was_created_again_with_a_sink_of_another_name(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, "delta")
+    place.add(0)
+    assert place.run() == 0
+    place.table.replace()
+    before = len(place.written)
+    place.add(1)
+    assert place.run(exits=4) == 4
+    assert place.table.values() == []
+    assert place.run(sink="second") == 0
+    assert place.table.values() == sorted(place.written[before:])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_job_halts_at_a_restored_table_until_it_is_restored_too(tmp_path: Path, kind: str) -> None:
     place = Place(tmp_path, kind)

@@ -32,12 +32,12 @@ ICEBERG_POINTS = (KillPoint.DRIVER_AFTER_PRE_COMMIT, KillPoint.DRIVER_AFTER_DECI
 """The driver is the same; these are about the commit."""
 
 
-def run(kind: str, place: str, lines: str, state: str) -> None:
+def run(kind: str, place: str, lines: str, state: str, sink: str = "sink") -> None:
     """Copy what the files have now."""
     SparklessPipeline(
         job="lines",
         source=LinesSource(lines, bounded=True),
-        sink=PLACES[kind].at(place).sink(),
+        sink=PLACES[kind].at(place).sink(sink),
         state_dir=state,
         settings=CheckpointSettings(interval=0, lease="1s", stream_grace="100ms"),
     ).run()
@@ -60,14 +60,23 @@ class Place:
                 file.writelines(name.encode() + line + b"\n" for line in lines)
             self.written += [name.encode() + line for line in lines]
 
-    def run(self, kill: str = "", *, exits: int = 0) -> int:
+    def run(self, kill: str = "", *, exits: int = 0, sink: str = "sink") -> int:
         environment = {
             **os.environ,
             "PYTHONPATH": EXAMPLES,
             KILL_POINT_VARIABLE: kill,
             KILL_ONCE_VARIABLE: str(self._once),
         }
-        arguments = [sys.executable, "-c", JOB, self.table.kind, self.table.place, str(self.lines), str(self.state)]
+        arguments = [
+            sys.executable,
+            "-c",
+            JOB,
+            self.table.kind,
+            self.table.place,
+            str(self.lines),
+            str(self.state),
+            sink,
+        ]
         ran = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=150)
         assert ran.returncode in (exits, -9), ran.stderr
         self.said = ran.stderr
