@@ -48,12 +48,15 @@ if TYPE_CHECKING:
     )
     from onceward.connectors.slots import (
         AnnouncingSlot,
+        CheckingSlot,
         Library,
         NeedsLibraries,
         OpenSlot,
         SlotContext,
         SlotWriter,
         StayingWriter,
+        Unfit,
+        UnfitKind,
     )
     from onceward.connectors.tasks import CheckpointTask, Vote
     from onceward.protocol.committing import (
@@ -94,6 +97,7 @@ __all__ = [
     "ArrowTable",
     "Assignment",
     "Author",
+    "CheckingSlot",
     "CheckpointFailedError",
     "CheckpointId",
     "CheckpointTask",
@@ -155,6 +159,8 @@ __all__ = [
     "System",
     "TableAtRest",
     "TransactionHandle",
+    "Unfit",
+    "UnfitKind",
     "Vote",
 ]
 

@@ -3,8 +3,9 @@
 Imported on executors: standard library only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from onceward.connectors.tasks import CheckpointTask, Vote
@@ -12,7 +13,18 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AnnouncingSlot", "Library", "NeedsLibraries", "OpenSlot", "SlotContext", "SlotWriter", "StayingWriter"]
+__all__ = [
+    "AnnouncingSlot",
+    "CheckingSlot",
+    "Library",
+    "NeedsLibraries",
+    "OpenSlot",
+    "SlotContext",
+    "SlotWriter",
+    "StayingWriter",
+    "Unfit",
+    "UnfitKind",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +88,42 @@ class AnnouncingSlot(OpenSlot, Protocol):
     def announce(self) -> Vote | None:
         """Return the vote that :meth:`finish` will return; None if there is nothing to wait for. A staying task calls
         this once, after the last batch."""
+
+
+class UnfitKind(StrEnum):
+    """Why a sink cannot write a record, as ``DeadLetters(on=)`` names it."""
+
+    TOO_LARGE = "too_large"
+    SCHEMA = "schema"
+    """A value does not fit its column."""
+    REFUSED = "refused"
+    """Anything else that the system refuses each time, such as what breaks a constraint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfit:
+    """A record that a sink cannot write, and could not if it tried again."""
+
+    row: int
+    """In its batch."""
+    kind: UnfitKind
+    reason: str
+    """For people; it may quote the record."""
+
+
+@runtime_checkable
+class CheckingSlot(OpenSlot, Protocol):
+    """A slot that finds the records that it cannot write before it writes any of their batch: a job with dead letters
+    then sets them aside. Without it, such a record makes :meth:`write` raise, and the checkpoint fails."""
+
+    def unfit(self, batch: "pa.RecordBatch") -> Iterable[Unfit]:
+        """Return the records of ``batch`` that :meth:`write` would refuse; write nothing. The same again for the same
+        records, whatever stands beside them.
+
+        :meth:`write` follows with ``batch`` itself, with some of its records, or not at all: another output may refuse
+        them, and a slot may be opened for this alone and abandoned. Raises what says nothing of a record, such as a
+        lost connection.
+        """
 
 
 class SlotWriter(Protocol):

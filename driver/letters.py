@@ -10,16 +10,21 @@ from typing import Any, cast
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
 from onceward.connectors.letters import DEAD_LETTERS, PREFIX
+from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
+from onceward.executor.aside import Making, OfFunction, SettingAside
 from onceward.executor.functions import Router, by_name, to_one
-from onceward.executor.letters import Limits, Reasons, SettingAside, Window, too_many
+from onceward.executor.letters import TRANSFORM, LettersTo, Limits, Reasons, Rules, Window, too_many
 from onceward.protocol.encoded import decoded
 from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
 
-__all__ = ["DeadLetters", "LetterCount", "routed"]
+__all__ = ["OF_A_LETTER", "DeadLetters", "LetterCount", "routed", "setting_aside"]
 
+OF_A_LETTER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+"""Columns of a source of which a letter is made."""
 _KIND = "dead-letters"
 _VERSION = 1
+_ON = (TRANSFORM, *UnfitKind)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -51,8 +56,8 @@ class _Counted:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """Where the records go for which a function on batches raises, or that a DataFrame marks, instead of stopping the
-    job.
+    """Where the records go for which a function on batches raises, that a DataFrame marks, or that an output refuses,
+    instead of stopping the job.
 
     They are written in the same decision as all other records of their checkpoint. A letter has its record's key, value
     and headers, and headers ``onceward.error.*`` that say where it came from and why (docs/how-to/dead-letters.md).
@@ -61,6 +66,8 @@ class DeadLetters:
     where: of a DataFrame: the SQL condition of a letter, on the columns of the job's transform, which keeps the columns
         of the source. The ``where`` of each output says which records it gets.
     reason: of a DataFrame: SQL, the text that says why.
+    on: what makes a record a letter. ``transform``: the function, or ``where``; the others are what an output refuses:
+        ``too_large`` for its topic, ``schema`` for a value that does not fit its column, and ``refused`` for all else.
     rate: the job halts if more of its last 10,000 records became letters, and more than 20: ``"1%"``, or a number from
         0 to 1.
     total: the job halts if it has more letters than this, counted over all its runs; None = any number. To go on, give
@@ -70,6 +77,7 @@ class DeadLetters:
     sink: Sink
     where: str | None = None
     reason: str = "reason"
+    on: Collection[str] = _ON
     rate: str | float = "1%"
     total: int | None = None
 
@@ -92,6 +100,33 @@ class DeadLetters:
         kept = [name for name in ("key", "value") if name in source]
         fits = f"case when partition < {partitions} then partition end as partition"
         return [*kept, f"{made} as headers", *([fits] if partitions is not None and "partition" in source else [])]
+
+    def rules(self, *, of_batches: bool) -> Rules:
+        """Return what becomes a letter. ``of_batches``: in a job with a function on batches. Raises
+        ConfigurationError."""
+        given: object = self.on
+        on = [given] if isinstance(given, str) or not isinstance(given, Collection) else list(given)
+        if not on or any(one not in _ON for one in on) or given in _ON:
+            raise ConfigurationError(
+                f"dead_letters: on={given!r} does not say what becomes a letter. Nothing was started. Give some of "
+                f"{', '.join(map(repr, map(str, _ON)))}."
+            )
+        if of_batches and self.where is not None:
+            raise ConfigurationError(
+                "dead_letters: where= marks the letters of a DataFrame; with transform_batches the records are letters "
+                "for which it raises. Nothing was started. Leave out where=."
+            )
+        if not of_batches and (self.where is None) == (TRANSFORM in on):
+            raise ConfigurationError(
+                "dead_letters: Spark does not say for which record an expression fails, so where= marks the letters of "
+                "a DataFrame. Nothing was started. "
+                + (
+                    'Give where=, or on= without "transform" to set aside only what outputs refuse.'
+                    if self.where is None
+                    else 'Add "transform" to on=, or leave out where=.'
+                )
+            )
+        return Rules(self.limits(), frozenset(map(str, on)))
 
     def limits(self) -> Limits:
         """Raises ConfigurationError."""
@@ -118,23 +153,22 @@ class DeadLetters:
         return Limits(rate=float(rate), total=self.total)
 
 
+def setting_aside(
+    making: Making, sinks: Mapping[ParticipantName, SinkSession], job: JobName, rules: Rules
+) -> SettingAside:
+    """Return the router that sets records aside, to one of ``sinks``: :data:`DEAD_LETTERS`."""
+    partitions = partitions_of(sinks[DEAD_LETTERS])
+    return SettingAside(making=making, to=LettersTo(sink=DEAD_LETTERS, job=job, rules=rules, partitions=partitions))
+
+
 def routed(
-    function: Callable[..., Any], sinks: Mapping[ParticipantName, SinkSession], job: JobName, limits: Limits | None
+    function: Callable[..., Any], sinks: Mapping[ParticipantName, SinkSession], job: JobName, rules: Rules | None
 ) -> Router | SettingAside:
-    """Return the router of a function on batches to ``sinks``. With ``limits`` one of them is :data:`DEAD_LETTERS`, and
-    gets the records for which the function raises."""
-    names = [name for name in sinks if limits is None or name != DEAD_LETTERS]
+    """Return the router of a function on batches to ``sinks``. With ``rules`` one of them is :data:`DEAD_LETTERS`, and
+    gets the records that are set aside."""
+    names = [name for name in sinks if rules is None or name != DEAD_LETTERS]
     route: Callable[..., Router] = partial(by_name, names) if len(names) > 1 else partial(to_one, names[0])
-    if limits is None:
-        return route(function)
-    return SettingAside(
-        function=function,
-        route=route,
-        sink=DEAD_LETTERS,
-        job=job,
-        limits=limits,
-        partitions=partitions_of(sinks[DEAD_LETTERS]),
-    )
+    return route(function) if rules is None else setting_aside(OfFunction(function, route), sinks, job, rules)
 
 
 class LetterCount:

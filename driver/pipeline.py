@@ -13,7 +13,7 @@ from onceward.connectors.letters import DEAD_LETTERS
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.letters import DeadLetters, LetterCount
+from onceward.driver.letters import OF_A_LETTER, DeadLetters, LetterCount
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
@@ -27,7 +27,7 @@ from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_followed, require_short_interval, require_stays
 from onceward.executor.functions import BatchesTransform, RoutedTransform
-from onceward.executor.letters import Limits
+from onceward.executor.letters import Rules
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
 
@@ -94,7 +94,7 @@ class Pipeline(Job):
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
         if transform_batches is not None:
             require_whole(self._outputs)
-        self._letters = None if dead_letters is None else self._limits(dead_letters, transform_batches)
+        self._letters = None if dead_letters is None else self._rules(dead_letters, transform_batches)
         self._dead_letters = dead_letters
         if dead_letters is not None:
             if sink is not None and dead_letters.where is not None:
@@ -118,28 +118,32 @@ class Pipeline(Job):
         self._per_checkpoint_operations = per_checkpoint_operations
         self._running: Generations | None = None
 
-    def _limits(self, dead_letters: DeadLetters, transform_batches: object) -> Limits:
+    def _rules(self, dead_letters: DeadLetters, transform_batches: object) -> Rules:
         """Raises ConfigurationError for dead letters that cannot be written."""
         if DEAD_LETTERS in self._outputs or not isinstance(cast("object", dead_letters), DeadLetters):
             raise ConfigurationError(
                 f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
                 "started."
             )
-        if (transform_batches is None) == (dead_letters.where is None):
+        rules = dead_letters.rules(of_batches=transform_batches is not None)
+        if transform_batches is None and all(output.transform is not None for output in self._outputs.values()):
             raise ConfigurationError(
-                "dead_letters: where= marks the letters of a DataFrame, because Spark does not say for which record an "
-                "expression fails; with transform_batches the records are letters for which it raises. Nothing was "
-                f"started. {'Give where=' if transform_batches is None else 'Leave out where='}."
+                "dead_letters: each output has a transform= of its own, and what such a branch makes is not set aside. "
+                "Nothing was started. Give one of them where= and select= instead, or leave dead_letters= out."
             )
-        return dead_letters.limits()
+        return rules
 
     def _passes(self, sinks: Sequence[SinkSession]) -> Sequence[Pass]:
         dead, outputs = self._dead_letters, self._outputs
-        if dead is not None and dead.where is not None:
-            partitions = next(partitions_of(sink) for sink in sinks if sink.participant.name == DEAD_LETTERS)
-            letters = dead.columns(self._job, column_names(self._source.schema), partitions)
-            outputs = {**outputs, DEAD_LETTERS: replace(outputs[DEAD_LETTERS], select=letters)}
-        return passes_of(outputs, sinks, self._transform)
+        if dead is None or self._letters is None or self._transform_batches is not None:
+            return passes_of(outputs, sinks, self._transform)
+        columns = column_names(self._source.schema)
+        along = [name for name in columns if name in OF_A_LETTER] if self._letters.of_outputs else ()
+        if dead.where is None:
+            return passes_of(outputs, sinks, self._transform, unplanned=DEAD_LETTERS, along=along)
+        partitions = next(partitions_of(sink) for sink in sinks if sink.participant.name == DEAD_LETTERS)
+        marked = replace(outputs[DEAD_LETTERS], select=dead.columns(self._job, columns, partitions))
+        return passes_of({**outputs, DEAD_LETTERS: marked}, sinks, self._transform, along=along)
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""
@@ -169,7 +173,7 @@ class Pipeline(Job):
             stack.enter_context(stopping_on_signals(self.stop))
             tasks = self._tasks(stack, opened)
             client = self._connect(stack, opened)
-            count = None if self._letters is None else LetterCount(self._letters)
+            count = None if self._letters is None else LetterCount(self._letters.limits)
             members = opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks), count)
             return self._generations(members, client)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from onceward.common.errors import ConfigurationError, HaltedError, OncewardError
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest
-from onceward.executor.letters import Reasons, SettingAside, TooManyLettersError
-from onceward.executor.slots import Attempt, Routed, write_slots
+from onceward.executor.aside import SettingAside
+from onceward.executor.letters import LetterRefusedError, TooManyLettersError
+from onceward.executor.slots import Attempt, Routed, TaskSlots
 from onceward.executor.timings import Stopwatch, Timed
 
 if TYPE_CHECKING:
@@ -75,26 +76,17 @@ def route_to(sinks: Iterable[str]) -> Router:
     return onceward_by_column if others else to_one(first)
 
 
-def writing(writers: Mapping[str, SlotWriter], route: Router, letters: str | None = None) -> BatchesTransform:
-    """Return the writer task: it writes one slot of each sink and returns its ballot as the only row. ``letters``: the
-    sink of dead letters that the plan makes."""
+def writing(writers: Mapping[str, SlotWriter], transform: Router | SettingAside) -> BatchesTransform:
+    """Return the writer task: it writes one slot of each sink and returns its ballot as the only row."""
 
     def onceward_write(batches: Batches) -> Batches:
         clock = Stopwatch()
-        attempt, reasons = _current(), Reasons()
-
-        def tallied() -> Routed:
-            for sink, batch in route(batches):
-                if sink == letters:
-                    reasons.tally(batch)
-                yield sink, batch
-
-        made = Timed(route(batches) if letters is None else tallied())
-        ballot = _written(writers, attempt, made)
-        if letters is not None:
-            ballot = ballot.explained(letters, reasons.to_json())
+        slots = TaskSlots(writers, _current())
+        route, letters = for_task(transform, slots)
+        made = Timed(route(batches))
+        ballot = letters(_written(slots, made))
         _warmed_up()
-        yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
+        yield _row(ballot.measured(clock.steps(slots.task.submitted, made, None)))
 
     return onceward_write
 
@@ -112,7 +104,7 @@ def digesting(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransf
         attempt = _current()
         digested = _Digested(batches, only=attempt.task.splits[0].get("digests"))
         made = Timed(route(iter(digested)))
-        votes = _written(writers, attempt, made).votes
+        votes = _written(TaskSlots(writers, attempt), made).votes
         _warmed_up()
         digests = {partition: str(digest) for partition, digest in digested.digests.items()}
         ballot = Ballot({sink: replace(vote, digests=digests) for sink, vote in votes.items()})
@@ -142,26 +134,27 @@ def fusing(
 
     def onceward_fused(numbers: Iterable[int]) -> Iterator[str]:
         clock = Stopwatch()
-        attempt = _current()
-        task = attempt.task
+        slots = TaskSlots(writers, _current())
+        task = slots.task
         held_back = _held_back(read)
         # take all numbers first: Spark reuses a worker process only if its task has drained the input
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
-        route, letters = for_task(transform, task)
+        route, letters = for_task(transform, slots)
         made = Timed(route(batches))
-        ballot = letters(_written(writers, attempt, made))
+        ballot = letters(_written(slots, made))
         _warmed_up()
         yield ballot.measured(clock.steps(task.submitted, made, batches), held_back()).to_json()
 
     return onceward_fused
 
 
-def for_task(transform: Router | SettingAside, task: CheckpointTask) -> tuple[Router, Callable[[Ballot], Ballot]]:
-    """Return the router of one task, and what adds to its ballot why records became dead letters."""
+def for_task(transform: Router | SettingAside, slots: TaskSlots) -> tuple[Router, Callable[[Ballot], Ballot]]:
+    """Return the router of the task that writes to ``slots``, and what adds to its ballot why records became dead
+    letters."""
     if not isinstance(transform, SettingAside):
         return transform, lambda ballot: ballot
-    routing = transform.of(task)
-    return routing, lambda ballot: ballot.explained(transform.sink, routing.reasons.to_json())
+    routing = transform.of(slots)
+    return routing, lambda ballot: ballot.explained(transform.to.sink, routing.reasons.to_json())
 
 
 def to_one(sink: str, transform: BatchesTransform | None = None) -> Router:
@@ -238,7 +231,7 @@ def applied(transform: "Callable[[Batches], Iterator[_T]]", batches: Batches) ->
         )
 
 
-ENDING = (ConfigurationError, TooManyLettersError)
+ENDING = (ConfigurationError, TooManyLettersError, LetterRefusedError)
 """What a task raises and no later checkpoint could do without."""
 
 
@@ -250,7 +243,7 @@ def unusable(error: OncewardError) -> OncewardError:
     """
     text = str(error)
     reported = json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
-    mark = _HALT if isinstance(error, TooManyLettersError) else _MARK
+    mark = _MARK if isinstance(error, ConfigurationError) else _HALT
     return type(error)(f"{text} <{mark} {reported}>")
 
 
@@ -307,9 +300,9 @@ class _Given:
             raise
 
 
-def _written(writers: Mapping[str, SlotWriter], attempt: Attempt, batches: Routed) -> Ballot:
+def _written(slots: TaskSlots, batches: Routed) -> Ballot:
     try:
-        return write_slots(writers, attempt, batches)
+        return slots.write(batches)
     except ENDING as error:
         raise unusable(error) from error
 

@@ -1,41 +1,51 @@
-"""Dead letters: the records for which a function on batches raises, set aside by the task that runs it.
+"""Dead letters: what they are, why, and how many there may be.
 
-Runs on executors: the standard library, and pyarrow where batches are made. The search for a record that raises is the
-bisection of git, on one batch: https://git-scm.com/docs/git-bisect.
+Runs on executors: the standard library, and pyarrow where batches are made.
 """
 
+import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.common.errors import OncewardError
 from onceward.connectors.letters import PREFIX
+from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import CheckpointTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    Batches: TypeAlias = Iterator[pa.RecordBatch]
-    Routed: TypeAlias = Iterator[tuple[str, pa.RecordBatch]]
-
 __all__ = [
+    "PASSING",
+    "TRANSFORM",
     "DeadLetter",
+    "LetterRefusedError",
+    "Letters",
+    "LettersTo",
     "Limits",
+    "Page",
     "Reasons",
     "Retry",
-    "SettingAside",
+    "Rules",
     "TooManyLettersError",
+    "Why",
     "Window",
-    "per_record",
+    "cut",
 ]
 
+TRANSFORM = "transform"
+"""What sets a record aside that no output refuses."""
 _MESSAGE = 1024
-"""Bytes of an exception's message that a letter keeps."""
+"""Bytes of a message that a letter keeps."""
 _EXAMPLE = 200
 """Characters of a message that the job's own log and error keep: it may quote a record."""
 _KINDS = 20
 """Reasons that are counted apart."""
+_VALUE = 64 * 1024
+"""Bytes that a letter keeps of a value that was too large for an output: it may be too large for the letters, too."""
+_OF_KAFKA = frozenset({"key", "value", "headers", "topic", "partition", "timestamp"})
 
 
 class DeadLetter(Exception):  # noqa: N818 - what it makes, not an error of the program
@@ -52,7 +62,11 @@ class TooManyLettersError(OncewardError):
     """More records became dead letters than the limits permit."""
 
 
-_PASSING = (Retry, OncewardError, OSError, MemoryError)
+class LetterRefusedError(OncewardError):
+    """The dead letters' sink refuses a letter, even without its record."""
+
+
+PASSING = (Retry, OncewardError, OSError, MemoryError)
 """Exceptions that say nothing of a record: a service that is away is no reason to set its records aside."""
 
 
@@ -127,11 +141,10 @@ class Reasons:
         for kind, (count, example) in (counted or {}).items():
             self._count(kind, count, example)
 
-    def add(self, error: BaseException, where: str) -> None:
+    def add(self, why: "Why", where: str) -> None:
         """``where``: names the record, and shows none of it."""
-        kind = type(error).__name__
-        known = kind in self._counts or len(self._counts) < _KINDS
-        self._count(kind if known else "others", 1, f"{_cut(str(error), _EXAMPLE)} ({where})")
+        known = why.kind in self._counts or len(self._counts) < _KINDS
+        self._count(why.kind if known else "others", 1, f"{cut(why.message, _EXAMPLE)} ({where})")
 
     def tally(self, letters: "pa.RecordBatch") -> None:
         """Add letters that Spark has made, by their headers."""
@@ -141,7 +154,7 @@ class Reasons:
         said = {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
         where = f"{said.get('topic')} {said.get('partition')}, offset {said.get('offset')}"
         kind = said.get("class", "unknown")
-        self._count(kind, letters.num_rows, f"{_cut(said.get('message', ''), _EXAMPLE)} ({where})")
+        self._count(kind, letters.num_rows, f"{cut(said.get('message', ''), _EXAMPLE)} ({where})")
 
     def _count(self, kind: str, count: int, example: str) -> None:
         self._counts[kind] += count
@@ -168,130 +181,137 @@ class Reasons:
         return f"{count} for {kind}{more}, for example {kind}: {self._examples.get(kind, '')}"
 
 
+@dataclass(frozen=True)
+class Why:
+    """Why a record is a letter."""
+
+    kind: str
+    """The class of an exception, or an :class:`UnfitKind`."""
+    message: str
+    output: str = ""
+    """The output that refuses the record; empty if the transform does."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Why":
+        return cls(type(error).__name__, str(error))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes a letter, and how much of it."""
+
+    limits: Limits
+    on: frozenset[str]
+    """:data:`TRANSFORM`, and kinds of :class:`UnfitKind`."""
+
+    @property
+    def of_outputs(self) -> frozenset[str]:
+        return self.on - {TRANSFORM}
+
+
 @dataclass(frozen=True, kw_only=True)
-class SettingAside:
-    """Runs a function on one batch at a time, and sends the records for which it raises to the dead letters' sink.
+class LettersTo:
+    """Where the letters of a job go."""
 
-    A function that keeps a state between batches cannot be run so: what it has taken of earlier ones would be lost.
-    """
-
-    function: Callable[..., Any]
-    route: Callable[[Callable[..., Any]], "Callable[[Batches], Routed]"]
-    """Makes a router of the function."""
     sink: str
     job: str
-    limits: Limits
+    rules: Rules
     partitions: int | None
-    """Of the dead letters' topic; None if it has none."""
-
-    def of(self, task: CheckpointTask) -> "_TaskLetters":
-        """Return the router of one task."""
-        return _TaskLetters(self, task)
+    """Of the letters' topic; None if it has none."""
 
 
-class _TaskLetters:
-    """A router, and what it has set aside so far in this checkpoint."""
+class Letters:
+    """The letters of one task so far in this checkpoint."""
 
-    def __init__(self, rule: SettingAside, task: CheckpointTask) -> None:
-        self._rule, self._task = rule, task
-        self._route = rule.route(rule.function)
-        self._window = Window(rule.limits)
+    def __init__(self, to: LettersTo, task: CheckpointTask) -> None:
+        self.to, self.task = to, task
+        self._window = Window(to.rules.limits)
         self._letters = 0
         self.reasons = Reasons()
 
-    def __call__(self, batches: "Batches") -> "Routed":
-        for batch in batches:
-            letters: list[tuple[int, Exception]] = []
-            yield from self._made(batch, letters)
-            if letters:
-                yield self._rule.sink, self._written(batch, letters)
-            self._window.add(batch.num_rows, len(letters))
+    def page(self, records: "pa.RecordBatch") -> "Page":
+        return Page(self, records)
 
-    def _made(self, batch: "pa.RecordBatch", letters: list[tuple[int, Exception]]) -> "Routed":
-        """Yield what the function makes of the records for which it does not raise; add the others to ``letters``."""
-        if isinstance(self._rule.function, PerRecord):
-
-            def refused(row: int, error: Exception) -> None:
-                self._add(batch, letters, row, error)
-
-            yield from list(self._rule.route(self._rule.function.sparing(refused))(iter([batch])))
-            return
-        start, end = 0, batch.num_rows
-        while start < end:
-            made, error = self._tried(batch, start, end)
-            yield from made
-            if error is None:
-                return
-            low, high, tried = start, end, (start, end)
-            while high - low > 1:  # one of these records is the first that raises
-                middle = (low + high) // 2
-                made, failed = self._tried(batch, low, middle)
-                yield from made
-                if failed is None:
-                    low = middle
-                else:
-                    high, error, tried = middle, failed, (low, middle)
-            if tried != (low, high):
-                made, failed = self._tried(batch, low, high)
-                yield from made
-                error = failed
-            if error is not None:  # else it raises only beside other records
-                self._add(batch, letters, low, error)
-            start = high
-
-    def _tried(
-        self, batch: "pa.RecordBatch", start: int, end: int
-    ) -> "tuple[Sequence[tuple[str, pa.RecordBatch]], Exception | None]":
-        """Run the function on some records: what it makes, or what it raises."""
-        some = batch if end - start == batch.num_rows else batch.slice(start, end - start)
-        try:
-            return list(self._route(iter([some]))), None
-        except _PASSING:
-            raise
-        except Exception as error:  # noqa: BLE001 - what a function raises
-            return (), error
-
-    def _add(self, batch: "pa.RecordBatch", letters: list[tuple[int, Exception]], row: int, error: Exception) -> None:
-        """Raises TooManyLettersError."""
-        letters.append((row, error))
+    def count(self, why: Why, where: str, records: int, letters: int) -> None:
+        """Count one more, the last of ``letters`` among ``records`` that are not yet added. Raises
+        TooManyLettersError."""
         self._letters += 1
-        self.reasons.add(error, _place(batch, row))
-        excess = self._window.excess(batch.num_rows, len(letters))
-        excess = excess or self._rule.limits.excess(self._letters)
+        self.reasons.add(why, where)
+        excess = self._window.excess(records, letters) or self.to.rules.limits.excess(self._letters)
         if excess is not None:
             raise TooManyLettersError(too_many(excess, self.reasons))
 
-    def _written(self, batch: "pa.RecordBatch", letters: Sequence[tuple[int, Exception]]) -> "pa.RecordBatch":
-        """Return the letters: key, value and headers as they were, and why."""
+    def add(self, records: int, letters: int) -> None:
+        self._window.add(records, letters)
+
+
+class Page:
+    """The letters among the records of one batch."""
+
+    def __init__(self, letters: Letters, records: "pa.RecordBatch") -> None:
+        self._of, self._records = letters, records
+        self._why: dict[int, Why] = {}
+        self._made: dict[int, dict[str, Any]] = {}
+        """What was made of a record that is not known itself."""
+
+    @property
+    def rows(self) -> frozenset[int]:
+        return frozenset(self._why)
+
+    def add(self, row: int, why: Why, made: "Callable[[], dict[str, Any]] | None" = None) -> None:
+        """Make the record in ``row`` a letter. ``made``: gives the columns that an output refuses. Raises
+        TooManyLettersError."""
+        if row in self._why:
+            return
+        self._why[row] = why
+        if made is not None and "value" not in self._records.schema.names:
+            self._made[row] = made()
+        self._of.count(why, _place(self._records, row), self._records.num_rows, len(self._why))
+
+    def close(self) -> "pa.RecordBatch | None":
+        """Return the letters, in the order of their records: key, value and headers as they were, and why. None if
+        there is none."""
+        self._of.add(self._records.num_rows, len(self._why))
+        return self._written() if self._why else None
+
+    def _written(self) -> "pa.RecordBatch":
         import pyarrow as pa
 
-        taken = batch.take(pa.array([row for row, _ in letters], pa.int64()))
+        rows = sorted(self._why)
+        taken = self._records.take(pa.array(rows, pa.int64()))
         names = taken.schema.names
-        count = len(letters)
 
-        def column(name: str, kind: "pa.DataType") -> "pa.Array":
-            return taken.column(name) if name in names else pa.nulls(count, kind)
+        def column(name: str) -> list[Any]:
+            return taken.column(name).to_pylist() if name in names else [None] * len(rows)
 
-        headers = [
-            [*(theirs or ()), *({"key": PREFIX + name, "value": text.encode()} for name, text in why.items())]
-            for theirs, why in zip(
-                column("headers", pa.null()).to_pylist(),
-                (self._why(batch, row, error) for row, error in letters),
-                strict=True,
-            )
+        records = [
+            _known(self._made[row]) if row in self._made else (key, value)
+            for row, key, value in zip(rows, column("key"), column("value"), strict=True)
         ]
+        keys, values, headers = [], [], []
+        for row, (key, value), theirs in zip(rows, records, column("headers"), strict=True):
+            why, said = self._why[row], self._said(row)
+            whole = value.encode() if isinstance(value, str) else value
+            if why.kind == UnfitKind.TOO_LARGE and whole is not None and len(whole) > _VALUE:
+                said["size"] = str(len(whole))
+                whole = whole[:_VALUE]
+            keys.append(key.encode() if isinstance(key, str) else key)
+            values.append(whole)
+            ours = [{"key": PREFIX + name, "value": text.encode()} for name, text in said.items()]
+            headers.append([*(theirs or ()), *ours])
         columns = {
-            "key": column("key", pa.binary()),
-            "value": column("value", pa.binary()),
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
             "headers": pa.array(headers, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         }
-        if self._rule.partitions is not None and "partition" in names:
-            fits = [one if one < self._rule.partitions else None for one in taken.column("partition").to_pylist()]
+        if (partitions := self._of.to.partitions) is not None and "partition" in names:
+            fits = [one if one is not None and one < partitions else None for one in column("partition")]
             columns["partition"] = pa.array(fits, pa.int32())
         return pa.RecordBatch.from_pydict(columns)
 
-    def _why(self, batch: "pa.RecordBatch", row: int, error: Exception) -> dict[str, str]:
+    def _said(self, row: int) -> dict[str, str]:
         """The headers, in order. The same again when the record is written again."""
+        batch, why, task = self._records, self._why[row], self._of.task
         said = {
             name: str(batch.column(name)[row].as_py())
             for name in ("topic", "partition", "offset")
@@ -299,11 +319,21 @@ class _TaskLetters:
         }
         if "timestamp" in batch.schema.names and (time := batch.column("timestamp")[row]).is_valid:
             said["timestamp"] = str(time.value // 1000)
-        said |= {"job": self._rule.job, "stage": "transform"}
-        if self._task.checkpoint:  # a staying task learns it too late
-            said["checkpoint"] = str(self._task.checkpoint)
-        said |= {"class": type(error).__name__, "message": _cut(str(error), _MESSAGE), "attempt": "1"}
+        said["job"] = self._of.to.job
+        if why.output:
+            said["output"] = why.output
+        said["stage"] = "output" if why.output else TRANSFORM
+        if task.checkpoint:  # a staying task learns it too late
+            said["checkpoint"] = str(task.checkpoint)
+        said |= {"class": why.kind, "message": cut(why.message, _MESSAGE), "attempt": "1"}
         return said
+
+
+def _known(made: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The key and the value of a letter whose record is not known: of what was made of it."""
+    if "value" in made and made.keys() <= _OF_KAFKA:
+        return made.get("key"), made["value"]
+    return None, json.dumps(made, default=str, ensure_ascii=False)
 
 
 def too_many(excess: str, reasons: Reasons) -> str:
@@ -314,87 +344,6 @@ def too_many(excess: str, reasons: Reasons) -> str:
     )
 
 
-class PerRecord:
-    """See :func:`per_record`."""
-
-    def __init__(self, function: Callable[[dict[str, Any]], Any], schema: "pa.Schema | None") -> None:
-        self._function = function
-        self._schema = schema
-
-    def __call__(self, batches: "Batches") -> Iterator[Any]:
-        def refused(row: int, error: Exception) -> None:
-            raise error
-
-        return self.sparing(refused)(batches)
-
-    def sparing(self, refused: Callable[[int, Exception], object]) -> "Callable[[Batches], Iterator[Any]]":
-        """Return a function on batches that hands what the function raises, with the record's row in its batch, to
-        ``refused``."""
-
-        def each(batches: "Batches") -> Iterator[Any]:
-            for batch in batches:
-                rows: dict[str | None, list[dict[str, Any]]] = {}
-                for number, record in enumerate(batch.to_pylist()):
-                    try:
-                        for name, row in _rows(self._function(record)):
-                            rows.setdefault(name, []).append(row)
-                    except _PASSING:
-                        raise
-                    except Exception as error:  # noqa: BLE001 - what a function raises
-                        refused(number, error)
-                for name, some in rows.items():
-                    made = _batch(some, self._schema)
-                    yield made if name is None else (name, made)
-
-        return each
-
-
-def per_record(
-    function: Callable[[dict[str, Any]], Any], *, schema: "pa.Schema | None" = None
-) -> "Callable[[Batches], Iterator[Any]]":
-    """Make a function on batches, for ``transform_batches=``, of a function on one record.
-
-    :param function: gets the columns of a record by name, such as ``{"key": b"1", "value": b"{}", "offset": 7, ...}``.
-        Returns the columns to write, None to write nothing, or a list of several; with several outputs, each as a pair
-        of the output's name and the columns.
-    :param schema: of what it returns; without one, pyarrow infers the types of each batch.
-    """
-    return PerRecord(function, schema)
-
-
-def _rows(made: Any) -> Iterator[tuple[str | None, dict[str, Any]]]:
-    """What a function on one record returned: names of outputs, if it gave them, and columns."""
-    for one in made if isinstance(made, list) else [made]:
-        match one:
-            case None:
-                pass
-            case dict():
-                yield None, one
-            case (str(name), dict(row)):
-                yield name, row
-            case _:
-                raise ConfigurationError(
-                    f"per_record: the function returned {type(one).__name__}. Nothing of this checkpoint becomes "
-                    "visible; its records stay unread. Return a dict of columns, None, or a list of dicts; with "
-                    "several outputs, pairs of a name and a dict."
-                )
-
-
-def _batch(rows: Sequence[dict[str, Any]], schema: "pa.Schema | None") -> "pa.RecordBatch":
-    import pyarrow as pa
-
-    if schema is not None:
-        return pa.RecordBatch.from_pylist(list(rows), schema)
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        return pa.RecordBatch.from_pydict({name: [row.get(name) for row in rows] for name in names})
-    except pa.ArrowException as error:
-        raise ConfigurationError(
-            f"per_record: the function returned columns without a common type: {_cut(str(error), _EXAMPLE)}. Nothing "
-            "of this checkpoint becomes visible; its records stay unread. Give per_record a schema=."
-        ) from error
-
-
 def _place(batch: "pa.RecordBatch", row: int) -> str:
     names = batch.schema.names
     if not {"topic", "partition", "offset"} <= set(names):
@@ -403,6 +352,6 @@ def _place(batch: "pa.RecordBatch", row: int) -> str:
     return f"{topic} {partition}, offset {offset}"
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
     """``text`` in at most ``limit`` bytes of UTF-8."""
     return text.encode(errors="replace")[:limit].decode(errors="ignore")

@@ -1,16 +1,16 @@
 """Writes a slot of each sink: hands their writers the batches of one task. Runs on executors: standard library only."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from onceward.connectors.slots import AnnouncingSlot, OpenSlot, SlotContext, SlotWriter
+from onceward.connectors.slots import AnnouncingSlot, CheckingSlot, OpenSlot, SlotContext, SlotWriter, Unfit
 from onceward.connectors.tasks import Ballot, CheckpointTask, Vote
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Attempt", "Routed", "write_slots"]
+__all__ = ["Attempt", "Routed", "TaskSlots", "write_slots"]
 
 Routed: TypeAlias = "Iterator[tuple[str, pa.RecordBatch]]"
 """Batches, each with the name of the sink that gets it."""
@@ -29,39 +29,64 @@ class Attempt:
         return SlotContext(task=self.task, sink=sink, slot=self.slot, attempt=self.number)
 
 
+class TaskSlots:
+    """The slots of one task, and what it asks of them."""
+
+    def __init__(self, writers: Mapping[str, SlotWriter], attempt: Attempt) -> None:
+        self._writers, self._attempt = writers, attempt
+        self._open: dict[str, OpenSlot] = {}
+        self._asked: dict[str, OpenSlot] = {}
+        """Of sinks that this task does not write to, as when one of several outputs is written again."""
+
+    @property
+    def task(self) -> CheckpointTask:
+        return self._attempt.task
+
+    def unfit(self, sink: str, batch: "pa.RecordBatch", kinds: Collection[str]) -> Iterator[Unfit]:
+        """Yield the records of ``batch`` that ``sink`` cannot write, for one of ``kinds``. See
+        :meth:`CheckingSlot.unfit`."""
+        slot = self._open.get(sink) or self._asked.get(sink)
+        if slot is None:
+            slot = self._asked[sink] = self._writers[sink].open(self._attempt.at(sink))
+        if isinstance(slot, CheckingSlot):
+            yield from (one for one in slot.unfit(batch) if one.kind in kinds)
+
+    def write(self, batches: Routed, announced: Callable[[Ballot], object] | None = None) -> Ballot:
+        """Write ``batches`` to the sinks of the task; drop those for other sinks. On any error, also one of
+        ``batches``, abandon every slot that has not finished: the driver sweeps the others.
+
+        ``announced``: called with the ballot to come, before the last slot finishes, if a slot announces its vote.
+        """
+        slots, votes = self._open, dict[str, Vote]()
+        try:
+            for sink in self.task.sinks:
+                slots[sink] = self._writers[sink].open(self._attempt.at(sink))
+            for sink, batch in batches:
+                if (slot := slots.get(sink)) is not None:
+                    slot.write(batch)
+            if announced is not None and (coming := _coming(slots)):
+                for sink, slot in slots.items():
+                    if sink not in coming:
+                        votes[sink] = slot.finish()
+                announced(Ballot({sink: coming.get(sink) or votes[sink] for sink in slots}))
+            for sink, slot in slots.items():
+                if sink not in votes:
+                    votes[sink] = slot.finish()
+        finally:
+            for sink, slot in (*slots.items(), *self._asked.items()):
+                if sink not in votes:
+                    slot.abandon()
+        return Ballot({sink: votes[sink] for sink in slots})
+
+
 def write_slots(
     writers: Mapping[str, SlotWriter],
     attempt: Attempt,
     batches: Routed,
     announced: Callable[[Ballot], object] | None = None,
 ) -> Ballot:
-    """Write ``batches`` to the sinks of the task; drop those for other sinks. On any error, also one of ``batches``,
-    abandon every slot that has not finished: the driver sweeps the others.
-
-    ``announced``: called with the ballot to come, before the last slot finishes, if a slot announces its vote.
-    """
-    slots: dict[str, OpenSlot] = {}
-    votes: dict[str, Vote] = {}
-    try:
-        for sink in attempt.task.sinks:
-            slots[sink] = writers[sink].open(attempt.at(sink))
-        for sink, batch in batches:
-            if (slot := slots.get(sink)) is not None:
-                slot.write(batch)
-        if announced is not None and (coming := _coming(slots)):
-            for sink, slot in slots.items():
-                if sink not in coming:
-                    votes[sink] = slot.finish()
-            announced(Ballot({sink: coming.get(sink) or votes[sink] for sink in slots}))
-        for sink, slot in slots.items():
-            if sink not in votes:
-                votes[sink] = slot.finish()
-    except BaseException:
-        for sink, slot in slots.items():
-            if sink not in votes:
-                slot.abandon()
-        raise
-    return Ballot({sink: votes[sink] for sink in slots})
+    """See :meth:`TaskSlots.write`."""
+    return TaskSlots(writers, attempt).write(batches, announced)
 
 
 def _coming(slots: Mapping[str, OpenSlot]) -> Mapping[str, Vote]:

@@ -15,10 +15,10 @@ from typing import Any
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.slots import StayingWriter
 from onceward.connectors.tasks import Ballot, CheckpointTask
+from onceward.executor.aside import SettingAside
 from onceward.executor.functions import ENDING, Batches, FusedTask, Router, for_task, unusable
-from onceward.executor.letters import SettingAside
 from onceward.executor.link import Link, LinkLostError, Message, TaskCredentials, connect
-from onceward.executor.slots import Attempt, write_slots
+from onceward.executor.slots import Attempt, TaskSlots
 from onceward.executor.timings import Timed
 
 __all__ = ["StayingTask", "staying"]
@@ -109,7 +109,8 @@ class StayingTask:
 
     def _one(self, task: CheckpointTask, follower: Any) -> CheckpointTask:
         """Write one checkpoint and vote; return the task of the next one."""
-        route, letters = for_task(self._transform, task)
+        slots = TaskSlots(self._writers, Attempt(task=task, slot=self._slot, number=self._attempt))
+        route, letters = for_task(self._transform, slots)
         made = Timed(route(self._until_cut(task, follower)))
         reached = cache(follower.reached)  # asked once, when the batches have ended
 
@@ -122,8 +123,7 @@ class StayingTask:
             """Let the driver prove the transactions while the brokers confirm their records."""
             self._link.send({"sent": True, **report(ballot)})
 
-        attempt = Attempt(task=task, slot=self._slot, number=self._attempt)
-        ballot = write_slots(self._writers, attempt, made, sent)
+        ballot = slots.write(made, sent)
         with self._changed:
             cut, self._cut = self._cut, None
         assert cut is not None, "the batches end with a cut"

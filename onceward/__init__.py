@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from onceward.driver.spark.functions import parse_json
     from onceward.driver.streaming.pipeline import StreamingPipeline
     from onceward.driver.streaming.sink import StreamSink
-    from onceward.executor.letters import DeadLetter, Retry, per_record
+    from onceward.executor.letters import DeadLetter, Retry
+    from onceward.executor.per_record import per_record
     from onceward.protocol.committing import System
     from onceward.protocol.settings import CheckpointSettings
     from onceward.sinks.delta.driver.sink import DeltaSink
@@ -85,7 +86,7 @@ _HOMES = {
     "kafka_table": "sources.kafka.driver.table",
     "load_clusters": "connections.clusters_file",
     "parse_json": "driver.spark.functions",
-    "per_record": "executor.letters",
+    "per_record": "executor.per_record",
     "register": "sources.kafka.driver.format",
 }
 

@@ -17,13 +17,14 @@ from onceward.connectors.interfaces import Plan, Source, SplitFollower, writer_o
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, check_ballots
-from onceward.driver.letters import routed
+from onceward.driver.letters import routed, setting_aside
 from onceward.driver.outputs import Votes
 from onceward.driver.spark import plans
 from onceward.driver.spark.passes import Pass
 from onceward.driver.spark.planning import planning
 from onceward.driver.spark.schemas import column_names
 from onceward.driver.spark.session import Spark, is_on
+from onceward.executor.aside import ByColumn, RowByRow, SettingAside
 from onceward.executor.functions import (
     BALLOT_SCHEMA,
     BatchesTransform,
@@ -36,7 +37,7 @@ from onceward.executor.functions import (
     unusable_in,
     writing,
 )
-from onceward.executor.letters import Limits, SettingAside
+from onceward.executor.letters import Rules
 from onceward.executor.link import TaskCredentials
 from onceward.executor.staying import staying
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
@@ -99,10 +100,10 @@ class CheckpointJob:
         work: Pass,
         transform_batches: BatchesTransform | RoutedTransform | None,
         per_checkpoint_operations: bool,
-        letters: Limits | None = None,
+        letters: Rules | None = None,
     ) -> None:
         """``transform_batches``: instead of a transform of ``work``; yields batches for its only sink, or pairs of a
-        sink's name and a batch. ``letters``: the sink called :data:`DEAD_LETTERS` gets what it refuses."""
+        sink's name and a batch. ``letters``: what :data:`DEAD_LETTERS` gets, if ``work`` has a sink of that name."""
         self._spark = spark
         self._job = job
         self._source = source
@@ -110,7 +111,7 @@ class CheckpointJob:
         self._transform_batches = transform_batches
         self._sinks = {share.name: share.sink for share in work.shares}
         self._per_checkpoint_operations = per_checkpoint_operations
-        self._letters = letters
+        self._letters = letters if DEAD_LETTERS in self._sinks else None
         self._source_columns = tuple(column_names(source.schema))
         self._group = f"onceward {job}"
         self._staying = f"onceward {job} staying"
@@ -291,6 +292,9 @@ class CheckpointJob:
         return None if choices is None else self._copied(splits, choices)
 
     def _copied(self, splits: int, choices: Mapping[str, Mapping[str, str]]) -> _Built:
+        if self._letters is not None:
+            route = setting_aside(RowByRow(choosing(choices)), self._sinks, self._job, self._letters)
+            return self._fused(splits, Path.COPY, route, self._source_columns)
         columns = dict.fromkeys(column for chosen in choices.values() for column in chosen.values())
         return self._fused(splits, Path.COPY, choosing(choices), tuple(columns))
 
@@ -307,8 +311,10 @@ class CheckpointJob:
     def _through_spark(self, splits: int) -> _Built:
         source = self._leaf(splits).mapInArrow(reading(self._source.read(), self._held.add), self._source.schema)
         chosen = self._work.dataframe(source, self._source.copied_columns)
-        letters = DEAD_LETTERS if self._letters is not None and DEAD_LETTERS in self._sinks else None
-        df = chosen.mapInArrow(writing(self._writers(), route_to(self._sinks), letters), BALLOT_SCHEMA)
+        route: Router | SettingAside = route_to(self._sinks)
+        if self._letters is not None:
+            route = setting_aside(ByColumn(), self._sinks, self._job, self._letters)
+        df = chosen.mapInArrow(writing(self._writers(), route), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):
             facts = known.facts

@@ -13,6 +13,7 @@ from onceward.connectors.interfaces import Chosen, SinkSession
 from onceward.driver.output import Output
 from onceward.driver.spark.planning import planning
 from onceward.driver.spark.schemas import quoted, simple_columns
+from onceward.executor.aside import INPUT_COLUMN
 from onceward.protocol.values import ParticipantName
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Share:
     sink: SinkSession
     where: "Expression | None" = None
     select: "Sequence[Expression] | None" = None
+    planned: bool = True
+    """The plan makes its records; else the task that writes does."""
 
     @property
     def name(self) -> ParticipantName:
@@ -45,6 +48,13 @@ class Pass:
     whole: bool = False
     """Read the whole input, also if Spark can prove that no record meets a condition: a batch of a query makes its
     state while it is read."""
+    along: Sequence[str] = ()
+    """Columns of the source that go with what is made of a record, as far as the transform keeps them: a column
+    :data:`INPUT_COLUMN` beside one for each sink."""
+
+    @property
+    def _planned(self) -> Sequence[Share]:
+        return [share for share in self.shares if share.planned]
 
     @property
     def plans(self) -> bool:
@@ -72,18 +82,18 @@ class Pass:
         """Raise ConfigurationError for the first expression that Spark cannot plan even alone."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        for share in self.shares:
+        for share in self._planned:
             if share.where is not None:
                 with planning(f"Output {share.name}: where={share.where!r}"):
                     common.where(_column(share.where))
             for expression in share.select or ():
                 with planning(f"Output {share.name}: {expression!r} in select="):
                     alone = _column(expression)
-                    common.select(alone if len(self.shares) == 1 else F.struct(alone))
+                    common.select(alone if len(self._planned) == 1 else F.struct(alone))
 
     def _written(self, common: "DataFrame", every: Sequence[str]) -> "DataFrame":
-        if len(self.shares) == 1:
-            (share,) = self.shares
+        if len(self._planned) == 1 and not self.along:
+            (share,) = self._planned
             kept = common if share.where is None else common.where(self._met(_column(share.where)))
             if share.select is not None or every != common.columns:
                 kept = kept.select(*_expressions(share, every))
@@ -94,16 +104,18 @@ class Pass:
         from pyspark.sql import functions as F  # noqa: N812
 
         given = []
-        for share in self.shares:
+        for share in self._planned:
             record = F.struct(*_expressions(share, every))
             if share.where is not None:
                 record = F.when(_column(share.where), record)
             given.append(record.alias(share.name))
+        if kept := [F.col(quoted(name)) for name in self.along if name in common.columns]:
+            given.append(F.struct(*kept).alias(INPUT_COLUMN))
         wide = common.select(*given)
-        if all(share.where is not None for share in self.shares):
-            some = " or ".join(f"{quoted(share.name)} is not null" for share in self.shares)
+        if all(share.where is not None for share in self._planned):
+            some = " or ".join(f"{quoted(share.name)} is not null" for share in self._planned)
             wide = wide.where(self._met(F.expr(some)))
-        return wide.select(*(_chosen(share, wide) for share in self.shares))
+        return wide.select(*(_chosen(share, wide) for share in self._planned), *(INPUT_COLUMN for _ in kept[:1]))
 
     def _met(self, condition: "Column") -> "Column":
         from pyspark.sql import functions as F  # noqa: N812
@@ -118,7 +130,7 @@ class Pass:
         if self.transform is not None or known is None:
             return None
         found: dict[str, Mapping[str, str]] = {}
-        for share in self.shares:
+        for share in self._planned:
             names = copied if share.select is None else share.select
             if share.where is not None or not all(isinstance(name, str) and name in known for name in names):
                 return None
@@ -133,19 +145,27 @@ def passes_of(
     outputs: Mapping[ParticipantName, Output],
     sinks: Sequence[SinkSession],
     transform: "Callable[[DataFrame], DataFrame] | None",
+    *,
+    unplanned: ParticipantName | None = None,
+    along: Sequence[str] = (),
 ) -> Sequence[Pass]:
-    """Return the passes of a job: one for all outputs without a transform of their own, and one for each other."""
+    """Return the passes of a job: one for all outputs without a transform of their own, and one for each other.
+
+    ``unplanned``: the output whose records the tasks make. ``along``: see :attr:`Pass.along`; of the first pass.
+    """
     by_name = {sink.participant.name: sink for sink in sinks}
     transform = transform and _planned("transform", transform)
     shared = [
-        Share(by_name[name], output.where, output.select) for name, output in outputs.items() if not output.transform
+        Share(by_name[name], output.where, output.select, planned=name != unplanned)
+        for name, output in outputs.items()
+        if not output.transform
     ]
     branches = [
         Pass([Share(by_name[name])], _composed(transform, _planned(f"Output {name}: transform", output.transform)))
         for name, output in outputs.items()
         if output.transform
     ]
-    return [*([Pass(shared, transform)] if shared else []), *branches]
+    return [*([Pass(shared, transform, along=along)] if shared else []), *branches]
 
 
 def _planned(what: str, transform: "Callable[[DataFrame], DataFrame]") -> "Callable[[DataFrame], DataFrame]":

@@ -26,7 +26,7 @@ from onceward.driver.spark.session import (
     ship,
 )
 from onceward.executor.functions import BatchesTransform, RoutedTransform
-from onceward.executor.letters import Limits
+from onceward.executor.letters import Rules
 from onceward.protocol.values import CheckpointId, Generation, JobName, JsonObject, ParticipantName
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class SparkTasks:
         per_checkpoint_operations: bool,
         journal: Journal,
         stay: bool = False,
-        letters: Limits | None = None,
+        letters: Rules | None = None,
     ) -> None:
         """``passes``: run one after the other for each checkpoint. ``stay``: there must be one, whose transform staying
-        tasks can run. ``letters``: what ``transform_batches`` refuses is written to :data:`DEAD_LETTERS`."""
+        tasks can run. ``letters``: what is written to :data:`DEAD_LETTERS`."""
         self._job = job
         self._source = source
         self._passes = passes

@@ -2,13 +2,15 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 
 from onceward import CheckpointSettings, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, parse_json, per_record
-from onceward.common.errors import HaltedError
+from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
 from tests.support.topics import Topics
@@ -158,6 +160,98 @@ def test_a_dataframe_with_too_many_letters_halts_with_their_reason(bench: Bench)
         bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read).run()
     assert "became dead letters; rate=1.00% permits less" in str(halted.value)
     assert (bench.written(), bench.letters()) == ([], [])
+
+
+LARGE = [7, 450, 899]
+OF_OUTPUTS = ("too_large", "schema", "refused")
+
+
+def with_large_ones(bench: Bench) -> list[int]:
+    """Let the output take 2,000 bytes, and write three records that have more. Returns the numbers of the others."""
+    bench.topics.configure(bench.out, {"max.message.bytes": "2000"})
+    bench.source = bench.topics.create("large", 3)
+    for partition in range(3):
+        numbers = range(partition * RECORDS, (partition + 1) * RECORDS)
+        values: list[bytes | None] = [
+            json.dumps({"n": n, "pad": "x" * (70_000 if n in LARGE else 3)}).encode() for n in numbers
+        ]
+        bench.topics.fill(bench.source, values, partition=partition, key=b"key-%d" % partition)
+    return [n for n in range(3 * RECORDS) if n not in LARGE]
+
+
+def copied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.select(["key", "value"])
+
+
+def transformed(df: "DataFrame") -> "DataFrame":
+    return df.where("offset >= 0")
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (per_record(parsed), {}),
+        (copied, {}),
+        (copied, {"tasks": "staying", "read": {"max_offsets_per_checkpoint": None}}),
+        (None, {}),
+        (None, {"transform": transformed}),
+    ],
+    ids=["records", "batches", "staying", "copy", "dataframe"],
+)
+def test_a_record_that_is_too_large_for_its_topic_is_a_letter_before_it_is_produced(
+    bench: Bench, function: Any, options: dict[str, Any]
+) -> None:
+    others = with_large_ones(bench)
+    letters = {"on": OF_OUTPUTS} if function is None else {}
+    if "transform" in options:
+        sink = KafkaSink(bench.topics.servers, topic=bench.out)
+        options = {**options, "outputs": {"sink": Output(sink, select=["key", "value"])}}
+    assert bench.pipeline(function, letters, **options).run() is CloseReason.FINISHED
+    assert bench.written() == others
+    found = {}
+    for message in bench.topics.messages(bench.dead):
+        said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        place = int(said["partition"]) * RECORDS + int(said["offset"])
+        found[place] = (said["topic"].decode(), said["stage"], said["class"], said["output"], int(said["size"]))
+        value = message.value()
+        assert value is not None
+        assert (len(value), json.loads(value + b'"}')["n"], message.partition()) == (65_536, place, place // RECORDS)
+        assert message.key() == b"key-%d" % (place // RECORDS)
+    sizes = {n: len(json.dumps({"n": n, "pad": "x" * 70_000})) for n in LARGE}
+    assert found == {n: (bench.source, b"output", b"too_large", b"sink", size) for n, size in sizes.items()}
+
+
+def test_a_record_that_is_too_large_for_one_of_two_outputs_goes_to_neither(bench: Bench) -> None:
+    others = with_large_ones(bench)
+    wider = bench.topics.create("wider", 1)
+    servers = bench.topics.servers
+    outputs = {
+        "out": Output(KafkaSink(servers, topic=bench.out), where="offset >= 0", select=["key", "value"]),
+        "wider": Output(KafkaSink(servers, topic=wider), where="offset % 2 = 1", select=["value"]),
+    }
+    bench.pipeline(None, {"on": OF_OUTPUTS}, transform=transformed, outputs=outputs).run()
+    assert bench.written() == others
+    assert sorted(json.loads(value or b"")["n"] for value in bench.topics.values(wider)) == [n for n in others if n % 2]
+    assert len(bench.topics.values(bench.dead)) == len(LARGE)
+
+
+def test_too_many_records_that_an_output_refuses_halt_the_job(bench: Bench) -> None:
+    with_large_ones(bench)
+    bench.topics.configure(bench.out, {"max.message.bytes": "90"})
+    with pytest.raises(HaltedError, match=r"became dead letters.* for too_large"):
+        bench.pipeline(None, {"on": OF_OUTPUTS}).run()
+    assert (bench.topics.values(bench.out), bench.topics.values(bench.dead)) == ([], [])
+
+
+def test_without_where_a_dataframe_says_that_only_outputs_set_records_aside(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match='on= without "transform"'):
+        bench.pipeline(None, transform=transformed)
+    with pytest.raises(ConfigurationError, match='Add "transform" to on='):
+        bench.pipeline(None, {"where": "true", "on": OF_OUTPUTS}, transform=transformed, outputs=good(bench))
+    branch = {"out": Output(KafkaSink(bench.topics.servers, topic=bench.out), transform=transformed)}
+    with pytest.raises(ConfigurationError, match="each output has a transform= of its own"):
+        bench.pipeline(None, {"on": OF_OUTPUTS}, outputs=branch)
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])

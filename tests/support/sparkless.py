@@ -16,9 +16,10 @@ from onceward.driver.letters import routed
 from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.tasks import Tasks
+from onceward.executor.aside import SettingAside
 from onceward.executor.functions import BatchesTransform, RoutedTransform, Router, choosing, for_task
-from onceward.executor.letters import Limits, SettingAside
-from onceward.executor.slots import Attempt, write_slots
+from onceward.executor.letters import Rules
+from onceward.executor.slots import Attempt, TaskSlots
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
 from onceward.sources.kafka.executor.columns import COLUMNS
@@ -33,7 +34,7 @@ class TasksInProcess:
         source: Source,
         sinks: Sequence[SinkSession],
         function: BatchesTransform | RoutedTransform | None = None,
-        letters: Limits | None = None,
+        letters: Rules | None = None,
     ) -> None:
         """``function``: on batches; None = a copy."""
         self._job, self._source, self._function, self._letters = job, source, function, letters
@@ -72,9 +73,10 @@ class TasksInProcess:
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
             clock, batches = Stopwatch(), Timed(read(split, frozenset(columns)))
-            route, letters = for_task(routing, task)
+            slots = TaskSlots(writers, Attempt(task=task, slot=slot, number=self._attempts))
+            route, letters = for_task(routing, slots)
             made = Timed(route(batches))
-            ballot = letters(write_slots(writers, Attempt(task=task, slot=slot, number=self._attempts), made))
+            ballot = letters(slots.write(made))
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             ballots.append(ballot.measured(steps, held).to_json())
         votes = check_ballots(ballots, sinks, len(plan.splits))

@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 from onceward.connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
 from onceward.sinks.kafka.client.partitioner import partitions
 
-__all__ = ["Arguments", "Partitioning", "UnfitRecordError", "argument_lists", "by_partition", "column_of"]
+__all__ = [
+    "Arguments",
+    "Partitioning",
+    "UnfitRecordError",
+    "argument_lists",
+    "by_partition",
+    "column_of",
+    "record_sizes",
+    "wrongly_named",
+]
 
 Messages: TypeAlias = npt.NDArray[Any]
 """An array of `MESSAGE`."""
@@ -154,6 +163,55 @@ def argument_lists(topic: int, records: pa.RecordBatch, places: Partitioning) ->
     first = unions.ctypes.data
     addresses = (first + firsts * VALUE_UNION.itemsize).tolist()
     return Arguments(unions, addresses, counts.tolist(), kept, frozenset(np.unique(where).tolist()))
+
+
+class Sizes(NamedTuple):
+    """Bytes of each record, before compression."""
+
+    at_client: npt.NDArray[np.int64]
+    """What the client compares with ``message.max.bytes``: ``rd_kafka_msg_max_wire_size`` in rdkafka_msg.h."""
+    in_batch: npt.NDArray[np.int64]
+    """In a batch of its own, without what the batch itself takes."""
+
+
+_MOST_AROUND = 36
+"""``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD`` in rdkafka_proto.h."""
+_AROUND = 3
+"""Attributes, and two differences of 0 to the batch's first timestamp and offset."""
+
+
+def record_sizes(records: pa.RecordBatch) -> Sizes:
+    """Return the size of each of ``records``, which has the sink's columns."""
+    values, key = _values_and_key(records)
+    keys = np.zeros(records.num_rows, np.int64) if key is None else key.lengths
+    count, inside = np.zeros(records.num_rows, np.int64), np.zeros(records.num_rows, np.int64)
+    if (headers := column_of(records, "headers")) is not None:
+        count = _lengths(headers)
+        names, contents = headers.flatten().flatten()
+        lengths = [np.asarray(pc.binary_length(one).fill_null(0)).astype(np.int64) for one in (names, contents)]
+        ends = np.concatenate([[0], np.cumsum(sum(_varint(each) + each for each in lengths))])
+        inside = ends[np.cumsum(count)] - ends[np.cumsum(count) - count]
+    content = keys + values.lengths + inside
+    body = _AROUND + _varint(keys) + _varint(values.lengths) + _varint(count) + content
+    return Sizes(content + _MOST_AROUND, _varint(body) + body)
+
+
+def _varint(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Bytes of each number as Kafka writes it, with its sign."""
+    return np.searchsorted(np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27], np.int64), numbers, side="right") + 1
+
+
+def wrongly_named(records: pa.RecordBatch) -> list[int]:
+    """Return the records of which a header has no name, or one that the client would cut."""
+    headers = column_of(records, "headers")
+    if headers is None:
+        return []
+    names = headers.flatten().flatten()[0]
+    wrong = pc.or_(names.is_null(), pc.match_substring(names, "\0").fill_null(False))
+    if not pc.any(wrong).as_py():
+        return []
+    counts = _lengths(headers)
+    return sorted({*np.repeat(np.arange(len(counts)), counts)[np.asarray(wrong)].tolist()})
 
 
 def _values_and_key(records: pa.RecordBatch) -> tuple[_Bytes, _Bytes | None]:

@@ -18,13 +18,13 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 __all__ = [
     "BATCH_LIMIT",
     "Resource",
-    "batch_limits",
     "broker_settings",
     "create_topic",
     "describing_topics",
     "known_brokers",
     "settings",
     "topic_facts",
+    "topic_limits",
 ]
 
 
@@ -83,11 +83,10 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
     return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
 
 
-def batch_limits(control: ControlPlane, topics: Collection[str]) -> tuple[int, ...]:
-    """Return the bytes of the largest batch that each of ``topics`` accepts, ascending; without those that no broker
-    reports."""
-    found = (settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics)
-    return tuple(sorted({int(each[BATCH_LIMIT]) for each in found if BATCH_LIMIT in each}))
+def topic_limits(control: ControlPlane, topics: Collection[str]) -> dict[str, int]:
+    """Return the bytes of the largest batch that each of ``topics`` accepts, without those that no broker reports."""
+    found = {topic: settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics}
+    return {topic: int(each[BATCH_LIMIT]) for topic, each in found.items() if BATCH_LIMIT in each}
 
 
 def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:

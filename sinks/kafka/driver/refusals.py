@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connectors.interfaces import Refusal
-from onceward.sinks.kafka.control.brokers import BATCH_LIMIT, Resource, batch_limits, settings, topic_facts
+from onceward.sinks.kafka.control.brokers import BATCH_LIMIT, Resource, settings, topic_facts, topic_limits
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.producers import record_bytes
@@ -45,7 +45,7 @@ class Output:
 
     def client_size(self) -> int:
         """Return the bytes of the largest record that the client takes, before compression."""
-        return record_bytes(self.cluster, batch_limits(self.control, self.topics))
+        return record_bytes(self.cluster, tuple(topic_limits(self.control, self.topics).values()))
 
     def partitions(self) -> str:
         try:

@@ -26,7 +26,7 @@ from onceward.protocol.values import (
     Generation,
     JsonObject,
 )
-from onceward.sinks.kafka.control.brokers import batch_limits, topic_facts
+from onceward.sinks.kafka.control.brokers import topic_facts, topic_limits
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
@@ -235,7 +235,7 @@ class KafkaSinkSession(SinkSession):
                 topic=self._topic,
                 topics=self.topics,
                 limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
-                batch_limits=batch_limits(control, self.topics),
+                topic_limits=tuple(topic_limits(control, self.topics).items()),
             )
         if self._timeout is None:
             self._timeout = preflight.transaction_timeout(control, self._given_timeout)
@@ -244,7 +244,7 @@ class KafkaSinkSession(SinkSession):
             topic=self._topic,
             topics=self.topics,
             transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
-            batch_limits=batch_limits(control, self.topics),
+            topic_limits=tuple(topic_limits(control, self.topics).items()),
             stays=stays,
         )
 

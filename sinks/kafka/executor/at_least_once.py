@@ -24,7 +24,8 @@ from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.delivery import Delivery
-from onceward.sinks.kafka.executor.producers import IdleProducer, connected, producer_settings
+from onceward.sinks.kafka.executor.fitting import Fitting
+from onceward.sinks.kafka.executor.producers import IdleProducer, batch_limits, connected, producer_settings
 from onceward.sinks.kafka.executor.slot import RecordsSlot
 
 __all__ = ["AtLeastOnceWriter"]
@@ -44,8 +45,8 @@ class AtLeastOnceWriter:
     """Topics that the ``topic`` column may name."""
     limit_ms: int
     """Limit for a record to be delivered, and for the whole slot."""
-    batch_limits: tuple[int, ...] = ()
-    """Bytes of the largest batch that each topic accepts; empty if the brokers do not report it."""
+    topic_limits: tuple[tuple[str, int], ...] = ()
+    """Topics, and the bytes of the largest batch that each accepts, as far as brokers report it."""
 
     def open(self, context: SlotContext) -> OpenSlot:
         """Return a slot that takes a producer with the first record."""
@@ -63,7 +64,7 @@ class AtLeastOnceWriter:
         return idle if idle is not None and idle.usable else self._make()
 
     def _make(self) -> IdleProducer:
-        settings = producer_settings(self.cluster, self.batch_limits)
+        settings = producer_settings(self.cluster, batch_limits(self.topic_limits))
         config = self.cluster.client_config(**settings, **{"delivery.timeout.ms": self.limit_ms})
         try:
             producer, failures = connected(config, self.topics)
@@ -76,7 +77,10 @@ class _Slot(RecordsSlot):
     """A slot without a transaction. The driver has nothing to prove before :meth:`finish`, so it announces no vote."""
 
     def __init__(self, writer: AtLeastOnceWriter, context: SlotContext) -> None:
-        super().__init__(context, topic=writer.topic, topics=writer.topics, limit_ms=writer.limit_ms)
+        fitting = Fitting(
+            cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=dict(writer.topic_limits)
+        )
+        super().__init__(context, fitting, limit_ms=writer.limit_ms)
         self._writer = writer
         self._begun: tuple[IdleProducer, Delivery] | None = None
 

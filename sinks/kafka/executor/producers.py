@@ -33,6 +33,7 @@ __all__ = [
     "PreparedProducer",
     "ProducerPool",
     "batch_bytes",
+    "batch_limits",
     "connected",
     "pool_for",
     "producer_settings",
@@ -84,6 +85,11 @@ def record_bytes(cluster: KafkaCluster, batch_limits: Sequence[int]) -> int:
     configuration says, else what the topics take, so that the client refuses nothing that they would not."""
     said = str(cluster.config.get("message.max.bytes", ""))
     return int(said) if said.isdigit() else max((_DEFAULT_BATCH, *batch_limits))
+
+
+def batch_limits(topics: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+    """Return the limits of ``topics``, each once and ascending: the key of a pool."""
+    return tuple(sorted({limit for _, limit in topics}))
 
 
 def batch_bytes(cluster: KafkaCluster) -> int:

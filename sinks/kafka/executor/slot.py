@@ -4,29 +4,34 @@ Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from onceward.connectors.slots import SlotContext
+from onceward.connectors.slots import SlotContext, Unfit
 from onceward.connectors.tasks import Vote
 from onceward.sinks.kafka.executor.batches import BatchColumns, JoinedBatches
 from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sinks.kafka.executor.fitting import Fitting
 
 __all__ = ["RecordsSlot"]
 
 
 class RecordsSlot(ABC):
-    """An :class:`OpenSlot` that begins with its first record: without records it asks nothing of the brokers."""
+    """A :class:`CheckingSlot` that begins with its first record: without records it asks nothing of the brokers."""
 
-    def __init__(self, context: SlotContext, *, topic: str | None, topics: Sequence[str], limit_ms: int) -> None:
-        """See :class:`Delivery`."""
-        self._context = context
-        self._columns = BatchColumns(routed=topic is None)
+    def __init__(self, context: SlotContext, fitting: Fitting, *, limit_ms: int) -> None:
+        """``limit_ms``: see :class:`Delivery`."""
+        self._context, self._fitting = context, fitting
+        self._columns = BatchColumns(routed=fitting.topic is None)
         self._joined: JoinedBatches | None = None
-        self._new_delivery = partial(Delivery, topic=topic, topics=topics, limit_ms=limit_ms)
+        self._new_delivery = partial(Delivery, topic=fitting.topic, topics=fitting.topics, limit_ms=limit_ms)
+
+    def unfit(self, batch: pa.RecordBatch) -> Iterator[Unfit]:
+        """See :meth:`CheckingSlot.unfit`. Raises ConfigurationError for a batch that cannot be written."""
+        return self._fitting.unfit(self._columns.of(batch))
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand the records to the client, those of small batches together. Raises DeliveryError, RouteError, and

@@ -27,7 +27,8 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.delivery import Delivery
-from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, pool_for
+from onceward.sinks.kafka.executor.fitting import Fitting
+from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, batch_limits, pool_for
 from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.identifiers import TransactionalId
 
@@ -51,8 +52,8 @@ class KafkaSlotWriter:
     topics: tuple[str, ...]
     """Topics that the ``topic`` column may name."""
     transaction_timeout_ms: int
-    batch_limits: tuple[int, ...] = ()
-    """Bytes of the largest batch that each topic accepts; empty if the brokers do not report it."""
+    topic_limits: tuple[tuple[str, int], ...] = ()
+    """Topics, and the bytes of the largest batch that each accepts, as far as brokers report it."""
     stays: bool = False
     """For tasks that stay."""
 
@@ -74,7 +75,7 @@ class KafkaSlotWriter:
                 cluster=self.cluster,
                 transaction_timeout_ms=self.transaction_timeout_ms,
                 topics=self.topics,
-                batch_limits=self.batch_limits,
+                batch_limits=batch_limits(self.topic_limits),
                 stays=self.stays,
             )
         )
@@ -84,7 +85,10 @@ class _Slot(RecordsSlot):
     """A slot in one transaction. Without records there is none: other processes could not commit an empty one."""
 
     def __init__(self, writer: KafkaSlotWriter, context: SlotContext) -> None:
-        super().__init__(context, topic=writer.topic, topics=writer.topics, limit_ms=writer.transaction_timeout_ms)
+        fitting = Fitting(
+            cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=dict(writer.topic_limits)
+        )
+        super().__init__(context, fitting, limit_ms=writer.transaction_timeout_ms)
         self._writer = writer
         self._begun: _Transaction | None = None
         self._announced: Vote | None = None

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,14 +11,28 @@ import pytest
 from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.letters import DEAD_LETTERS
+from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.letters import LetterCount
+from onceward.executor.aside import INPUT_COLUMN, ByColumn, OfFunction, RowByRow, SettingAside
 from onceward.executor.functions import by_name, to_one, unusable, unusable_in
-from onceward.executor.letters import Limits, Reasons, SettingAside, TooManyLettersError, Window
+from onceward.executor.letters import LettersTo, Limits, Reasons, Rules, TooManyLettersError, Why, Window
+from onceward.executor.slots import Attempt, TaskSlots
 from onceward.protocol.values import CheckpointId, Document
+
+
+class Stranger:
+    """A sink that knows nothing of what it cannot write."""
+
+    slot: object = object()
+
+    def open(self, context: SlotContext) -> OpenSlot:
+        return cast("OpenSlot", self.slot)
+
 
 SINK = KafkaSink("localhost:9092", topic="dead")
 TASK = CheckpointTask(job="orders", generation=1, checkpoint=7, splits=(), columns=(), sinks={})
+SLOTS = TaskSlots({name: Stranger() for name in ("sink", "a", "b")}, Attempt(task=TASK, slot=0, number=1))
 FREE = Limits(rate=1.0, total=None)
 
 
@@ -49,16 +63,26 @@ class Counted:
             yield pa.RecordBatch.from_pydict({"value": doubled})
 
 
-def rule(function: Callable[..., Any], *, limits: Limits = FREE, sinks: tuple[str, ...] = ("sink",)) -> SettingAside:
+def rule(
+    function: Callable[..., Any],
+    *,
+    limits: Limits = FREE,
+    sinks: tuple[str, ...] = ("sink",),
+    on: tuple[str, ...] = ("transform", "too_large", "schema", "refused"),
+) -> SettingAside:
     route = partial(by_name, sinks) if len(sinks) > 1 else partial(to_one, sinks[0])
-    return SettingAside(function=function, route=route, sink=DEAD_LETTERS, job="orders", limits=limits, partitions=3)
+    rules = Rules(limits, frozenset(on))
+    to = LettersTo(sink=DEAD_LETTERS, job="orders", rules=rules, partitions=3)
+    return SettingAside(making=OfFunction(function, route), to=to)
 
 
-def run(given: SettingAside, *batches: pa.RecordBatch) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+def run(
+    given: SettingAside, *batches: pa.RecordBatch, slots: TaskSlots | None = None
+) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
     """What each sink got, and the letters."""
     made: dict[str, list[Any]] = {}
     letters: list[dict[str, Any]] = []
-    for sink, batch in given.of(TASK)(iter(batches)):
+    for sink, batch in given.of(slots or SLOTS)(iter(batches)):
         if sink == DEAD_LETTERS:
             letters += batch.to_pylist()
         else:
@@ -218,7 +242,7 @@ def test_a_window_forgets_what_is_long_past_and_stays_small() -> None:
 def test_reasons_add_up_and_are_of_few_kinds() -> None:
     reasons = Reasons()
     for n in range(100):
-        reasons.add(type(f"Error{n % 40}", (Exception,), {})("x" * 1000), f"in 0, offset {n}")
+        reasons.add(Why(f"Error{n % 40}", "x" * 1000), f"in 0, offset {n}")
     both = (Reasons(json.loads(json.dumps(reasons.to_json()))) + reasons).to_json()
     assert sum(count for count, _ in both.values()) == 200
     assert len(both) == 21
@@ -307,3 +331,159 @@ def test_dead_letters_that_cannot_be_written_are_refused_before_the_start(option
             dead_letters=DeadLetters(SINK, **letters),
             **{name: value for name, value in options.items() if name not in letters},
         )
+
+
+class Choosy:
+    """A sink that takes no record whose value is in ``without``, and what is asked of it."""
+
+    def __init__(self, kind: UnfitKind, *without: bytes) -> None:
+        self._kind, self._without = kind, without
+        self.asked = self.abandoned = 0
+
+    def open(self, context: SlotContext) -> OpenSlot:
+        return self
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        raise AssertionError("the router is run by itself")
+
+    def unfit(self, batch: pa.RecordBatch) -> Iterator[Unfit]:
+        self.asked += 1
+        for row, value in enumerate(batch.column("value").to_pylist()):
+            if value in self._without:
+                yield Unfit(row=row, kind=self._kind, reason=f"no {value!r}")
+
+    def finish(self) -> Vote:
+        raise AssertionError("the router is run by itself")
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
+def slots(**writers: Any) -> TaskSlots:
+    return TaskSlots({"sink": Stranger(), DEAD_LETTERS: Stranger(), **writers}, Attempt(task=TASK, slot=0, number=1))
+
+
+def said(letter: dict[str, Any]) -> dict[str, str]:
+    return {one["key"].removeprefix("onceward.error."): one["value"].decode() for one in letter["headers"]}
+
+
+@pytest.mark.parametrize("of_records", [False, True])
+def test_a_record_that_an_output_refuses_is_a_letter_as_it_was_read(of_records: bool) -> None:
+    def doubling(record: dict[str, Any]) -> dict[str, Any]:
+        return {"value": b"%d" % (2 * json.loads(record["value"]))}
+
+    function = per_record(doubling) if of_records else Counted()
+    choosy = Choosy(UnfitKind.SCHEMA, b"14", b"198")
+    made, letters = run(rule(function), batch_of(range(100), bad={3}), slots=slots(sink=choosy))
+    assert made == {"sink": doubled(range(100), 3, 7, 99)}
+    assert [letter["value"] for letter in letters] == [b"{", b"7", b"99"]
+    found = said(letters[1])
+    assert {name: found[name] for name in ("offset", "output", "stage", "class", "message")} == {
+        "offset": "7",
+        "output": "sink",
+        "stage": "output",
+        "class": "schema",
+        "message": "no b'14'",
+    }
+    assert found.keys() - said(letters[0]).keys() == {"output"}
+
+
+def test_a_record_that_one_output_refuses_goes_to_no_other() -> None:
+    def both(record: dict[str, Any]) -> Any:
+        return [(name, {"value": record["value"]}) for name in "aab"]
+
+    made, letters = run(
+        rule(per_record(both), sinks=("a", "b")),
+        batch_of(range(4)),
+        slots=slots(a=Choosy(UnfitKind.REFUSED, b"1"), b=Choosy(UnfitKind.TOO_LARGE, b"1", b"2")),
+    )
+    assert made == {"a": [b"0", b"0", b"3", b"3"], "b": [b"0", b"3"]}
+    assert [(letter["value"], said(letter)["class"]) for letter in letters] == [(b"1", "refused"), (b"2", "too_large")]
+
+
+@pytest.mark.parametrize("of_records", [False, True])
+def test_what_on_does_not_name_fails_the_checkpoint_as_without_letters(of_records: bool) -> None:
+    def reading(record: dict[str, Any]) -> dict[str, Any]:
+        return {"value": b"%d" % (2 * json.loads(record["value"]))}
+
+    function = per_record(reading) if of_records else Counted()
+    choosy = Choosy(UnfitKind.SCHEMA, b"2")
+    of_outputs = rule(function, on=("schema",))
+    with pytest.raises(json.JSONDecodeError):
+        run(of_outputs, batch_of(range(4), bad={2}), slots=slots(sink=choosy))
+    assert len(run(of_outputs, batch_of(range(4)), slots=slots(sink=choosy))[1]) == 1
+    others = rule(function, on=("transform", "too_large"))
+    assert run(others, batch_of(range(4)), slots=slots(sink=choosy)) == ({"sink": doubled(range(4))}, [])
+    asked = choosy.asked
+    assert len(run(rule(function, on=("transform",)), batch_of(range(4), bad={2}), slots=slots(sink=choosy))[1]) == 1
+    assert choosy.asked == asked, "nothing is asked that no one wants to know"
+
+
+def test_of_a_value_that_was_too_large_a_letter_keeps_the_first_64_kib() -> None:
+    batch = batch_of(range(2)).set_column(1, "value", pa.array([b"x" * 100_000, b"y" * 100_000], pa.binary()))
+    copy = SettingAside(making=RowByRow(to_one("sink")), to=rule(Counted()).to)
+    _, (letter,) = run(copy, batch, slots=slots(sink=Choosy(UnfitKind.TOO_LARGE, b"x" * 100_000)))
+    assert (letter["key"], letter["value"], said(letter)["size"]) == (b"k0", b"x" * 65_536, "100000")
+    _, (letter,) = run(copy, batch, slots=slots(sink=Choosy(UnfitKind.REFUSED, b"x" * 100_000)))
+    assert (len(letter["value"]), "size" in said(letter)) == (100_000, False)
+
+
+def test_letters_of_outputs_count_toward_the_limits() -> None:
+    given = rule(per_record(lambda record: record), limits=Limits(rate=0.01, total=None))
+    with pytest.raises(TooManyLettersError, match=r"21 became dead letters.*21 for refused, for example refused: no"):
+        run(given, batch_of(range(30)), slots=slots(sink=Choosy(UnfitKind.REFUSED, *[b"%d" % n for n in range(30)])))
+
+
+def test_an_output_that_is_not_written_again_is_asked_all_the_same_and_keeps_nothing() -> None:
+    """One of two outputs is written again: the records that the other refuses must be missing there as before."""
+    a, b = Stranger(), Choosy(UnfitKind.REFUSED, b"1")
+    task = CheckpointTask(job="orders", generation=1, checkpoint=7, splits=(), columns=(), sinks={"a": {}})
+    written: list[Any] = []
+
+    class Slot:
+        def write(self, batch: pa.RecordBatch) -> None:
+            written.extend(batch.column("value").to_pylist())
+
+        def finish(self) -> Vote:
+            return Vote(slot=0, attempt=1, records=len(written), bytes=0)
+
+    opened = TaskSlots({"a": a, "b": b, DEAD_LETTERS: Stranger()}, Attempt(task=task, slot=0, number=1))
+    a.slot = Slot()
+    both = rule(per_record(lambda record: [(name, {"value": record["value"]}) for name in "ab"]), sinks=("a", "b"))
+    ballot = opened.write(both.of(opened)(iter([batch_of(range(4))])))
+    assert (written, list(ballot.votes), b.abandoned) == ([b"0", b"2", b"3"], ["a"], 1)
+
+
+def wide(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_row_of_a_dataframe_is_a_letter_with_its_record_as_far_as_it_is_known() -> None:
+    by_column = SettingAside(making=ByColumn(), to=rule(Counted()).to)
+    rows = [{"value": b"%d" % n} if n != 2 else None for n in range(4)]
+    records = [{"key": b"k%d" % n, "value": b"in %d" % n, "topic": "in", "partition": 1, "offset": n} for n in range(4)]
+    marked = [
+        None,
+        None,
+        {"key": b"m", "value": b"in 2", "headers": []},
+        {"key": b"m", "value": b"in 3", "headers": []},
+    ]
+    batch = wide(**{"a": rows, "b": rows, DEAD_LETTERS: marked, INPUT_COLUMN: records})
+    refusing = slots(a=Choosy(UnfitKind.REFUSED, b"1", b"3"), b=Stranger())
+    made, letters = run(by_column, batch, slots=refusing)
+    assert made == {"a": [b"0"], "b": [b"0"]}
+    assert sorted(letter["value"] for letter in letters) == [b"in 1", b"in 2", b"in 3"], "each once"
+    assert [said(letter)["offset"] for letter in letters if letter["key"] == b"k1"] == ["1"]
+
+    made, letters = run(by_column, wide(a=rows, b=rows), slots=refusing)
+    assert made == {"a": [b"0"], "b": [b"0"]}
+    assert [(letter["key"], letter["value"]) for letter in letters] == [(None, b"1"), (None, b"3")]
+    table = [{"id": n, "value": b"%d" % n} for n in range(2)]
+    _, (letter,) = run(by_column, wide(a=table), slots=slots(a=Choosy(UnfitKind.SCHEMA, b"1")))
+    assert json.loads(letter["value"]) == {"id": 1, "value": "b'1'"}
+
+
+@pytest.mark.parametrize("on", [(), "schema", ("schema", "late"), 7])
+def test_classes_of_letters_that_are_not_known_are_refused(on: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Give some of 'transform', 'too_large', 'schema', 'refused'"):
+        DeadLetters(SINK, on=on).rules(of_batches=True)

@@ -15,6 +15,7 @@ from onceward.executor.slots import Attempt
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.batches import BatchColumns
 from onceward.sinks.kafka.executor.delivery import Delivery
+from onceward.sinks.kafka.executor.fitting import Fitting
 from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.executor.writer import KafkaSlotWriter
 from tests.support.slots import write_slot
@@ -69,7 +70,8 @@ def produced(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
             made.append(first)
             return cast(Delivery, SimpleNamespace(produce=made.append))
 
-    slot = Slot(ATTEMPT.at("out"), topic="out", topics=("out",), limit_ms=60_000)
+    fitting = Fitting(cluster=KafkaCluster("localhost:1"), topic="out", topics=("out",), limits={})
+    slot = Slot(ATTEMPT.at("out"), fitting, limit_ms=60_000)
     for each in batches:
         slot.write(each)
     slot._hand_over()
