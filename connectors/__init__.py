@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         StayingWriter,
         Unfit,
         UnfitKind,
+        at_fault,
     )
     from onceward.connectors.tasks import CheckpointTask, Vote
     from onceward.protocol.committing import (
@@ -162,6 +163,7 @@ __all__ = [
     "Unfit",
     "UnfitKind",
     "Vote",
+    "at_fault",
 ]
 
 _HOMES = (

@@ -3,7 +3,7 @@
 Imported on executors: standard library only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -24,6 +24,7 @@ __all__ = [
     "StayingWriter",
     "Unfit",
     "UnfitKind",
+    "at_fault",
 ]
 
 
@@ -124,6 +125,19 @@ class CheckingSlot(OpenSlot, Protocol):
         them, and a slot may be opened for this alone and abandoned. Raises what says nothing of a record, such as a
         lost connection.
         """
+
+
+def at_fault(batch: "pa.RecordBatch", fault: "Callable[[pa.RecordBatch], str | None]") -> Iterator[tuple[int, str]]:
+    """Yield the rows of ``batch`` that are wrong, and why, for a slot that can only try: ``fault`` says what is wrong
+    with some records, None if nothing is. They are searched for by halves, which it must judge alike."""
+    if (found := fault(batch)) is None:
+        return
+    middle = batch.num_rows // 2
+    if not middle:
+        yield 0, found
+        return
+    yield from at_fault(batch.slice(0, middle), fault)
+    yield from ((middle + row, why) for row, why in at_fault(batch.slice(middle), fault))
 
 
 class SlotWriter(Protocol):

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from onceward.executor.letters import PASSING, TRANSFORM, Letters, LettersTo, Page, Reasons, Why
+from onceward.connectors.slots import UnfitKind
+from onceward.executor.letters import (
+    PASSING,
+    TRANSFORM,
+    LetterRefusedError,
+    Letters,
+    LettersTo,
+    Page,
+    Reasons,
+    Why,
+    letter_refused,
+    without_records,
+)
 from onceward.executor.per_record import PerRecord
 from onceward.executor.slots import Routed, TaskSlots
 
@@ -63,9 +75,23 @@ class TaskAside:
     def __call__(self, batches: "Batches") -> Routed:
         for batch in batches:
             page = self._letters.page(self._making.records(batch))
-            yield from self._making.made(batch, page, self)
+            for sink, made in self._making.made(batch, page, self):
+                yield sink, self._taken(made) if sink == self.to.sink else made
             if (letters := page.close()) is not None:
-                yield self.to.sink, letters
+                yield self.to.sink, self._taken(letters)
+
+    def _taken(self, letters: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Return ``letters`` as their sink takes them: those that it refuses without their records. Raises
+        LetterRefusedError if it refuses these, too."""
+        if self.to.sink not in self._slots.task.sinks:
+            return letters
+        refused = {one.row for one in self._slots.unfit(self.to.sink, letters, frozenset(UnfitKind))}
+        if not refused:
+            return letters
+        bare = without_records(letters, refused)
+        for one in self._slots.unfit(self.to.sink, bare, frozenset(UnfitKind)):
+            raise LetterRefusedError(letter_refused(bare, one))
+        return bare
 
     def refused(self, sink: str, batch: "pa.RecordBatch") -> Iterator[tuple[int, Why]]:
         """Yield the rows of ``batch`` that an output refuses, and why."""

@@ -5,13 +5,13 @@ Runs on executors: the standard library, and pyarrow where batches are made.
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onceward.common.errors import OncewardError
 from onceward.connectors.letters import PREFIX
-from onceward.connectors.slots import UnfitKind
+from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ __all__ = [
     "Why",
     "Window",
     "cut",
+    "letter_refused",
+    "without_records",
 ]
 
 TRANSFORM = "transform"
@@ -43,6 +45,7 @@ _EXAMPLE = 200
 """Characters of a message that the job's own log and error keep: it may quote a record."""
 _KINDS = 20
 """Reasons that are counted apart."""
+_SIZE = f"{PREFIX}size"
 _VALUE = 64 * 1024
 """Bytes that a letter keeps of a value that was too large for an output: it may be too large for the letters, too."""
 _OF_KAFKA = frozenset({"key", "value", "headers", "topic", "partition", "timestamp"})
@@ -150,8 +153,7 @@ class Reasons:
         """Add letters that Spark has made, by their headers."""
         if not letters.num_rows:
             return
-        headers = letters.column("headers")[0].as_py() or ()
-        said = {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
+        said = _of_headers(letters, 0)
         where = f"{said.get('topic')} {said.get('partition')}, offset {said.get('offset')}"
         kind = said.get("class", "unknown")
         self._count(kind, letters.num_rows, f"{cut(said.get('message', ''), _EXAMPLE)} ({where})")
@@ -334,6 +336,37 @@ def _known(made: Mapping[str, Any]) -> tuple[Any, Any]:
     if "value" in made and made.keys() <= _OF_KAFKA:
         return made.get("key"), made["value"]
     return None, json.dumps(made, default=str, ensure_ascii=False)
+
+
+def without_records(letters: "pa.RecordBatch", rows: Collection[int]) -> "pa.RecordBatch":
+    """Return ``letters``, those in ``rows`` without key, value, partition and the record's own headers: they still say
+    where it was read, and why it is a letter."""
+    import pyarrow as pa
+
+    made = letters.to_pylist()
+    for row in rows:
+        letter = made[row]
+        ours = [one for one in letter["headers"] or () if one["key"].startswith(PREFIX)]
+        if not any(one["key"] == _SIZE for one in ours):
+            ours.append({"key": _SIZE, "value": str(len(letter["value"] or b"")).encode()})
+        made[row] = {"headers": ours}
+    return pa.RecordBatch.from_pylist(made, letters.schema)
+
+
+def letter_refused(letters: "pa.RecordBatch", unfit: Unfit) -> str:
+    """Return the text of a halt."""
+    said = _of_headers(letters, unfit.row)
+    return (
+        f"The dead letters' sink refuses a letter, even without its record: {unfit.reason} ({unfit.kind}). The record "
+        f"is {said.get('topic')} {said.get('partition')}, offset {said.get('offset')}. The checkpoint is aborted: "
+        "nothing of it becomes visible, and its records stay unread. Correct the topic or table of the letters, and "
+        "start the job again"
+    )
+
+
+def _of_headers(letters: "pa.RecordBatch", row: int) -> dict[str, str]:
+    headers = letters.column("headers")[row].as_py() or ()
+    return {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
 
 
 def too_many(excess: str, reasons: Reasons) -> str:

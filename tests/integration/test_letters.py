@@ -8,15 +8,29 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import NewPartitions
 
-from onceward import CheckpointSettings, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, parse_json, per_record
+from onceward import (
+    CheckpointSettings,
+    DeadLetters,
+    KafkaSink,
+    KafkaSource,
+    Output,
+    Pipeline,
+    PostgresSink,
+    parse_json,
+    per_record,
+)
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
-from tests.support.topics import Topics
+from tests.support.database import database_on
+from tests.support.topics import Topics, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from onceward.dev.postgres.server import LocalPostgres
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -252,6 +266,81 @@ def test_without_where_a_dataframe_says_that_only_outputs_set_records_aside(benc
     branch = {"out": Output(KafkaSink(bench.topics.servers, topic=bench.out), transform=transformed)}
     with pytest.raises(ConfigurationError, match="each output has a transform= of its own"):
         bench.pipeline(None, {"on": OF_OUTPUTS}, outputs=branch)
+
+
+def test_a_record_for_a_topic_or_a_partition_that_is_not_there_is_a_letter(bench: Bench) -> None:
+    """A partition that is added later is taken: the brokers are asked before a record is set aside."""
+
+    def routing(record: dict[str, Any]) -> dict[str, Any]:
+        n = json.loads(record["value"])["n"]
+        topic = bench_topics["nowhere" if n == 1 else "out"]
+        return {"value": record["value"], "topic": topic, "partition": {2: 2, 3: -1}.get(n, n % 2)}
+
+    bench_topics = {"out": bench.out, "nowhere": "nowhere"}
+    schema = pa.schema([("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32())])
+    sink = KafkaSink(bench.topics.servers, topics=[bench.out])
+    outputs = {"out": Output(sink)}
+    bench.pipeline(per_record(routing, schema=schema), outputs=outputs).run()
+    assert bench.written() == [n for n in GOOD if n not in (1, 2, 3)]
+    found = {}
+    for message in bench.topics.messages(bench.dead):
+        said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        if said["stage"] == b"output":
+            found[json.loads(message.value() or b"")["n"]] = said["class"]
+    assert found == dict.fromkeys((1, 2, 3), b"refused")
+    wait_for(bench.topics.admin.create_partitions([NewPartitions(bench.out, 3)])[bench.out])
+    bench.fill(range(2, 3), bad=[])
+    bench.pipeline(per_record(routing, schema=schema), outputs=outputs).run()
+    assert bench.written() == [n for n in GOOD if n not in (1, 3)]
+
+
+@pytest.mark.parametrize("transform", [None, transformed])
+def test_a_row_that_postgresql_refuses_is_a_letter_and_in_no_other_output(
+    bench: Bench, postgres: "LocalPostgres", transform: Any
+) -> None:
+    servers = bench.topics.servers
+    select = ["cast(offset as int) id", "decode(value, 'utf-8') text"]
+    with database_on(postgres, bench.job) as database:
+        database.run("CREATE TABLE orders (id int CHECK (id <> 7), text varchar(11))")
+        outputs = {
+            "table": Output(PostgresSink(database.dsn, "orders"), where="partition = 0", select=select),
+            "out": Output(KafkaSink(servers, topic=bench.out), where="partition = 0", select=["value"]),
+        }
+        bench.fill(range(10_000, 10_002), bad=[])
+        bench.pipeline(None, {"on": OF_OUTPUTS}, transform=transform, outputs=outputs).run()
+        written = sorted(n for (n,) in database.rows("SELECT id FROM orders"))
+    offsets = [n for n in range(RECORDS + 2) if n not in (7, RECORDS, RECORDS + 1)]
+    assert written == offsets
+    assert len(bench.topics.values(bench.out)) == len(offsets)
+    found = {}
+    for message in bench.topics.messages(bench.dead):
+        said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        found[int(said["offset"])] = (said["output"], said["class"], message.key())
+    assert found == {
+        7: (b"table", b"refused", b"key-0"),
+        RECORDS: (b"table", b"schema", b"key-0"),
+        RECORDS + 1: (b"table", b"schema", b"key-0"),
+    }
+
+
+def test_a_letter_that_is_too_large_for_its_topic_refers_to_the_record_or_halts_the_job(bench: Bench) -> None:
+    def failing(record: dict[str, Any]) -> dict[str, Any]:
+        if json.loads(record["value"])["n"] in LARGE:
+            raise ValueError("x" * 900)
+        return {"value": record["value"]}
+
+    with_large_ones(bench)
+    bench.topics.configure(bench.dead, {"max.message.bytes": "300"})
+    with pytest.raises(HaltedError, match="refuses a letter, even without its record: the record has"):
+        bench.pipeline(per_record(failing)).run()
+    assert (bench.topics.values(bench.out), bench.topics.values(bench.dead)) == ([], [])
+    bench.topics.configure(bench.dead, {"max.message.bytes": "2000"})
+    bench.pipeline(per_record(failing)).run()
+    assert bench.topics.values(bench.dead) == [None] * len(LARGE)
+    for message in bench.topics.messages(bench.dead):
+        said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        assert (said["class"], int(said["size"]) > 70_000) == (b"ValueError", True)
+        assert int(said["partition"]) * RECORDS + int(said["offset"]) in LARGE
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])

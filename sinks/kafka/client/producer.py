@@ -98,6 +98,11 @@ class ArrowProducer:
             finally:
                 lib.metadata_destroy(found)
 
+    def partitions_of(self, topic: str) -> int | None:
+        """Return how many partitions ``topic`` had when the metadata was loaded; None if that is not known."""
+        known = self._places.get(topic)
+        return None if known is None or isinstance(known, KafkaError) else next(known).partitions
+
     def init_transactions(self, timeout: float) -> None:
         """Take over the transactional id and abort its open transaction. Raises KafkaException."""
         raise_error(lib.init_transactions(self._client, ms(timeout)))

@@ -3,6 +3,8 @@
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 """
 
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import KafkaException
 
 from onceward.connections.cluster import KafkaCluster
+from onceward.connections.per_process import PerProcess
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.sinks.kafka.client.messages import column_of, record_sizes, wrongly_named
-from onceward.sinks.kafka.executor.producers import record_bytes
+from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.executor.producers import connected, producer_settings, record_bytes
 
 __all__ = ["Fitting"]
 
@@ -22,6 +27,10 @@ _COMPRESSION = ("compression.type", "compression.codec")
 _BATCH = 61
 """Bytes of a batch besides its records (https://kafka.apache.org/documentation/#recordbatch)."""
 _UNKNOWN = 2**31 - 1
+_KNOWN_S = 1.0
+"""How long a partition that is not known is not asked for again: topics get more of them, but seldom."""
+_known: "PerProcess[tuple[KafkaCluster, tuple[str, ...]], tuple[float, Mapping[str, int]]]" = PerProcess()
+"""When a process asked for the partitions of its topics, and how many they had."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +58,17 @@ class Fitting:
             yield _too_large(row, f"{sizes.at_client[row]} bytes, and the client takes {of_client} (message.max.bytes)")
         if any(str(self.cluster.config.get(key, "none")) != "none" for key in _COMPRESSION):
             return
-        of_topic, in_batch = self._limits_of(records), sizes.in_batch + _BATCH
+        of_topic, in_batch = self._of_topics(records, self.limits), sizes.in_batch + _BATCH
         for row in np.flatnonzero((in_batch > of_topic) & (sizes.at_client <= of_client)).tolist():
             limit = int(np.broadcast_to(of_topic, in_batch.shape)[row])
             yield _too_large(row, f"{in_batch[row]} bytes, and the topic takes {limit} (max.message.bytes)")
 
-    def _limits_of(self, records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The limit of each record's topic, or of all."""
+    def _of_topics(self, records: pa.RecordBatch, numbers: Mapping[str, int]) -> npt.NDArray[np.int64]:
+        """What ``numbers`` has of the topic of each record, or of all; more than any where it has nothing."""
         if self.topic is not None:
-            return np.array([self.limits.get(self.topic, _UNKNOWN)], np.int64)
+            return np.array([numbers.get(self.topic, _UNKNOWN)], np.int64)
         named = records.column("topic").dictionary_encode()
-        each = np.array([*(self.limits.get(one, _UNKNOWN) for one in named.dictionary.to_pylist()), _UNKNOWN], np.int64)
+        each = np.array([*(numbers.get(one, _UNKNOWN) for one in named.dictionary.to_pylist()), _UNKNOWN], np.int64)
         return each.take(np.asarray(named.indices.fill_null(len(each) - 1)))
 
     def _elsewhere(self, records: pa.RecordBatch) -> Iterator[Unfit]:
@@ -71,10 +80,34 @@ class Fitting:
                 yield _refused(
                     row, f"its topic is {column[row].as_py()!r}, and the sink declares {sorted(self.topics)}"
                 )
-        partitions = column_of(records, "partition")
-        if partitions is not None:
-            for row in pc.indices_nonzero(pc.less(partitions, 0)).to_pylist():
-                yield _refused(row, f"its partition is {partitions[row].as_py()}")
+        column = column_of(records, "partition")
+        if column is None:
+            return
+        partitions = np.asarray(column.fill_null(0))
+        wrong = np.flatnonzero((partitions < 0) | (partitions >= self._partitions_of(records, int(partitions.max()))))
+        for row in wrong.tolist():
+            yield _refused(row, f"its partition is {partitions[row]}, which its topic lacks")
+
+    def _partitions_of(self, records: pa.RecordBatch, highest: int) -> npt.NDArray[np.int64]:
+        """How many partitions the topic of each record has, or that of all. ``highest``: that a record names."""
+        mine = _known.mine()
+        key = self.cluster, self.topics
+        asked, known = mine.get(key, (-math.inf, {}))
+        if highest >= min(known.values(), default=0) and time.monotonic() - asked > _KNOWN_S:
+            mine[key] = time.monotonic(), (known := self._ask())
+        return self._of_topics(records, known)
+
+    def _ask(self) -> Mapping[str, int]:
+        """Raises DeliveryError."""
+        try:
+            producer, _ = connected(self.cluster.client_config(**producer_settings(self.cluster, ())), self.topics)
+        except KafkaException as error:
+            raise DeliveryError(
+                f"How many partitions {', '.join(self.topics)} have is unknown: {error}. Nothing was written; the "
+                "records are written again. Check that the brokers can be reached from the executors."
+            ) from error
+        found = {topic: producer.partitions_of(topic) for topic in self.topics}
+        return {topic: count for topic, count in found.items() if count is not None}
 
     def _nameless(self, records: pa.RecordBatch) -> Iterator[Unfit]:
         for row in wrongly_named(records):

@@ -11,7 +11,7 @@ one file. Otherwise a job with short checkpoints would make a small file for eac
 
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Hashable, Iterator, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from os import SEEK_CUR
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from onceward.common.errors import CheckpointFailedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.storage import NewFile, Storage, StorageError
-from onceward.connectors.slots import OpenSlot, SlotContext
+from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind, at_fault
 from onceward.connectors.tasks import Vote
 from onceward.sinks.lake.documents import WrittenFile
 from onceward.sinks.lake.identifiers import StagedName, data_path, staged_folder
@@ -90,7 +90,17 @@ class LakeSlotWriter(ABC):
         """Describe a file as the table will name it. ``with_nan``: of all its groups."""
 
 
+class UnfitValueError(CheckpointFailedError):
+    """A column of the table cannot hold a value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}. Nothing of the checkpoint becomes visible. Correct the transform, or the table.")
+        self.reason = reason
+
+
 class _Slot:
+    """A :class:`CheckingSlot`."""
+
     def __init__(self, writer: LakeSlotWriter, context: SlotContext) -> None:
         self._writer, self._context = writer, context
         self._schema = writer.schema
@@ -103,24 +113,45 @@ class _Slot:
         self._written: list[_ParquetFile] = []
         self._few = _FewRecords(writer.vote_bytes if context.slot < _VOTING_SLOTS else 0)
         self._records = 0
+        self._fits: tuple[pa.RecordBatch, pa.RecordBatch, Sequence[tuple[Hashable, pa.RecordBatch]]] | None = None
+        """The last batch that was found to fit, and what is made of it."""
+
+    def unfit(self, batch: pa.RecordBatch) -> Iterator[Unfit]:
+        """See :meth:`CheckingSlot.unfit`. Raises CheckpointFailedError for a column that the table lacks."""
+
+        def fault(some: pa.RecordBatch) -> str | None:
+            try:
+                made = self._made(some)
+            except UnfitValueError as error:
+                return error.reason
+            if some is batch:
+                self._fits = batch, *made
+            return None
+
+        for row, reason in at_fault(batch, fault):
+            yield Unfit(row=row, kind=UnfitKind.SCHEMA, reason=reason)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Raises CheckpointFailedError for a value that a column cannot hold, StorageError."""
         if batch.num_rows == 0:
             return
+        known, self._fits = self._fits, None
+        fitted, parts = known[1:] if known is not None and known[0] is batch else self._made(batch)
         self._records += batch.num_rows
-        fitted = _fitted(batch, self._schema)
         self._few.add(fitted)
-        try:
-            for values, part in self._writer.divided(fitted):
-                self._partitions.setdefault(values, _Partition()).add(part)
-                self._buffered += part.nbytes
-        except ValueError as error:
-            raise CheckpointFailedError(
-                f"{error}. Nothing of the checkpoint becomes visible. Correct the transform."
-            ) from error
+        for values, part in parts:
+            self._partitions.setdefault(values, _Partition()).add(part)
+            self._buffered += part.nbytes
         while self._partitions and self._buffered >= self._writer.group_bytes:
             self._write_group(max(self._partitions, key=lambda values: self._partitions[values].bytes))
+
+    def _made(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[Hashable, pa.RecordBatch]]]:
+        """Return ``batch`` as the table has it, and as it goes into files. Raises UnfitValueError."""
+        fitted = _fitted(batch, self._schema)
+        try:
+            return fitted, list(self._writer.divided(fitted))
+        except ValueError as error:
+            raise UnfitValueError(str(error)) from error
 
     def finish(self) -> Vote:
         """Raises StorageError."""
@@ -287,12 +318,9 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
         raise _refused(f"a value ({error})", wanted) from error
 
 
-def _refused(what: str, column: pa.Field) -> CheckpointFailedError:
+def _refused(what: str, column: pa.Field) -> UnfitValueError:
     kind = f"{column.type}" + ("" if column.nullable else " not null")
-    return CheckpointFailedError(
-        f"{what} {REFUSED} {column.name} of the table, which is {kind}. Nothing of the checkpoint becomes visible. "
-        "Correct the transform, or the table."
-    )
+    return UnfitValueError(f"{what} {REFUSED} {column.name} of the table, which is {kind}")
 
 
 def _failed(path: str, error: OSError) -> StorageError:

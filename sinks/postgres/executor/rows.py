@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.sinks.postgres.errors import StagingError
+from onceward.sinks.postgres.errors import StagingError, UnfitTextError
 
 __all__ = ["copy_text"]
 
@@ -129,11 +129,12 @@ def _key(value: Any) -> str:
 def _escaped(column: pa.Array, name: str, first: int) -> pa.Array:
     content = bytes(_bytes(column))
     if b"\0" in content:
-        found = pc.index(pc.match_substring(column, "\0"), True).as_py()
-        raise StagingError(
-            f"Record {first + found} of the slot has a character U+0000 in column {name}, which no text of PostgreSQL "
-            f"can hold (SQLSTATE 22021). Remove it in the transform, for example with "
-            f"translate({name}, '\\0', ''). No row of the checkpoint becomes visible"
+        rows = pc.indices_nonzero(pc.match_substring(column, "\0")).to_pylist()
+        raise UnfitTextError(
+            rows,
+            f"Record {first + rows[0]} of the slot has a character U+0000 in column {name}, which no text of "
+            f"PostgreSQL can hold (SQLSTATE 22021). Remove it in the transform, for example with "
+            f"translate({name}, '\\0', ''). No row of the checkpoint becomes visible",
         )
     for plain, escaped in _ESCAPED:
         if plain.encode() in content:

@@ -6,7 +6,8 @@ rows. Runs on executors.
 
 import re
 import secrets
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,14 +16,17 @@ import pyarrow as pa
 from psycopg import sql
 
 from onceward.common.killpoints import KillPoint, kill_point
-from onceward.connectors.slots import Library, SlotContext
+from onceward.connectors.slots import Library, SlotContext, Unfit, UnfitKind, at_fault
 from onceward.connectors.tasks import Vote
 from onceward.sinks.postgres.connecting import POSITION, SCHEMA, Session, cause_of, connect
-from onceward.sinks.postgres.errors import StagingError
+from onceward.sinks.postgres.errors import StagingError, UnfitTextError
 from onceward.sinks.postgres.executor.rows import copy_text
 
 __all__ = ["PostgresSlotWriter", "StagedColumn"]
 
+_ROLL_BACK = "ROLLBACK TO SAVEPOINT onceward"
+_RELEASE = "RELEASE SAVEPOINT onceward"
+_NO_TEXT = "a text has the character U+0000, which PostgreSQL has no form for (SQLSTATE 22021)"
 _LINE = re.compile(r"\bline (\d+)(?:, column ([^:]+))?")
 
 
@@ -59,7 +63,7 @@ class PostgresSlotWriter:
 
 
 class StagedSlot:
-    """A slot that is being staged. It connects for its first record."""
+    """A :class:`CheckingSlot` that is being staged. It connects for its first record."""
 
     def __init__(self, writer: PostgresSlotWriter, context: SlotContext) -> None:
         self._writer = writer
@@ -71,30 +75,132 @@ class StagedSlot:
         self._session: Session | None = None
         self._opened = ExitStack()
         self._copy: psycopg.Copy | None = None
+        """One for all batches, unless they are checked."""
+        self._tried: tuple[pa.RecordBatch, int] | None = None
+        """The batch that was copied last and is not yet written, behind a savepoint, and its bytes."""
+
+    def unfit(self, batch: pa.RecordBatch) -> Iterator[Unfit]:
+        """See :meth:`CheckingSlot.unfit`. PostgreSQL alone knows its types and constraints, so this copies the batch
+        behind a savepoint, and rolls back to it if it refuses a row. Raises as :meth:`write` does for all else."""
+        if not batch.num_rows:
+            return
+        session = self._begun(batch.schema.names)
+        self._roll_back(session)
+        rest, rows = batch, list(range(batch.num_rows))
+        while rows and (wrong := self._without_form(rest)):
+            yield from (Unfit(row=rows[row], kind=UnfitKind.SCHEMA, reason=_NO_TEXT) for row in wrong)
+            rows = [row for at, row in enumerate(rows) if at not in wrong]
+            rest = batch.take(pa.array(rows, pa.int64()))
+        first = 0
+        while first < rest.num_rows:
+            refused = self._try(session, rest.slice(first) if first else rest, keep=rest is batch and not first)
+            if refused is None:
+                return
+            line = _LINE.search(refused.diag.context or "")
+            if line is None:  # a server that says it in another language
+                errors: list[psycopg.Error] = []
+
+                def fault(some: pa.RecordBatch, found: list[psycopg.Error] = errors) -> str | None:
+                    error = self._try(session, some, keep=False)
+                    found += [] if error is None else [error]
+                    return None if error is None else cause_of(error)
+
+                for row, _ in at_fault(rest.slice(first), fault):
+                    yield self._unfit(rows[first + row], errors[-1])
+                return
+            first += int(line[1])
+            yield self._unfit(rows[first - 1], refused)
+
+    def _without_form(self, batch: pa.RecordBatch) -> frozenset[int]:
+        """Rows with a text that PostgreSQL has no form for; none if there is no such row."""
+        try:
+            self._text(batch)
+        except UnfitTextError as error:
+            return frozenset(error.rows)
+        return frozenset()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Raises StagingError, and DatabaseError if the database cannot be reached."""
         if not batch.num_rows:
             return
-        if self._copy is None:
-            self._begin(batch.schema.names)
-        assert self._copy is not None, "begun"
-        text = copy_text(batch, self._columns, self._records + 1, json=self._json, numbered=self._writer.keyed)
+        if self._session is None:
+            session = self._begun(batch.schema.names)
+            try:
+                self._copy = self._opened.enter_context(self._copying(session))
+            except psycopg.Error as error:
+                raise self._refused(error) from error
+        assert self._session is not None, "begun"
+        if self._copy is not None:
+            size = self._written(self._copy, batch)
+        else:
+            size = self._checked(self._session, batch)
+        self._records += batch.num_rows
+        self._bytes += size
+
+    def _written(self, copy: psycopg.Copy, batch: pa.RecordBatch) -> int:
+        text = self._text(batch)
         kill_point(KillPoint.TASK_MID_WRITE)
         try:
-            self._copy.write(text)
+            copy.write(text)
         except psycopg.Error as error:
             raise self._refused(error) from error
-        self._records += batch.num_rows
-        self._bytes += len(text)
+        return len(text)
+
+    def _checked(self, session: Session, batch: pa.RecordBatch) -> int:
+        """Write a batch where batches are checked: it is there already if it was found to fit."""
+        if self._tried is None or self._tried[0] is not batch:
+            self._roll_back(session)
+            if (error := self._try(session, batch, keep=True)) is not None:
+                raise self._refused(error) from error
+        assert self._tried is not None, "kept"
+        (_, size), self._tried = self._tried, None
+        session.execute(_RELEASE)
+        return size
+
+    def _text(self, batch: pa.RecordBatch) -> memoryview:
+        return copy_text(batch, self._columns, self._records + 1, json=self._json, numbered=self._writer.keyed)
+
+    def _try(self, session: Session, batch: pa.RecordBatch, *, keep: bool) -> psycopg.Error | None:
+        """Copy ``batch`` behind a savepoint. Return why PostgreSQL refuses one of its rows; None if it takes all, which
+        are rolled back unless ``keep``. Raises StagingError."""
+        text = self._text(batch)
+        kill_point(KillPoint.TASK_MID_WRITE)
+        refused: psycopg.Error | None = None
+        try:
+            session.execute("SAVEPOINT onceward")
+            try:
+                with self._copying(session) as copy:
+                    copy.write(text)
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                refused = error
+            self._tried = batch, len(text)
+            if refused is not None or not keep:
+                self._roll_back(session)
+        except psycopg.Error as error:
+            raise self._refused(error) from error
+        return refused
+
+    def _roll_back(self, session: Session) -> None:
+        """Remove what was copied and is not to be written."""
+        if self._tried is not None:
+            self._tried = None
+            session.execute(_ROLL_BACK)
+            session.execute(_RELEASE)
+
+    def _unfit(self, row: int, error: psycopg.Error) -> Unfit:
+        kind = UnfitKind.SCHEMA if isinstance(error, psycopg.DataError) else UnfitKind.REFUSED
+        return Unfit(row=row, kind=kind, reason=self._said(error))
 
     def finish(self) -> Vote:
         """Make the staging table durable and vote. Raises StagingError."""
         context = self._context
         body = {}
-        if self._session is not None and self._copy is not None:
+        if self._session is not None and not self._records:
+            self._session.close()  # each was set aside
+        elif self._session is not None:
             try:
                 self._opened.close()
+                self._roll_back(self._session)
                 self._register(self._session)
                 self._session.commit()
             except psycopg.Error as error:
@@ -112,7 +218,11 @@ class StagedSlot:
             with suppress(psycopg.Error):
                 self._opened.close()
 
-    def _begin(self, given: list[str]) -> None:
+    def _begun(self, given: list[str]) -> Session:
+        """Return the session, with a staging table for columns as ``given`` first."""
+        return self._session or self._begin(given)
+
+    def _begin(self, given: list[str]) -> Session:
         writer, task = self._writer, self._context.task
         known = {column.name: column for column in writer.columns}
         if unknown := [name for name in given if name not in known]:
@@ -128,13 +238,18 @@ class StagedSlot:
         try:
             session.autocommit = False
             session.execute(self._create([known[name] for name in given]))
-            copied = [*given, POSITION] if writer.keyed else given
-            names = sql.SQL(", ").join(map(sql.Identifier, copied))
-            copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self._name, names)
-            self._copy = self._opened.enter_context(session.cursor().copy(copy))
         except psycopg.Error as error:
             raise self._refused(error) from error
         kill_point(KillPoint.TASK_AFTER_BEGIN)
+        return session
+
+    @contextmanager
+    def _copying(self, session: Session) -> Iterator[psycopg.Copy]:
+        copied = [*self._columns, POSITION] if self._writer.keyed else self._columns
+        names = sql.SQL(", ").join(map(sql.Identifier, copied))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(self._name, names)
+        with session.cursor() as cursor, cursor.copy(statement) as copy:
+            yield copy
 
     @property
     def _name(self) -> sql.Identifier:
@@ -173,7 +288,13 @@ class StagedSlot:
         )
 
     def _refused(self, error: psycopg.Error) -> StagingError:
-        """What PostgreSQL refuses, with the column and the record that it names."""
+        return StagingError(
+            f"PostgreSQL did not take the rows: {self._said(error, of_slot=True)}. No row of the checkpoint becomes "
+            "visible"
+        )
+
+    def _said(self, error: psycopg.Error, *, of_slot: bool = False) -> str:
+        """What PostgreSQL refuses, with the column and, ``of_slot``, the record that it names."""
         diag = error.diag
         # a full disk, for example, is no fault of the record at which it was noticed
         by_record = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
@@ -182,11 +303,8 @@ class StagedSlot:
         where = [f"column {column}"] if column else []
         if diag.constraint_name:
             where.append(f"constraint {diag.constraint_name}")
-        if line:
+        if line and of_slot:
             where.append(f"record {line[1]} of the slot")
         said = cause_of(error).replace(f'"{self._table}"', "the table")
         named = f", in {', '.join(where)}" if where else ""
-        return StagingError(
-            f"PostgreSQL did not take the rows: {said}{named} (SQLSTATE {error.sqlstate or 'unknown'}). No row of the "
-            "checkpoint becomes visible"
-        )
+        return f"{said}{named} (SQLSTATE {error.sqlstate or 'unknown'})"

@@ -16,7 +16,16 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.letters import LetterCount
 from onceward.executor.aside import INPUT_COLUMN, ByColumn, OfFunction, RowByRow, SettingAside
 from onceward.executor.functions import by_name, to_one, unusable, unusable_in
-from onceward.executor.letters import LettersTo, Limits, Reasons, Rules, TooManyLettersError, Why, Window
+from onceward.executor.letters import (
+    LetterRefusedError,
+    LettersTo,
+    Limits,
+    Reasons,
+    Rules,
+    TooManyLettersError,
+    Why,
+    Window,
+)
 from onceward.executor.slots import Attempt, TaskSlots
 from onceward.protocol.values import CheckpointId, Document
 
@@ -481,6 +490,41 @@ def test_a_row_of_a_dataframe_is_a_letter_with_its_record_as_far_as_it_is_known(
     table = [{"id": n, "value": b"%d" % n} for n in range(2)]
     _, (letter,) = run(by_column, wide(a=table), slots=slots(a=Choosy(UnfitKind.SCHEMA, b"1")))
     assert json.loads(letter["value"]) == {"id": 1, "value": "b'1'"}
+
+
+class Narrow(Choosy):
+    """A sink of letters that takes few bytes."""
+
+    def __init__(self, most: int, *, of_headers: bool = False) -> None:
+        super().__init__(UnfitKind.TOO_LARGE)
+        self._most, self._of_headers = most, of_headers
+
+    def unfit(self, batch: pa.RecordBatch) -> Iterator[Unfit]:
+        for row, letter in enumerate(batch.to_pylist()):
+            if self._of_headers or len(letter["value"] or b"") > self._most:
+                yield Unfit(row=row, kind=UnfitKind.TOO_LARGE, reason="it is too large")
+
+
+def test_a_letter_that_its_topic_refuses_says_at_least_where_the_record_was() -> None:
+    task = CheckpointTask(job="orders", generation=1, checkpoint=7, splits=(), columns=(), sinks={DEAD_LETTERS: {}})
+    values = [b"{" * 5, b"{" * 50, b"1"]
+    batch = batch_of(range(3)).set_column(1, "value", pa.array(values, pa.binary()))
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = batch.append_column("headers", pa.array([[{"key": "trace", "value": b"x"}]] * 3, kind))
+
+    def letters(dead: Narrow) -> list[dict[str, Any]]:
+        opened = TaskSlots({"sink": Stranger(), DEAD_LETTERS: dead}, Attempt(task=task, slot=0, number=1))
+        return run(rule(Counted()), batch, slots=opened)[1]
+
+    whole, bare = letters(Narrow(10))
+    assert (whole["key"], whole["value"], "size" in said(whole)) == (b"k0", values[0], False)
+    assert (bare["key"], bare["value"], bare["partition"]) == (None, None, None)
+    assert (said(bare)["offset"], said(bare)["size"], "trace" in said(bare)) == ("1", "50", False)
+    assert said(bare).keys() - said(whole).keys() == {"size"}
+    with pytest.raises(LetterRefusedError, match=r"even without its record: it is too large.*in 0, offset 0"):
+        letters(Narrow(0, of_headers=True))
+    again = unusable_in(str(unusable(LetterRefusedError("no letter"))))
+    assert isinstance(again, HaltedError)
 
 
 @pytest.mark.parametrize("on", [(), "schema", ("schema", "late"), 7])
