@@ -201,6 +201,8 @@ class Plan:
     """The source left records unread only because reading them would take too long."""
     can_coalesce: bool = False
     """Fewer tasks may read the same records, each of them several splits (:meth:`Source.coalesce`)."""
+    counted: bool = True
+    """False if ``records`` says no more than that there are some: the tasks' digests count them."""
     partitions: Callable[[], Iterable[PartitionLag]] = field(default=tuple, compare=False)
     """The partitions of the input after this plan, for listings. Called at most once per checkpoint."""
 

@@ -106,7 +106,7 @@ class CheckpointWriter:
                 return self._nothing(checkpoint, base, positions, written)
             proved = self._prove(checkpoint, written)
             votes, voted = tasks.votes(checkpoint, written)
-            letters = self._count(checkpoint, base, written.plan.records, votes.get(DEAD_LETTERS, ()))
+            letters = self._count(checkpoint, base, _read(written.plan, votes), votes.get(DEAD_LETTERS, ()))
             answers = self._answers(checkpoint, base, written, votes, voted, proved, letters)
         except Exception:
             self.plan = tasks.failed(checkpoint, positions)
@@ -194,9 +194,7 @@ class CheckpointWriter:
         kill_point(KillPoint.DRIVER_AFTER_PRE_COMMIT)
         records = {name: sum(vote.records for vote in each) for name, each in votes.items()}
         sizes = {name: sum(vote.bytes for vote in each) for name, each in votes.items()}
-        # Spark reads a query's input and does not count it
-        read = plan.records if plan.lag is not None else max(records.values())
-        m.progress.read(read, plan.lag, plan.partitions(), planned_s_ago=seconds)
+        m.progress.read(_read(plan, votes), plan.lag, plan.partitions(), planned_s_ago=seconds)
         m.journal.log(
             "pre-committed",
             checkpoint=checkpoint,
@@ -242,6 +240,14 @@ class CheckpointWriter:
             good_until=proved.good_until,
             phases=dict(self._turn.phases),
         )
+
+
+def _read(plan: Plan, votes: Votes) -> int:
+    """Return how many records were read. Spark reads a query's input and does not count it: then, how many the query
+    has given to an output."""
+    if plan.counted:
+        return plan.records
+    return sum(vote.digest.records for vote in next(iter(votes.values())))
 
 
 def require_spark(members: Members, settler: Settler, tasks: Tasks | CheckpointTasks) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, cast
@@ -12,13 +12,23 @@ from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
 from onceward.connectors.letters import DEAD_LETTERS, PREFIX
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
-from onceward.executor.aside import Making, OfFunction, SettingAside
+from onceward.driver.output import Output
+from onceward.driver.spark.passes import Pass, Share
+from onceward.executor.aside import ByColumn, Making, OfFunction, SettingAside
 from onceward.executor.functions import Router, by_name, to_one
 from onceward.executor.letters import TRANSFORM, LettersTo, Limits, Reasons, Rules, Window, too_many
 from onceward.protocol.encoded import decoded
 from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
 
-__all__ = ["OF_A_LETTER", "DeadLetters", "LetterCount", "routed", "setting_aside"]
+__all__ = [
+    "OF_A_LETTER",
+    "DeadLetters",
+    "LetterCount",
+    "LettersOfQuery",
+    "outputs_with",
+    "routed",
+    "setting_aside",
+]
 
 OF_A_LETTER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 """Columns of a source of which a letter is made."""
@@ -151,6 +161,74 @@ class DeadLetters:
                 "None for any number."
             )
         return Limits(rate=float(rate), total=self.total)
+
+
+def outputs_with(
+    dead_letters: DeadLetters | None,
+    outputs: Mapping[ParticipantName, Output],
+    *,
+    alone: bool,
+    on_batches: bool = False,
+) -> tuple[Mapping[ParticipantName, Output], Rules | None]:
+    """Return the outputs of a job, with that of its dead letters, and what becomes a letter. Raises ConfigurationError
+    for dead letters that cannot be written.
+
+    :param alone: ``sink=`` names the only output.
+    :param on_batches: a function on batches makes what is written, and no DataFrame does.
+    """
+    if dead_letters is None:
+        return outputs, None
+    if DEAD_LETTERS in outputs or not isinstance(cast("object", dead_letters), DeadLetters):
+        raise ConfigurationError(
+            f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
+            "started."
+        )
+    rules = dead_letters.rules(of_batches=on_batches)
+    if not on_batches and all(output.transform is not None for output in outputs.values()):
+        raise ConfigurationError(
+            "dead_letters: each output has a transform= of its own, and what such a branch makes is not set aside. "
+            "Nothing was started. Give one of them where= and select= instead, or leave dead_letters= out."
+        )
+    if alone and dead_letters.where is not None:
+        raise ConfigurationError(
+            "dead_letters: with where=, outputs= say which records and columns are no letters. Nothing was started. "
+            'Instead of sink=, give outputs={"out": Output(sink, where="reason is null", select=[...])}.'
+        )
+    return {**outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS), where=dead_letters.where)}, rules
+
+
+_SPARKS_TYPES = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Of the columns of Spark's Kafka source. A column of a query with such a name and another type is another thing."""
+
+
+class LettersOfQuery:
+    """The dead letters of a query, whose DataFrames may have any columns."""
+
+    def __init__(self, dead_letters: DeadLetters, rules: Rules, job: JobName) -> None:
+        self._letters, self._rules, self._job = dead_letters, rules, job
+
+    def of_batch(self, shares: Sequence[Share], columns: Sequence[tuple[str, str]]) -> Pass:
+        """Return what is written of a batch. ``columns``: names and types of its DataFrame."""
+        known = [name for name, kind in columns if _SPARKS_TYPES.get(name, kind) == kind]
+        marked = [self._marked(share, known) if share.name == DEAD_LETTERS else share for share in shares]
+        # never empty: then there is a column for each sink, whatever the batch has
+        along = [name for name in known if name in OF_A_LETTER] or OF_A_LETTER
+        return Pass(marked, whole=True, along=along)
+
+    def _marked(self, share: Share, known: Collection[str]) -> Share:
+        if self._letters.where is None:
+            return replace(share, planned=False)
+        return replace(share, select=self._letters.columns(self._job, known, partitions_of(share.sink)))
+
+    def route(self, sinks: Mapping[ParticipantName, SinkSession]) -> SettingAside:
+        """Return the router of a batch to ``sinks``."""
+        return setting_aside(ByColumn(), sinks, self._job, self._rules)
 
 
 def setting_aside(

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
@@ -13,7 +13,7 @@ from onceward.connectors.letters import DEAD_LETTERS
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.letters import OF_A_LETTER, DeadLetters, LetterCount
+from onceward.driver.letters import OF_A_LETTER, DeadLetters, LetterCount, outputs_with
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
@@ -27,7 +27,6 @@ from onceward.driver.spark.tasks import SparkTasks, Tasks
 from onceward.driver.staying.checkpoints import CheckpointsOfStayingTasks
 from onceward.driver.staying.tasks import StayingTasks, require_followed, require_short_interval, require_stays
 from onceward.executor.functions import BatchesTransform, RoutedTransform
-from onceward.executor.letters import Rules
 from onceward.protocol.events import CloseReason
 from onceward.protocol.settings import CheckpointSettings
 
@@ -94,17 +93,10 @@ class Pipeline(Job):
             raise ConfigurationError(f"Source and sink are both called {source.participant.name}; name one of them.")
         if transform_batches is not None:
             require_whole(self._outputs)
-        self._letters = None if dead_letters is None else self._rules(dead_letters, transform_batches)
         self._dead_letters = dead_letters
-        if dead_letters is not None:
-            if sink is not None and dead_letters.where is not None:
-                raise ConfigurationError(
-                    "dead_letters: with where=, outputs= say which records and columns are no letters. Nothing was "
-                    "started. Instead of sink=, give outputs="
-                    '{"out": Output(sink, where="reason is null", select=[...])}.'
-                )
-            marked = Output(dead_letters.sink.named(DEAD_LETTERS), where=dead_letters.where)
-            self._outputs = {**self._outputs, DEAD_LETTERS: marked}
+        self._outputs, self._letters = outputs_with(
+            dead_letters, self._outputs, alone=sink is not None, on_batches=transform_batches is not None
+        )
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
         self._stay = tasks == "staying"
@@ -117,21 +109,6 @@ class Pipeline(Job):
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._running: Generations | None = None
-
-    def _rules(self, dead_letters: DeadLetters, transform_batches: object) -> Rules:
-        """Raises ConfigurationError for dead letters that cannot be written."""
-        if DEAD_LETTERS in self._outputs or not isinstance(cast("object", dead_letters), DeadLetters):
-            raise ConfigurationError(
-                f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
-                "started."
-            )
-        rules = dead_letters.rules(of_batches=transform_batches is not None)
-        if transform_batches is None and all(output.transform is not None for output in self._outputs.values()):
-            raise ConfigurationError(
-                "dead_letters: each output has a transform= of its own, and what such a branch makes is not set aside. "
-                "Nothing was started. Give one of them where= and select= instead, or leave dead_letters= out."
-            )
-        return rules
 
     def _passes(self, sinks: Sequence[SinkSession]) -> Sequence[Pass]:
         dead, outputs = self._dead_letters, self._outputs

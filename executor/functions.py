@@ -91,7 +91,7 @@ def writing(writers: Mapping[str, SlotWriter], transform: Router | SettingAside)
     return onceward_write
 
 
-def digesting(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransform:
+def digesting(writers: Mapping[str, SlotWriter], transform: Router | SettingAside) -> BatchesTransform:
     """Return the writer task of a batch that may have to run again: its votes have the digests of its records.
 
     The last two columns of the batches are :data:`DIGEST_COLUMN` and :data:`PARTITION_COLUMN`, which are not written. A
@@ -101,14 +101,15 @@ def digesting(writers: Mapping[str, SlotWriter], route: Router) -> BatchesTransf
 
     def onceward_write_digested(batches: Batches) -> Batches:
         clock = Stopwatch()
-        attempt = _current()
-        digested = _Digested(batches, only=attempt.task.splits[0].get("digests"))
+        slots = TaskSlots(writers, _current())
+        digested = _Digested(batches, only=slots.task.splits[0].get("digests"))
+        route, letters = for_task(transform, slots)
         made = Timed(route(iter(digested)))
-        votes = _written(TaskSlots(writers, attempt), made).votes
+        votes = letters(_written(slots, made)).votes
         _warmed_up()
         digests = {partition: str(digest) for partition, digest in digested.digests.items()}
         ballot = Ballot({sink: replace(vote, digests=digests) for sink, vote in votes.items()})
-        yield _row(ballot.measured(clock.steps(attempt.task.submitted, made, None)))
+        yield _row(ballot.measured(clock.steps(slots.task.submitted, made, None)))
 
     return onceward_write_digested
 

@@ -11,6 +11,7 @@ from onceward.common.printable import logger
 from onceward.connectors.interfaces import Sink
 from onceward.driver import preflight
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
+from onceward.driver.letters import DeadLetters, outputs_with
 from onceward.driver.opening import Job
 from onceward.driver.options import JobOptions, describing_options
 from onceward.driver.output import Output, outputs_of, require_one_pass
@@ -52,6 +53,7 @@ class StreamingPipeline(Job):
         query: "Callable[[SparkSession], DataFrame]",
         sink: Sink | None = None,
         outputs: Mapping[str, Output] | None = None,
+        dead_letters: DeadLetters | None = None,
         checkpoint_location: str | os.PathLike[str],
         output_mode: str = "append",
         trigger: Mapping[str, Any] | None = None,
@@ -66,6 +68,7 @@ class StreamingPipeline(Job):
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
         :param query: function of a session that returns a streaming DataFrame; called at each start of the query.
         :param outputs: as for :class:`StreamSink`.
+        :param dead_letters: as for :class:`StreamSink`.
         :param checkpoint_location: where Spark keeps the query's offsets and state.
         :param output_mode: ``append``, ``update`` or ``complete``.
         :param trigger: one argument of Spark's ``trigger``, for example ``{"processingTime": "1 second"}``; None = a
@@ -89,8 +92,10 @@ class StreamingPipeline(Job):
         super().__init__(job, options)
         self._given = options
         self._query = query
-        self._sink, self._outputs = sink, outputs
-        require_one_pass(outputs_of(sink, outputs))
+        self._sink, self._outputs, self._dead_letters = sink, outputs, dead_letters
+        every = outputs_of(sink, outputs)
+        require_one_pass(every)
+        outputs_with(dead_letters, every, alone=sink is not None)
         self._checkpoint_location = os.fspath(checkpoint_location)
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})
@@ -122,6 +127,7 @@ class StreamingPipeline(Job):
                     job=self._job,
                     sink=self._sink,
                     outputs=self._outputs,
+                    dead_letters=self._dead_letters,
                     allow_complete_mode=self._allow_complete_mode,
                     allow_different_state=self._allow_different_state,
                     continue_at=self._continue_at,

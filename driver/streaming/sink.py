@@ -15,6 +15,7 @@ from onceward.connectors.interfaces import Finding, ReplayRefusedError, Sink
 from onceward.driver import preflight
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
+from onceward.driver.letters import DeadLetters, LetterCount, LettersOfQuery, outputs_with
 from onceward.driver.mailbox import NothingToReadError
 from onceward.driver.opening import Job
 from onceward.driver.options import JobOptions, describing_options
@@ -79,6 +80,7 @@ class StreamSink(Job):
         job: str,
         sink: Sink | None = None,
         outputs: Mapping[str, Output] | None = None,
+        dead_letters: DeadLetters | None = None,
         allow_complete_mode: bool = False,
         allow_different_state: bool | int = False,
         continue_at: int | None = None,
@@ -91,6 +93,7 @@ class StreamSink(Job):
         :param job: name, ``[a-z0-9][a-z0-9_-]{0,62}``; one job for each query.
         :param outputs: instead of ``sink``, several places to write to, decided together: :class:`Output` by a name
             that is the same in every run (docs/how-to/outputs.md).
+        :param dead_letters: where the records go that ``where=`` marks (docs/how-to/dead-letters.md).
         :param allow_complete_mode: accept a query whose output mode is complete: each batch writes the whole result.
         :param allow_different_state: accept that a batch of a query with state has other records when Spark runs it
             again to write its state, as a query that draws at random or reads the clock gives them. The output keeps
@@ -103,6 +106,8 @@ class StreamSink(Job):
         super().__init__(job, options)
         self._outputs = outputs_of(sink, outputs)
         require_one_pass(self._outputs)
+        self._dead_letters = dead_letters
+        self._outputs, self._rules = outputs_with(dead_letters, self._outputs, alone=sink is not None)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._continue_at = continue_at
@@ -154,10 +159,16 @@ class StreamSink(Job):
         self._progress = opened.progress
         client = opened.connect(stack, shared=True)
         self._tasks = BatchTasks(
-            spark, job=self._job, shares=work.shares, handover=self._handover, timeout=settings.seconds("timeout")
+            spark,
+            job=self._job,
+            shares=work.shares,
+            handover=self._handover,
+            timeout=settings.seconds("timeout"),
+            letters=self._letters(),
         )
+        count = None if self._rules is None else LetterCount(self._rules.limits)
         self._generations = Generations(
-            opened.members(stack, self._tasks, TasksPerCheckpoint),
+            opened.members(stack, self._tasks, TasksPerCheckpoint, count),
             client,
             options.restart,
             self._stopping,
@@ -167,6 +178,11 @@ class StreamSink(Job):
         self._start(stack, "job", self._run, self._leave)
         self._handover.wait_recovered()
         self._start(stack, "query", self._watch, self._closed.set)
+
+    def _letters(self) -> LettersOfQuery | None:
+        if self._dead_letters is None or self._rules is None:
+            return None
+        return LettersOfQuery(self._dead_letters, self._rules, self._job)
 
     def _start(self, stack: contextlib.ExitStack, name: str, run: Callable[[], None], end: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name=f"onceward-{self._job}-{name}", daemon=True)

@@ -98,6 +98,7 @@ class BatchSource(Source):
                     records=1,
                     lag=None,
                     finished=False,
+                    counted=False,
                     sizing={"batch": number},
                 )
             case _:

@@ -12,6 +12,7 @@ from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan, ReplayRefusedError, writer_options
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import TASK_PROPERTY, CheckpointTask, Digest, Vote, check_ballots
+from onceward.driver.letters import LettersOfQuery
 from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.passes import Pass, Share
 from onceward.driver.spark.session import Spark, is_alive, ship
@@ -50,12 +51,20 @@ class BatchTasks:
     """Runs tasks in the thread of a query. Implements ``Tasks``."""
 
     def __init__(
-        self, spark: "SparkSession", *, job: JobName, shares: Sequence[Share], handover: Handover, timeout: float
+        self,
+        spark: "SparkSession",
+        *,
+        job: JobName,
+        shares: Sequence[Share],
+        handover: Handover,
+        timeout: float,
+        letters: LettersOfQuery | None = None,
     ) -> None:
         """``timeout``: seconds that a batch may take."""
         self._spark = spark
         self._job = job
-        self._pass = Pass(shares, whole=True)
+        self._shares = shares
+        self._letters = letters
         self._sinks = {share.name: share.sink for share in shares}
         self._handover = handover
         self._timeout = timeout
@@ -77,7 +86,8 @@ class BatchTasks:
             return
         writers: dict[str, SlotWriter] = {name: sink.write() for name, sink in self._sinks.items()}
         ship(Spark.of(self._spark), [*writers.values()], arrow=True)
-        self._write = ArrowFunction(digesting(writers, route_to(writers)), BALLOT_SCHEMA)
+        route = route_to(writers) if self._letters is None else self._letters.route(self._sinks)
+        self._write = ArrowFunction(digesting(writers, route), BALLOT_SCHEMA)
 
     def alive(self) -> bool:
         return is_alive(self._spark.sparkContext)
@@ -155,13 +165,18 @@ class BatchTasks:
     def check(self, df: "DataFrame") -> None:
         """Plan a batch of the query ``df``, which may not have begun. Raises ConfigurationError as
         :meth:`Pass.dataframe` does."""
-        self._pass.dataframe(df)
+        self._made_of(df)
+
+    def _made_of(self, df: "DataFrame") -> "DataFrame":
+        if self._letters is None:
+            return Pass(self._shares, whole=True).dataframe(df)
+        return self._letters.of_batch(self._shares, df.dtypes).dataframe(df)
 
     def execute(self, df: "DataFrame", work: Work) -> Votes:
         """Run a batch's DataFrame and return the votes. Raises any error of Spark."""
         context: Any = df.sparkSession.sparkContext
         self._job_group = context.getLocalProperty(_JOB_GROUP)
-        records = self._hashes.add_to(self._pass.dataframe(df))
+        records = self._hashes.add_to(self._made_of(df))
         if not _is_replay(work.task.splits):
             votes = self._written(records, work.task)
             kill_point(KillPoint.BATCH_AFTER_RUN)
@@ -207,7 +222,7 @@ class BatchTasks:
 
     def run_again(self, df: "DataFrame") -> str:
         """Run the DataFrame of a settled batch, which writes its state; return the digest of its records."""
-        records = self._hashes.add_to(self._pass.dataframe(df))
+        records = self._hashes.add_to(self._made_of(df))
         rows = records.mapInArrow(onceward_digest, DIGEST_SCHEMA).collect()
         return str(sum((Digest.parse(row[0]) for row in rows), Digest()))
 

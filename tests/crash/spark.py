@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from onceward.common.killpoints import KillPoint
+from tests.crash.points import SCENES, scene_of
 from tests.support.harness import Harness
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import ANY_TIME, SPARK_LIMIT_S, KilledJob, at_point
@@ -25,6 +26,7 @@ __all__ = [
     "kill_one",
     "kill_standalone",
     "kill_tasks",
+    "mark_letters",
 ]
 
 WORKER, EXECUTOR, _JVM = "pyspark.worker", "CoarseGrainedExecutorBackend", "org.apache.spark.deploy.SparkSubmit"
@@ -89,6 +91,28 @@ def kill_drivers(harness: Harness, name: str, *, seed: int, times: int) -> Sched
             job.settles(2)
 
     return judged(harness, Schedule(part="spark", name=name, seed=seed), setup, body)
+
+
+def mark_letters(harness: Harness, name: str) -> Schedule:
+    """Kill a job whose DataFrame marks its dead letters: its driver, one after the other, at every kill point that each
+    checkpoint passes, and Python workers at every kill point of a task."""
+    points = [point for point in KillPoint if point.startswith("driver.") and scene_of(point) is SCENES[-1]]
+    tasks = [point for point in KillPoint if point.startswith("task.") and point not in STAYING_POINTS]
+    kills = [at_point("Python worker", point) for point in tasks]
+    armed = harness.arm(*kills)
+    setup = Setup(spark=LOCAL, transform=True, letters=True, per_checkpoint=_MUCH, settings=_SETTINGS, rate=_FEW)
+
+    def body(job: Job) -> None:
+        job.note(*kills)
+        job.wait(armed.look, "a worker has died at every kill point of a task")
+        for point in points:
+            if point not in STAYING_POINTS:
+                dying = job.harness.arm(at_point(DRIVER, point, 1))
+                job.dies(job.drive(dying), dying, SPARK_LIMIT_S)
+        job.drive()
+        job.settles()
+
+    return judged(harness, Schedule(part="letters", name=name), setup, body, armed)
 
 
 def kill_in_spark(harness: Harness, name: str, *, seed: int, times: int, staying: bool = False) -> Schedule:

@@ -18,7 +18,7 @@ from tests.support.stream_queries import FAST_STATE, NAMED_STATE, QUERIES, ROCKS
 from tests.support.topics import abort_with_the_brokers_tool, open_transactions_hold_back
 from tests.support.waiting import wait_until
 
-__all__ = ["POINTS", "kill_around_batches", "kill_executors", "stay_away", "visit_batches"]
+__all__ = ["POINTS", "kill_around_batches", "kill_executors", "set_aside", "stay_away", "visit_batches"]
 
 Move: TypeAlias = Callable[[StreamJob, random.Random], None]
 
@@ -104,6 +104,24 @@ def stay_away(harness: Harness, name: str) -> Schedule:
     return judged(harness, Schedule(part="streams", name=name), setup, body)
 
 
+def set_aside(harness: Harness, name: str, times: int) -> Schedule:
+    """Kill the driver of a query that sets records aside at every kill point of a batch, ``times`` times. The query
+    reads from Kafka."""
+
+    def body(job: Job) -> None:
+        job.settles()
+        for _ in range(times):
+            for point, nth in VISITS:
+                armed = harness.arm(at_point(_DRIVER, point, nth))
+                job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
+                if point is KillPoint.DRIVER_AFTER_DECISION:
+                    _abort_by_hand(job)
+        job.drive()
+
+    setup = Setup(spark=LOCAL, query=True, letters=True, settings={"lease": "5s"}, rate=40)
+    return judged(harness, Schedule(part="letters", name=name), setup, body)
+
+
 def _kill_driver(job: StreamJob) -> None:
     assert job.driver is not None
     job.kill(Kill(process=_DRIVER, place=ANY_TIME), job.driver.end)
@@ -161,7 +179,7 @@ def _driver_dies(job: StreamJob, point: KillPoint, nth: int) -> None:
     job.dies(job.drive(armed), armed, SPARK_LIMIT_S)
 
 
-def _abort_by_hand(job: StreamJob) -> None:
+def _abort_by_hand(job: StreamJob | Job) -> None:
     """Abort the open transactions that a dead driver has left, as a person with rights on the cluster can."""
     for partition, records in open_transactions_hold_back(job.topics.servers, job.sink).items():
         if records:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from onceward.common.killpoints import KillPoint
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.postgres.server import LocalPostgres
 from tests.crash.blackouts import black_out, black_out_after_end_txn, lose_leader, outlast, scenes_of_drivers
@@ -27,12 +28,13 @@ from tests.crash.leaders import (
     visit_leader,
 )
 from tests.crash.leaks import count_leaks
-from tests.crash.points import SCENES, kill_without_transactions, visit
-from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks
+from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
+from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks, mark_letters
 from tests.crash.staying import kill_driver_of_staying, kill_staying_tasks
-from tests.crash.streams import kill_around_batches, kill_executors, stay_away, visit_batches
+from tests.crash.streams import kill_around_batches, kill_executors, set_aside, stay_away, visit_batches
 from tests.support.harness import Harness
 from tests.support.job_tables import DeltaTables, PostgresTables
+from tests.support.jobs import Setup
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
 from tests.support.small_disk import SmallDisk
@@ -141,6 +143,11 @@ def _letters(plan: Plan) -> Iterator[Schedule]:
             if points := scene.points():
                 with_letters = replace(scene, setup=scene.setup.into(1, letters=True))
                 yield visit(harness, with_letters, points, (1, 2), f"{scene.name}-and-letters", part="letters")
+        of_drivers = scene_of(KillPoint.DRIVER_AFTER_VOTES)
+        per_batch = replace(of_drivers, setup=Setup(batches=True, adaptive=True, letters=True))
+        yield visit(harness, per_batch, of_drivers.points(), (1, 2), "letters-of-batches", part="letters")
+        yield mark_letters(harness, "letters-of-dataframes")
+        yield set_aside(harness, "letters-of-a-query", times=2)
 
 
 def _disk(plan: Plan) -> Iterator[Schedule]:

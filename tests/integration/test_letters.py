@@ -18,8 +18,10 @@ from onceward import (
     Output,
     Pipeline,
     PostgresSink,
+    StreamingPipeline,
     parse_json,
     per_record,
+    register,
 )
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.driver.restarts import NO_RESTART
@@ -150,6 +152,11 @@ def test_a_dataframe_marks_its_letters(bench: Bench, headers: bool) -> None:
     pipeline = bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read)
     assert pipeline.run() is CloseReason.FINISHED
     assert (bench.written(), bench.letters()) == (GOOD, BAD)
+    assert_said(bench)
+
+
+def assert_said(bench: Bench) -> None:
+    """One letter of a DataFrame says where its record was, and why it is one."""
     message = next(one for one in bench.topics.messages(bench.dead) if one.value() == b"{350")
     said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
     assert float(said.pop("timestamp")) > 0
@@ -341,6 +348,88 @@ def test_a_letter_that_is_too_large_for_its_topic_refers_to_the_record_or_halts_
         said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
         assert (said["class"], int(said["size"]) > 70_000) == (b"ValueError", True)
         assert int(said["partition"]) * RECORDS + int(said["offset"]) in LARGE
+
+
+def query(bench: Bench, made: Any, letters: dict[str, Any] | None = None, **options: Any) -> StreamingPipeline:
+    """A query of the same input, in batches of 250 records."""
+
+    def build(spark: "SparkSession") -> "DataFrame":
+        register(spark)
+        source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", bench.topics.servers)
+        source = source.option("subscribe", bench.source).option("startingOffsets", "earliest")
+        return cast("DataFrame", made(source.option("maxOffsetsPerTrigger", 250).load()))
+
+    return StreamingPipeline(
+        job=bench.job,
+        query=build,
+        dead_letters=DeadLetters(
+            KafkaSink(bench.topics.servers, topic=bench.dead),
+            **{"where": "reason is not null", "rate": "5%", **(letters or {})},
+        ),
+        checkpoint_location=bench.directory / "checkpoint",
+        trigger={"availableNow": True},
+        spark=bench.spark.newSession(),
+        state_dir=bench.directory / "state",
+        restart=NO_RESTART,
+        **{"outputs": good(bench), **options},
+    )
+
+
+def test_a_query_marks_its_letters(bench: Bench) -> None:
+    assert query(bench, marked).run() is CloseReason.FINISHED
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
+    assert_said(bench)
+
+
+def test_a_letter_of_a_query_says_what_the_query_knows(bench: Bench) -> None:
+    def counted(df: "DataFrame") -> "DataFrame":
+        counts = df.groupBy("key").agg({"*": "count"}).withColumnRenamed("count(1)", "n")
+        return counts.selectExpr("key", "cast(n as string) as value", "'three' as partition", "'too many' as reason")
+
+    letters = {"rate": 1.0}
+    query(bench, counted, letters, output_mode="update", outputs=nothing(bench)).run()
+    for message in bench.topics.messages(bench.dead):
+        said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        assert said == {
+            "job": bench.job.encode(),
+            "stage": b"transform",
+            "class": b"condition",
+            "message": b"too many",
+            "attempt": b"1",
+        }
+    counts = {key: int(value or b"") for _, _, key, value in bench.topics.read(bench.dead)}
+    assert counts == {b"key-%d" % n: RECORDS for n in range(3)}, "the last count of each key"
+
+
+def nothing(bench: Bench) -> dict[str, Output]:
+    return {"out": Output(KafkaSink(bench.topics.servers, topic=bench.out), where="false", select=["key", "value"])}
+
+
+def test_a_query_with_too_many_letters_halts_over_its_starts(bench: Bench) -> None:
+    total = {"total": len(BAD)}
+    query(bench, marked, total).run()
+    bench.fill(range(900, 950), bad=[900])
+    with pytest.raises(HaltedError, match=f"total={len(BAD)}"):
+        query(bench, marked, total).run()
+    assert bench.letters() == BAD
+    query(bench, marked, {"total": len(BAD) + 1}).run()
+    assert (bench.written(), bench.letters()) == ([*GOOD, *range(901, 950)], [*BAD, 900])
+
+
+def test_the_rate_of_a_query_is_of_the_records_that_it_gives_away(bench: Bench) -> None:
+    def few(df: "DataFrame") -> "DataFrame":
+        """All bad records, and ten times as many good ones."""
+        return marked(df).where("reason is not null or p.record.n % 5 = 0")
+
+    bench.fill(range(900, 1200), bad=range(900, 1200, 10))
+    with pytest.raises(HaltedError) as halted:
+        query(bench, few).run()
+    found = re.search(r"Of the last (\d+) records (\d+) became dead letters; rate=5.00%", str(halted.value))
+    assert found is not None
+    records, letters = map(int, found.groups())
+    assert 20 < letters < records < 250, "of three batches of 250, of which the query drops most"
+    query(bench, few, {"rate": "50%"}).run()
+    assert bench.letters() == [*BAD, *range(900, 1200, 10)]
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])

@@ -47,6 +47,20 @@ def _in_the_worker(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBa
         yield batch.select(["key", "value"])
 
 
+def _mark_fiftieth(df: "DataFrame") -> "DataFrame":
+    """Give the same records a reason."""
+    number = "try_cast(substring_index(cast(value as string), '-', -1) as bigint)"
+    return df.selectExpr("*", f"case when {number} % 50 = 0 then 'a fiftieth' end as reason")
+
+
+def _batches_without_fiftieth(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """Copy whole batches, and raise for one with such a record."""
+    for batch in _in_the_worker(batches):
+        if any(map(is_letter, batch.column("value").to_pylist())):
+            raise ValueError("a fiftieth among them")
+        yield batch
+
+
 def _unless_fiftieth(record: dict[str, Any]) -> dict[str, Any]:
     """Copy, and raise for one record in 50 of the feeder."""
     if is_letter(record["value"]):
@@ -63,7 +77,7 @@ def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     kind = Pipeline if spec.get("spark") else SparklessPipeline
     return kind(
         source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
-        transform=_through_the_jvm if spec.get("dataframe") else None,
+        transform=_on_dataframes(spec),
         transform_batches=_on_batches(spec),
         dead_letters=_letters(spec, cluster),
         tasks=spec.get("tasks", "per_checkpoint"),
@@ -71,16 +85,28 @@ def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     )
 
 
+def _on_dataframes(spec: dict[str, Any]) -> Any:
+    if not spec.get("dataframe"):
+        return None
+    return _mark_fiftieth if spec.get("letters") else _through_the_jvm
+
+
 def _on_batches(spec: dict[str, Any]) -> Any:
-    if spec.get("letters"):
-        return per_record(_unless_fiftieth)
+    if spec.get("letters") and not _marks(spec):
+        return _batches_without_fiftieth if spec.get("batches") else per_record(_unless_fiftieth)
     return _in_the_worker if spec.get("batches") else None
+
+
+def _marks(spec: dict[str, Any]) -> bool:
+    """Whether a DataFrame marks the letters."""
+    return bool(spec.get("letters") and (spec.get("dataframe") or spec.get("query")))
 
 
 def _letters(spec: dict[str, Any], cluster: KafkaCluster | str) -> DeadLetters | None:
     if not spec.get("letters"):
         return None
-    return DeadLetters(KafkaSink(cluster, topic=spec["letters"], **spec.get("sink_options", {})), rate="10%")
+    sink = KafkaSink(cluster, topic=spec["letters"], **spec.get("sink_options", {}))
+    return DeadLetters(sink, rate="10%", where="reason is not null" if _marks(spec) else None)
 
 
 def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipeline":
@@ -92,10 +118,12 @@ def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipel
         source = spark.readStream.format("onceward").option("kafka.bootstrap.servers", spec["servers"])
         source = source.option("subscribe", spec["source"]).option("startingOffsets", "earliest")
         limit = spec["source_options"]["max_offsets_per_checkpoint"]
-        return source.option("maxOffsetsPerTrigger", limit).load().dropDuplicates(["value"]).select("key", "value")
+        every = source.option("maxOffsetsPerTrigger", limit).load().dropDuplicates(["value"])
+        return _mark_fiftieth(every) if spec.get("letters") else every.select("key", "value")
 
     return StreamingPipeline(
         query=distinct,
+        dead_letters=_letters(spec, cluster),
         checkpoint_location=spec["query"],
         trigger={"processingTime": "200 milliseconds"},
         **_common(spec, cluster),
@@ -104,6 +132,9 @@ def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipel
 
 def _written(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any]:
     options = spec.get("sink_options", {})
+    if _marks(spec):
+        sink = KafkaSink(cluster, topic=spec["sink"], **options)
+        return {"outputs": {"out": Output(sink, where="reason is null", select=["key", "value"])}}
     if not spec.get("sinks"):
         return {"sink": KafkaSink(cluster, topic=spec["sink"], **options)}
     sinks = [KafkaSink(cluster, topic=topic, **options) for topic in spec["sinks"]]
