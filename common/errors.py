@@ -12,6 +12,7 @@
     │   └── JobBusyError        another driver has the job
     ├── StoreError              the store failed; whether the last write happened is unknown
     └── CheckpointFailedError   one checkpoint cannot be completed; its records belong to the next one
+        └── PostponedError      the same, and they are not to be read before a time
 
 Every message says what happened, what it means for the data, and what to do next.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "HaltedError",
     "JobBusyError",
     "OncewardError",
+    "PostponedError",
     "PreflightError",
     "RefusedError",
     "StoreError",
@@ -120,3 +122,12 @@ class StoreError(OncewardError):
 
 class CheckpointFailedError(OncewardError):
     """One checkpoint cannot be completed. It is declined and aborted; its records belong to the next one."""
+
+
+class PostponedError(CheckpointFailedError):
+    """The function on records or batches asks to be called again later."""
+
+    def __init__(self, message: str, *, after: float) -> None:
+        """``after``: seconds for which the records must not be read again."""
+        super().__init__(message)
+        self.after = after

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from onceward.common.errors import CheckpointFailedError
+from onceward.common.errors import CheckpointFailedError, PostponedError
 
 TASK_PROPERTY = "onceward.task"
 """Spark local property that carries one checkpoint's :class:`CheckpointTask` to all of its tasks, as JSON.
@@ -131,12 +131,42 @@ class Ballot:
         return cls({sink: Vote(**vote) for sink, vote in json.loads(text).items()})
 
 
+@dataclass(frozen=True)
+class Postponed:
+    """What a task returns instead of a ballot when the function on its batches asks to be called later. Spark would try
+    a task that raises again at once."""
+
+    why: str
+    after: float
+    """Seconds."""
+
+    def to_json(self) -> str:
+        return json.dumps([self.why, self.after])
+
+    @classmethod
+    def of(cls, text: str) -> "Postponed | None":
+        """Return None for the text of a ballot."""
+        return cls(*json.loads(text)) if text.startswith("[") else None
+
+    def error(self) -> PostponedError:
+        later = f"in {self.after:g} s" if self.after else "later"
+        return PostponedError(
+            f"The function asks to be called again {later}: {self.why or 'it gives no reason'}. Nothing of the "
+            "checkpoint becomes visible, and its records stay unread until then",
+            after=self.after,
+        )
+
+
 def check_ballots(texts: Iterable[str], sinks: Iterable[str], expected: int | None) -> dict[str, tuple[Vote, ...]]:
     """Return the votes for each of ``sinks``, ordered by slot: 0..n-1, each once.
 
     ``expected`` is n if it is known before the job (plans without a shuffle), else None: Spark may choose it during the
     run. Raises CheckpointFailedError when a slot is missing or voted twice: its records would be lost or doubled.
+    Raises PostponedError if a task has written nothing because it was asked to wait.
     """
+    texts = list(texts)
+    if postponed := [one for one in map(Postponed.of, texts) if one is not None]:
+        raise max(postponed, key=lambda one: one.after).error()
     ballots = [Ballot.from_json(text) for text in texts]
     wanted = len(ballots) if expected is None else expected
     return {sink: _votes(sink, [each.votes[sink] for each in ballots if sink in each.votes], wanted) for sink in sinks}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from onceward.common.errors import OncewardError
+from onceward.common.errors import OncewardError, PostponedError
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Plan
@@ -99,6 +99,8 @@ class CheckpointWriter:
         if positions is None:
             source = Snapshot(positions=m.source.resolve(), next_at_once=True)
             return Answers(base=base, source=source, sinks=self._each(Snapshot(), self._count(checkpoint, base)))
+        if self._held(checkpoint):
+            return self._nothing(checkpoint, base, positions, Nothing(positions=positions, finished=False))
         try:
             written = tasks.write(checkpoint, positions)
             if isinstance(written, Nothing):
@@ -108,11 +110,20 @@ class CheckpointWriter:
             votes, voted = tasks.votes(checkpoint, written)
             letters = self._count(checkpoint, base, _read(written.plan, votes), votes.get(DEAD_LETTERS, ()))
             answers = self._answers(checkpoint, base, written, votes, voted, proved, letters)
-        except Exception:
+        except Exception as error:
+            if isinstance(error, PostponedError):
+                m.hold.hold(m.runtime.monotonic() + error.after)
             self.plan = tasks.failed(checkpoint, positions)
             raise
         tasks.pre_committed(written, votes)
         return answers
+
+    def _held(self, checkpoint: CheckpointId) -> bool:
+        """Return whether the records must not be read yet, after waiting for it as briefly as for new data."""
+        m, turn = self._m, self._turn
+        if left := m.hold.left(m.runtime.monotonic()):
+            turn.mailbox.wait(lambda: turn.disturbed(checkpoint), min(left, turn.patience))
+        return m.hold.left(m.runtime.monotonic()) > 0
 
     def _count(
         self, checkpoint: CheckpointId, base: CheckpointId, read: int = 0, votes: Sequence[Vote] = ()

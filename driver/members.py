@@ -10,6 +10,7 @@ from onceward.driver.letters import LetterCount
 from onceward.driver.narrowing import Narrowing
 from onceward.driver.outputs import OpenOutput
 from onceward.driver.progress import Progress
+from onceward.driver.restarts import Hold
 from onceward.driver.runtime import THREADS, Runtime
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.tracing import DriverTraces
@@ -36,6 +37,7 @@ class Members:
     progress: Progress
     runtime: Runtime = THREADS
     narrowing: Narrowing = field(default_factory=Narrowing)
+    hold: Hold = field(default_factory=Hold)
     traces: DriverTraces | None = None
     letters: LetterCount | None = None
     """None without dead letters."""

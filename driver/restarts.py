@@ -66,6 +66,21 @@ class NextStart:
     """Failures in a row without getting past the input that failed first."""
 
 
+class Hold:
+    """Until when the records of a checkpoint must not be read again, whatever generation comes to read them."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def hold(self, until: float) -> None:
+        """``until``: on the runtime's monotonic clock."""
+        self._until = max(self._until, until)
+
+    def left(self, now: float) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self._until - now)
+
+
 class Restarts:
     """Decides after each failure whether and when the job restarts."""
 

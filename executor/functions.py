@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from onceward.common.errors import ConfigurationError, HaltedError, OncewardError
 from onceward.connectors.slots import SlotWriter
-from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest
+from onceward.connectors.tasks import TASK_PROPERTY, Ballot, CheckpointTask, Digest, Postponed
 from onceward.executor.aside import SettingAside
-from onceward.executor.letters import LetterRefusedError, TooManyLettersError
+from onceward.executor.letters import LetterRefusedError, Retry, TooManyLettersError
 from onceward.executor.slots import Attempt, Routed, TaskSlots
 from onceward.executor.timings import Stopwatch, Timed
 
@@ -129,7 +129,8 @@ def fusing(
 ) -> FusedTask:
     """Return a task that reads, transforms and writes in one worker process, without passing records through the JVM.
 
-    It maps split numbers to the ballot. ``columns`` are the source's columns that ``transform`` uses.
+    It maps split numbers to the ballot, or to what is postponed. ``columns`` are the source's columns that
+    ``transform`` uses.
     """
     used = frozenset(columns)
 
@@ -142,7 +143,11 @@ def fusing(
         batches = Timed(batch for number in list(numbers) for batch in read(task.splits[number], used))
         route, letters = for_task(transform, slots)
         made = Timed(route(batches))
-        ballot = letters(_written(slots, made))
+        try:
+            ballot = letters(_written(slots, made))
+        except Retry as later:
+            yield Postponed(str(later), later.after).to_json()
+            return
         _warmed_up()
         yield ballot.measured(clock.steps(task.submitted, made, batches), held_back()).to_json()
 

@@ -7,9 +7,10 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, cast
 
-from onceward.common.errors import OncewardError
+from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.connectors.letters import PREFIX
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
@@ -58,7 +59,20 @@ class DeadLetter(Exception):  # noqa: N818 - what it makes, not an error of the 
 
 class Retry(Exception):  # noqa: N818 - what it asks for
     """Raise it in a function on records or batches for a cause that will pass: the checkpoint fails and its records are
-    read again. Nothing becomes a dead letter."""
+    read again. Nothing becomes a dead letter.
+
+    after: seconds before which nothing of them is read again, while the job's program runs.
+    """
+
+    def __init__(self, why: str = "", *, after: float = 0.0) -> None:
+        """Raises ConfigurationError, which ends the job."""
+        super().__init__(why)
+        if isinstance(after, bool) or not isinstance(cast("object", after), int | float) or not 0 <= after < inf:
+            raise ConfigurationError(
+                f"Retry: after={after!r} is not a number of seconds. Nothing of this checkpoint becomes visible; its "
+                "records stay unread. Give a number from 0, such as 30."
+            )
+        self.after = float(after)
 
 
 class TooManyLettersError(OncewardError):

@@ -14,9 +14,10 @@ from typing import Any
 
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connectors.slots import StayingWriter
-from onceward.connectors.tasks import Ballot, CheckpointTask
+from onceward.connectors.tasks import Ballot, CheckpointTask, Postponed
 from onceward.executor.aside import SettingAside
 from onceward.executor.functions import ENDING, Batches, FusedTask, Router, for_task, unusable
+from onceward.executor.letters import Retry
 from onceward.executor.link import Link, LinkLostError, Message, TaskCredentials, connect
 from onceward.executor.slots import Attempt, TaskSlots
 from onceward.executor.timings import Timed
@@ -99,7 +100,8 @@ class StayingTask:
             raise
         except BaseException as error:
             wrong = unusable(error) if isinstance(error, ENDING) else error
-            self._link.send({"failed": "".join(traceback.format_exception(wrong))})
+            later = {"postponed": Postponed(str(error), error.after).to_json()} if isinstance(error, Retry) else {}
+            self._link.send({"failed": "".join(traceback.format_exception(wrong)), **later})
             raise wrong from error
         finally:
             follower.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from onceward.common.errors import ConfigurationError
 from onceward.common.printable import logger
+from onceward.connectors.tasks import Postponed
 from onceward.executor.functions import unusable_in
 from onceward.executor.link import Link, LinkLostError, Message, accept
 from onceward.protocol.values import JsonObject
@@ -318,7 +319,9 @@ class TaskGroup:
             elif "failed" in message:
                 seat.over = True
                 text = str(message["failed"])
-                self._failure = self._failure or unusable_in(text) or TaskFailedError(text)
+                later = Postponed.of(str(message.get("postponed", "")))
+                error = unusable_in(text) or TaskFailedError(text) if later is None else later.error()
+                self._failure = self._failure or error
             elif "ended" in message:
                 seat.over = True
             self._lock.notify_all()

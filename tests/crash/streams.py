@@ -27,6 +27,8 @@ POINTS = [point for point, _ in VISITS if point.startswith("batch.")]
 _FEW, _MANY = 4, 30
 """Files that each driver finds unread. With few it dies in its third batch; many outlast several kills."""
 _STATES: Sequence[Mapping[str, str]] = ({}, ROCKSDB, NAMED_STATE, FAST_STATE)
+_SLOW, _MUCH = 40, 5000
+"""Records per second and partition, and per batch: the backlog from a start of Spark must not take long."""
 _MANY_PARTITIONS = {"spark.sql.shuffle.partitions": "6"}
 _EVERY_BATCH = (
     KillPoint.BATCH_BEFORE_OFFER,
@@ -118,7 +120,7 @@ def set_aside(harness: Harness, name: str, times: int) -> Schedule:
                     _abort_by_hand(job)
         job.drive()
 
-    setup = Setup(spark=LOCAL, query=True, letters=True, settings={"lease": "5s"}, rate=40)
+    setup = Setup(spark=LOCAL, query=True, letters=True, settings={"lease": "5s"}, rate=_SLOW, per_checkpoint=_MUCH)
     return judged(harness, Schedule(part="letters", name=name), setup, body)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,8 @@ from onceward import (
     Output,
     Pipeline,
     PostgresSink,
+    Restart,
+    Retry,
     StreamingPipeline,
     parse_json,
     per_record,
@@ -134,6 +137,26 @@ def test_the_limit_counts_over_runs_and_a_larger_total_lets_it_continue(bench: B
     assert bench.letters() == BAD
     bench.pipeline(per_record(parsed), {"total": len(BAD) + 1}).run()
     assert (bench.written(), bench.letters()) == ([*GOOD, *range(901, 950)], [*BAD, 900])
+
+
+@pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])
+def test_a_function_that_asks_to_be_called_later_is_not_called_before(bench: Bench, tmp_path: Path, tasks: Any) -> None:
+    calls = tmp_path / "calls"
+
+    def waiting(record: dict[str, Any]) -> dict[str, Any]:
+        if record["partition"] == 0 and record["offset"] == 1:
+            first = not calls.exists()
+            with calls.open("a") as file:
+                file.write(f"{time.time()}\n")
+            if first:
+                raise Retry("rates are away", after=4)
+        return parsed(record)
+
+    read = {} if tasks == "per_checkpoint" else {"max_offsets_per_checkpoint": None}
+    bench.pipeline(per_record(waiting), tasks=tasks, read=read, restart=Restart(initial="10ms")).run()
+    first, *others = map(float, calls.read_text().split())
+    assert min(others) - first >= 4, "also not by Spark, which tries a failed task again at once"
+    assert (bench.written(), bench.letters()) == (GOOD, BAD)
 
 
 def marked(df: "DataFrame") -> "DataFrame":

@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from onceward import Pipeline
 from onceward.connectors.interfaces import Plan, SinkSession, Source, writer_options
 from onceward.connectors.slots import SlotWriter
-from onceward.connectors.tasks import CheckpointTask, check_ballots
+from onceward.connectors.tasks import CheckpointTask, Postponed, check_ballots
 from onceward.driver.letters import routed
 from onceward.driver.opening import OpenJob
 from onceward.driver.outputs import Inputs, Votes
 from onceward.driver.spark.tasks import Tasks
 from onceward.executor.aside import SettingAside
 from onceward.executor.functions import BatchesTransform, RoutedTransform, Router, choosing, for_task
-from onceward.executor.letters import Rules
+from onceward.executor.letters import Retry, Rules
 from onceward.executor.slots import Attempt, TaskSlots
 from onceward.executor.timings import Stopwatch, Timed
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
@@ -76,7 +76,10 @@ class TasksInProcess:
             slots = TaskSlots(writers, Attempt(task=task, slot=slot, number=self._attempts))
             route, letters = for_task(routing, slots)
             made = Timed(route(batches))
-            ballot = letters(slots.write(made))
+            try:
+                ballot = letters(slots.write(made))
+            except Retry as later:
+                raise Postponed(str(later), later.after).error() from later
             steps, held = clock.steps(task.submitted, made, batches), getattr(read, "held_back", lambda: 0.0)()
             ballots.append(ballot.measured(steps, held).to_json())
         votes = check_ballots(ballots, sinks, len(plan.splits))

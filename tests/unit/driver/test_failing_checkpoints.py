@@ -1,6 +1,7 @@
 """A generation with the real core whose checkpoints fail, find nothing to read, or reach the end of the input."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from onceward.common.errors import (
     CoordinatorLostError,
     HaltedError,
     OncewardError,
+    PostponedError,
 )
 from onceward.connectors.interfaces import Plan, Refusal
 from onceward.driver.mailbox import GenerationFailedError
@@ -118,6 +120,25 @@ def test_a_checkpoint_that_fails_is_declined_swept_and_read_again() -> None:
     assert job.ran_into == [False, True, False, False]
     assert len(job.swept_beside) > 1, "what its tasks had begun is still open"
     assert (job.generation.settled_records, job.generation.failed_records) == (30, 10)
+
+
+def test_what_is_postponed_is_not_read_before_its_time() -> None:
+    coordinator = Reasons()
+    times: list[float] = []
+
+    def running(number: int) -> None:
+        times.append(time.monotonic())
+        if len(times) == 2:
+            raise PostponedError("called again in 0.3 s: away", after=0.3)
+        if len(times) == 4:
+            job.generation.stop()
+
+    job = Failing(coordinator, until=1_000_000, running=running)
+    assert job.generation.run() is CloseReason.STOPPED
+    assert coordinator.reasons == ["called again in 0.3 s: away"]
+    assert times[2] - times[1] >= 0.3
+    ranges = list(job.read.values())
+    assert ranges[:4] == [(0, 10), (10, 20), (10, 20), (20, 30)], "nothing is skipped"
 
 
 class Phased(Reasons):

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record
-from onceward.common.errors import ConfigurationError, HaltedError
+from onceward.common.errors import ConfigurationError, HaltedError, PostponedError
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind
-from onceward.connectors.tasks import CheckpointTask, Vote
+from onceward.connectors.tasks import Ballot, CheckpointTask, Postponed, Vote, check_ballots
 from onceward.driver.letters import LetterCount
 from onceward.executor.aside import INPUT_COLUMN, ByColumn, OfFunction, RowByRow, SettingAside
 from onceward.executor.functions import by_name, to_one, unusable, unusable_in
@@ -204,6 +204,23 @@ def test_what_says_nothing_of_the_record_fails_the_checkpoint(error: Exception) 
     for function in (per_record(raising), on_batches):
         with pytest.raises(type(error)):
             run(rule(function), batch_of(range(3)))
+
+
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), "30s", True])
+def test_a_retry_without_a_number_of_seconds_ends_the_job(after: Any) -> None:
+    def raising(record: dict[str, Any]) -> None:
+        raise Retry("away", after=after)
+
+    with pytest.raises(ConfigurationError, match="not a number of seconds"):
+        run(rule(per_record(raising)), batch_of(range(3)))
+
+
+def test_a_task_that_was_asked_to_wait_postpones_its_checkpoint_by_the_longest_wait() -> None:
+    ballot = Ballot({"out": Vote(slot=0, attempt=1, records=0, bytes=0)}).to_json()
+    texts = [ballot, Postponed("rates are away", 30.0).to_json(), Postponed("", 0.5).to_json()]
+    with pytest.raises(PostponedError, match="called again in 30 s: rates are away") as raised:
+        check_ballots(texts, ["out"], 3)
+    assert raised.value.after == 30
 
 
 def test_a_record_that_raises_only_beside_others_is_written() -> None:
