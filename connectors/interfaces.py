@@ -385,6 +385,15 @@ class FollowedSource(Source):
 
 
 @runtime_checkable
+class HasWholeRecords(Protocol):
+    """A source whose records have more columns than it was asked for."""
+
+    def with_whole_records(self) -> tuple[Source, Sequence[str]]:
+        """Return a source that also reads what is not in :attr:`Source.schema`, as the last columns of its batches, and
+        the names of these. Called before :meth:`Source.open`."""
+
+
+@runtime_checkable
 class Rereads(Protocol):
     """A source that knows whether its input can be read again. Without it, a loss halts the job."""
 

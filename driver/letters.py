@@ -240,13 +240,20 @@ def setting_aside(
 
 
 def routed(
-    function: Callable[..., Any], sinks: Mapping[ParticipantName, SinkSession], job: JobName, rules: Rules | None
+    function: Callable[..., Any],
+    sinks: Mapping[ParticipantName, SinkSession],
+    job: JobName,
+    rules: Rules | None,
+    hidden: Sequence[str] = (),
 ) -> Router | SettingAside:
     """Return the router of a function on batches to ``sinks``. With ``rules`` one of them is :data:`DEAD_LETTERS`, and
-    gets the records that are set aside."""
+    gets the records that are set aside. ``hidden``: the last columns of the batches, which the function does not get.
+    """
     names = [name for name in sinks if rules is None or name != DEAD_LETTERS]
     route: Callable[..., Router] = partial(by_name, names) if len(names) > 1 else partial(to_one, names[0])
-    return route(function) if rules is None else setting_aside(OfFunction(function, route), sinks, job, rules)
+    if rules is None:
+        return route(function)
+    return setting_aside(OfFunction(function, route, len(hidden)), sinks, job, rules)
 
 
 class LetterCount:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
+from onceward.connectors.interfaces import HasWholeRecords, Sink, SinkSession, Source, partitions_of
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import exit_with_codes, stopping_on_signals
@@ -100,15 +100,30 @@ class Pipeline(Job):
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
         self._stay = tasks == "staying"
-        self._source = source
         self._transform = transform
         self._transform_batches = transform_batches
+        self._source, self._hidden = self._read_for_letters(source)
         self._settings = self._options.settings or CheckpointSettings()
         if self._stay:
             require_short_interval(self._settings)
         self._spark = spark
         self._per_checkpoint_operations = per_checkpoint_operations
         self._running: Generations | None = None
+
+    def _read_for_letters(self, source: Source) -> tuple[Source, Sequence[str]]:
+        """Return the source of the job, and its columns that letters keep and a function on batches does not get.
+        Raises ConfigurationError if the letters of a DataFrame would lack some."""
+        if self._dead_letters is None or not isinstance(source, HasWholeRecords):
+            return source, ()
+        whole, besides = source.with_whole_records()
+        if self._transform_batches is not None:
+            return whole, besides
+        if self._dead_letters.where is not None and besides:
+            raise ConfigurationError(
+                f"dead_letters: the source does not read {', '.join(besides)}, which a letter keeps. Nothing was "
+                "started. Give KafkaSource(include_headers=True) without columns=; the transform keeps its columns."
+            )
+        return source, ()
 
     def _passes(self, sinks: Sequence[SinkSession]) -> Sequence[Pass]:
         dead, outputs = self._dead_letters, self._outputs
@@ -179,6 +194,7 @@ class Pipeline(Job):
             journal=opened.journal,
             stay=self._stay,
             letters=self._letters,
+            hidden=self._hidden,
         )
         stack.callback(tasks.close)
         if self._spark is not None:

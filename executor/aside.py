@@ -134,15 +134,18 @@ class OfFunction:
     function: Callable[..., Any]
     route: "Callable[[Callable[..., Any]], Callable[[Batches], Routed]]"
     """Makes a router of the function."""
+    hidden: int = 0
+    """The number of columns, the last ones of each batch, that letters keep and the function does not get."""
 
     def records(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         return batch
 
     def made(self, batch: "pa.RecordBatch", page: Page, aside: TaskAside) -> Routed:
+        shown = batch.select(batch.schema.names[: -self.hidden]) if self.hidden else batch
         if isinstance(self.function, PerRecord):
-            yield from self._each(self.function, batch, page, aside)
+            yield from self._each(self.function, shown, page, aside)
         else:
-            yield from self._search(batch, page, aside)
+            yield from self._search(shown, page, aside)
 
     def _each(self, function: PerRecord, batch: "pa.RecordBatch", page: Page, aside: TaskAside) -> Routed:
         def raised(row: int, error: Exception) -> None:

@@ -101,9 +101,11 @@ class CheckpointJob:
         transform_batches: BatchesTransform | RoutedTransform | None,
         per_checkpoint_operations: bool,
         letters: Rules | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         """``transform_batches``: instead of a transform of ``work``; yields batches for its only sink, or pairs of a
-        sink's name and a batch. ``letters``: what :data:`DEAD_LETTERS` gets, if ``work`` has a sink of that name."""
+        sink's name and a batch. ``letters``: what :data:`DEAD_LETTERS` gets, if ``work`` has a sink of that name.
+        ``hidden``: columns of the source for letters alone."""
         self._spark = spark
         self._job = job
         self._source = source
@@ -112,6 +114,7 @@ class CheckpointJob:
         self._sinks = {share.name: share.sink for share in work.shares}
         self._per_checkpoint_operations = per_checkpoint_operations
         self._letters = letters if DEAD_LETTERS in self._sinks else None
+        self._hidden = hidden
         self._source_columns = tuple(column_names(source.schema))
         self._group = f"onceward {job}"
         self._staying = f"onceward {job} staying"
@@ -286,8 +289,8 @@ class CheckpointJob:
     def _through_python(self, splits: int) -> _Built | None:
         """Return the job if records need not go through the JVM."""
         if self._transform_batches is not None:
-            route = routed(self._transform_batches, self._sinks, self._job, self._letters)
-            return self._fused(splits, Path.BATCHES, route, self._source_columns)
+            route = routed(self._transform_batches, self._sinks, self._job, self._letters, self._hidden)
+            return self._fused(splits, Path.BATCHES, route, (*self._source_columns, *self._hidden))
         choices = self._work.choices(self._source.schema, self._source.copied_columns)
         return None if choices is None else self._copied(splits, choices)
 

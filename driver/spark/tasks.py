@@ -74,9 +74,11 @@ class SparkTasks:
         journal: Journal,
         stay: bool = False,
         letters: Rules | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         """``passes``: run one after the other for each checkpoint. ``stay``: there must be one, whose transform staying
-        tasks can run. ``letters``: what is written to :data:`DEAD_LETTERS`."""
+        tasks can run. ``letters``: what is written to :data:`DEAD_LETTERS`. ``hidden``: columns of the source for
+        letters alone."""
         self._job = job
         self._source = source
         self._passes = passes
@@ -89,6 +91,7 @@ class SparkTasks:
         self._journal = journal
         self._stay = stay
         self._letters = letters
+        self._hidden = hidden
         self._jobs: Sequence[CheckpointJob] = ()
         """One for each pass; none before the start."""
 
@@ -131,6 +134,7 @@ class SparkTasks:
             transform_batches=self._transform_batches,
             per_checkpoint_operations=self._per_checkpoint_operations,
             letters=self._letters,
+            hidden=self._hidden,
         )
         job.check()
         if self._stay:

@@ -92,6 +92,24 @@ def parsed(record: dict[str, Any]) -> dict[str, Any]:
     return {"key": record["key"], "value": json.dumps(json.loads(record["value"]))}
 
 
+@pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])
+def test_a_letter_keeps_what_the_function_does_not_read(bench: Bench, tasks: Any) -> None:
+    bench.topics.fill(bench.source, [b"{5000"], partition=0, key=b"of it", headers=[("trace", b"x")])
+
+    def narrow(record: dict[str, Any]) -> dict[str, Any]:
+        if list(record) != ["value"]:
+            raise OSError(f"it reads {list(record)}")
+        return {"value": json.dumps(json.loads(record["value"]))}
+
+    read = {"columns": ["value"], **({} if tasks == "per_checkpoint" else {"max_offsets_per_checkpoint": None})}
+    assert bench.pipeline(per_record(narrow), tasks=tasks, read=read).run() is CloseReason.FINISHED
+    assert (bench.written(), bench.letters()) == (GOOD, [*BAD, 5000])
+    letter = next(one for one in bench.topics.messages(bench.dead) if one.value() == b"{5000")
+    said = dict(cast("Any", letter.headers()))
+    assert (letter.key(), letter.partition(), said["trace"]) == (b"of it", 0, b"x")
+    assert said["onceward.error.offset"] == b"%d" % RECORDS
+
+
 def broken(record: dict[str, Any]) -> dict[str, Any]:
     raise ValueError("a wrong deploy")
 
@@ -168,14 +186,18 @@ def good(bench: Bench) -> dict[str, Output]:
     return {"out": Output(sink, where="reason is null", select=["key", "to_json(p.record) as value"])}
 
 
-@pytest.mark.parametrize("headers", [False, True])
-def test_a_dataframe_marks_its_letters(bench: Bench, headers: bool) -> None:
-    read = {"include_headers": headers}
+def test_a_dataframe_marks_its_letters(bench: Bench) -> None:
     letters = {"where": "reason is not null"}
-    pipeline = bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read)
+    pipeline = bench.pipeline(None, letters, transform=marked, outputs=good(bench), read={"include_headers": True})
     assert pipeline.run() is CloseReason.FINISHED
     assert (bench.written(), bench.letters()) == (GOOD, BAD)
     assert_said(bench)
+
+
+def test_letters_of_a_dataframe_do_not_lose_their_headers(bench: Bench) -> None:
+    for read in ({}, {"include_headers": True, "columns": ["key", "value", "headers"]}):
+        with pytest.raises(ConfigurationError, match="include_headers=True"):
+            bench.pipeline(None, {"where": "reason is not null"}, transform=marked, outputs=good(bench), read=read)
 
 
 def assert_said(bench: Bench) -> None:
@@ -199,7 +221,7 @@ def assert_said(bench: Bench) -> None:
 def test_a_dataframe_with_too_many_letters_halts_with_their_reason(bench: Bench) -> None:
     bench.fill(range(900, 910), bad=range(900, 910))
     letters = {"where": "reason is not null", "rate": "1%"}
-    read = {"max_offsets_per_checkpoint": None}
+    read = {"max_offsets_per_checkpoint": None, "include_headers": True}
     with pytest.raises(HaltedError, match=r"condition: the value is no JSON object of n bigint \(") as halted:
         bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read).run()
     assert "became dead letters; rate=1.00% permits less" in str(halted.value)

@@ -76,7 +76,12 @@ def is_letter(value: bytes | None) -> bool:
 def _copy(spec: dict[str, Any], cluster: KafkaCluster | str) -> Pipeline:
     kind = Pipeline if spec.get("spark") else SparklessPipeline
     return kind(
-        source=KafkaSource(cluster, topics=[spec["source"]], **{"adaptive": False, **spec.get("source_options", {})}),
+        source=KafkaSource(
+            cluster,
+            topics=[spec["source"]],
+            include_headers=_marks(spec),
+            **{"adaptive": False, **spec.get("source_options", {})},
+        ),
         transform=_on_dataframes(spec),
         transform_batches=_on_batches(spec),
         dead_letters=_letters(spec, cluster),

@@ -35,9 +35,11 @@ class TasksInProcess:
         sinks: Sequence[SinkSession],
         function: BatchesTransform | RoutedTransform | None = None,
         letters: Rules | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         """``function``: on batches; None = a copy."""
         self._job, self._source, self._function, self._letters = job, source, function, letters
+        self._hidden = hidden
         self._sinks = {sink.participant.name: sink for sink in sinks}
         self._attempts = 0
 
@@ -53,7 +55,7 @@ class TasksInProcess:
     def run(
         self, *, generation: Generation, checkpoint: CheckpointId, plan: Plan, sinks: Collection[ParticipantName]
     ) -> Votes:
-        columns = self._source.copied_columns if self._function is None else COLUMNS
+        columns = self._source.copied_columns if self._function is None else (*COLUMNS, *self._hidden)
         task = CheckpointTask(
             job=self._job,
             generation=generation,
@@ -68,7 +70,7 @@ class TasksInProcess:
         copied = {column: column for column in columns}
         routing: Router | SettingAside = choosing(dict.fromkeys(self._sinks, copied))
         if self._function is not None:
-            routing = routed(self._function, self._sinks, self._job, self._letters)
+            routing = routed(self._function, self._sinks, self._job, self._letters, self._hidden)
         ballots = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1
@@ -100,4 +102,6 @@ class SparklessPipeline(Pipeline):
         """Do nothing: there is no Spark."""
 
     def _tasks(self, stack: contextlib.ExitStack, opened: OpenJob) -> Tasks:
-        return TasksInProcess(self._job, self._source, opened.sinks, self._transform_batches, self._letters)
+        return TasksInProcess(
+            self._job, self._source, opened.sinks, self._transform_batches, self._letters, self._hidden
+        )

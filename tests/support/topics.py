@@ -72,7 +72,13 @@ class Topics:
         wait_until(lambda: topic not in self.admin.list_topics(timeout=_LIMIT_S).topics, f"{topic} is deleted")
 
     def fill(
-        self, topic: str, values: Sequence[bytes | None], *, partition: int = -1, key: bytes | None = None
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        partition: int = -1,
+        key: bytes | None = None,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
         """Produce values in order and wait until all are delivered.
 
@@ -92,6 +98,7 @@ class Topics:
                         key,
                         on_delivery=lambda error, _: errors.append(error) if error else None,
                         partition=partition,
+                        headers=headers,
                     )
                     break
                 except BufferError:

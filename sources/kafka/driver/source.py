@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
+from typing import Self
 
 from onceward.common.errors import ConfigurationError, OncewardError
 from onceward.common.links import Links
@@ -42,7 +44,7 @@ from onceward.sources.kafka.driver.splitting import describe_ranges, halve_range
 from onceward.sources.kafka.driver.starts import End, Reset, Start, bound_text
 from onceward.sources.kafka.driver.subscription import Subscription
 from onceward.sources.kafka.epochs import refuse_differences
-from onceward.sources.kafka.executor.columns import COPIED, ddl_of
+from onceward.sources.kafka.executor.columns import COPIED, RECORD, ddl_of
 from onceward.sources.kafka.executor.offset_gone import halt_for, offset_gone_in
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import KafkaPositions, Partition
@@ -146,6 +148,13 @@ class KafkaSource(FollowedSource):
     def cluster_id(self) -> str:
         """Requested from the brokers once. Raises CheckpointFailedError if they do not answer."""
         return self._opened().cluster_id
+
+    def with_whole_records(self) -> tuple[Self, Sequence[str]]:
+        """See :class:`HasWholeRecords`."""
+        besides = tuple(name for name in RECORD if name not in self._columns)
+        source = copy(self)
+        source._columns = (*self._columns, *besides)
+        return source, besides
 
     def open(self, context: JobContext) -> None:
         """Open the source. It may be opened again after it was closed, and keeps no state from before."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from onceward.sources.kafka.client import Headers, Records
 
-__all__ = ["COLUMNS", "COPIED", "HEADERS", "BatchBuilder", "batch_builder", "bounded", "ddl_of", "schema_of"]
+__all__ = ["COLUMNS", "COPIED", "HEADERS", "RECORD", "BatchBuilder", "batch_builder", "bounded", "ddl_of", "schema_of"]
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(_HEADER)
@@ -31,6 +31,8 @@ _TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 HEADERS: Final = "headers"
 COLUMNS: Final = tuple(name for name in _TYPES if name != HEADERS)
 """The default columns."""
+RECORD: Final = tuple(name for name in _TYPES if name != "timestampType")
+"""The columns that make a record, wherever it goes."""
 COPIED: Final = ("key", "value", HEADERS)
 """Columns that a job without a transform copies, as Spark's Kafka sink does; the partition follows from the key, as for
 any producer. Timestamps would cost the client's fast path; a transform that selects them keeps them."""

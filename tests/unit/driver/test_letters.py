@@ -78,11 +78,12 @@ def rule(
     limits: Limits = FREE,
     sinks: tuple[str, ...] = ("sink",),
     on: tuple[str, ...] = ("transform", "too_large", "schema", "refused"),
+    hidden: int = 0,
 ) -> SettingAside:
     route = partial(by_name, sinks) if len(sinks) > 1 else partial(to_one, sinks[0])
     rules = Rules(limits, frozenset(on))
     to = LettersTo(sink=DEAD_LETTERS, job="orders", rules=rules, partitions=3)
-    return SettingAside(making=OfFunction(function, route), to=to)
+    return SettingAside(making=OfFunction(function, route, hidden), to=to)
 
 
 def run(
@@ -143,6 +144,31 @@ def test_a_letter_keeps_its_headers_and_a_partition_that_its_topic_has() -> None
     (letter,) = run(rule(Counted()), batch.append_column("headers", pa.array(theirs, kind)))[1]
     assert letter["headers"][0] == {"key": "trace", "value": b"x"}
     assert letter["partition"] is None, "4 of 3"
+
+
+def test_a_function_does_not_get_the_columns_that_only_a_letter_keeps() -> None:
+    theirs = [[{"key": "trace", "value": b"x"}]] * 3
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = batch_of(range(3), bad={1}, start=100).append_column("headers", pa.array(theirs, kind))
+    given: list[list[str]] = []
+
+    def on_records(record: dict[str, Any]) -> dict[str, Any]:
+        given.append(list(record))
+        return {"value": b"%d" % (2 * json.loads(record["value"]))}
+
+    def on_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for one in batches:
+            given.append(one.schema.names)
+            yield from Counted()(iter([one]))
+
+    for function in (per_record(on_records), on_batches):
+        for hidden, shown in ((1, 6), (3, 4)):
+            given.clear()
+            made, (letter,) = run(rule(function, hidden=hidden), batch)
+            assert made == {"sink": [b"0", b"4"]}
+            assert {tuple(names) for names in given} == {tuple(batch.schema.names[:shown])}
+            said = {one["key"]: one["value"] for one in letter["headers"]}
+            assert (said["trace"], said["onceward.error.offset"]) == (b"x", b"101")
 
 
 def test_a_message_is_cut_and_stays_text() -> None:
