@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from onceward.protocol.values import JsonObject, ParticipantName
 
-__all__ = ["ATTEMPT", "DEAD_LETTERS", "LETTER_POSITIONS", "PREFIX", "Letter", "Run", "Wanted"]
+__all__ = ["ATTEMPT", "DEAD_LETTERS", "FIRST_SEEN", "LETTER_POSITIONS", "PREFIX", "Letter", "Run", "Wanted"]
 
 DEAD_LETTERS = ParticipantName("dead-letters")
 """The name of their output, in every job."""
@@ -18,6 +18,8 @@ PREFIX = "onceward.error."
 """Of the headers that say why a record is a letter."""
 ATTEMPT: Final = f"{PREFIX}attempt"
 """How often the job has failed to process the record; also a header of a record that was brought back."""
+FIRST_SEEN: Final = f"{PREFIX}first_seen"
+"""When a record that was brought back became a letter for the first time, in milliseconds; its next letter keeps it."""
 LETTER_POSITIONS: Final = "kafka-letters"
 """The kind of the positions of a job that brings letters back. ``runs`` are of :class:`Run`, the present one last."""
 

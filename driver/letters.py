@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
-from onceward.connectors.letters import DEAD_LETTERS, PREFIX
+from onceward.connectors.letters import ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
 from onceward.driver.output import Output
@@ -102,11 +102,18 @@ class DeadLetters:
             "message": f"substring(cast({self.reason} as string), 1, 256)",
             "attempt": "'1'",
         }
+        if "headers" in source:
+            last = "try_element_at(filter(headers, one -> one.key = '%s'), -1).value"
+            why["attempt"] = (
+                f"cast(cast(coalesce(try_cast(cast({last % ATTEMPT} as string) as int), 0) as bigint) + 1 as string)"
+            )
+            why["first_seen"] = last % FIRST_SEEN
         headers = ", ".join(
             f"named_struct('key', '{PREFIX}{name}', 'value', cast({text} as binary))" for name, text in why.items()
         )
-        theirs = "coalesce(headers, array()), " if "headers" in source else ""
-        made = f"filter(concat({theirs}array({headers})), one -> one.value is not null or one.key not like '{PREFIX}%')"
+        made = f"filter(array({headers}), one -> one.value is not null)"
+        if "headers" in source:
+            made = f"concat(filter(coalesce(headers, array()), one -> one.key not like '{PREFIX}%'), {made})"
         kept = [name for name in ("key", "value") if name in source]
         fits = f"case when partition < {partitions} then partition end as partition"
         return [*kept, f"{made} as headers", *([fits] if partitions is not None and "partition" in source else [])]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pa.RecordBatch]
     Made: TypeAlias = tuple[str, pa.RecordBatch, Sequence[int] | None]
 
-__all__ = ["INPUT_COLUMN", "ByColumn", "OfFunction", "RowByRow", "SettingAside", "TaskAside"]
+__all__ = ["INPUT_COLUMN", "ByColumn", "OfFunction", "RowByRow", "SettingAside", "TaskAside", "stateful"]
 
 INPUT_COLUMN = "onceward_input"
 """The column of a pass with the record of which each row is made."""
@@ -73,6 +73,9 @@ class TaskAside:
         return self._letters.reasons
 
     def __call__(self, batches: "Batches") -> Routed:
+        if isinstance(self._making, OfFunction) and isinstance(self._making.function, Stateful):
+            yield from self._making.route(self._making.function)(map(self._making.shown, batches))
+            return
         for batch in batches:
             page = self._letters.page(self._making.records(batch))
             for sink, made in self._making.made(batch, page, self):
@@ -111,6 +114,27 @@ class TaskAside:
             yield sink, _without(aside, batch, rows) if aside else batch
 
 
+class Stateful:
+    """See :func:`stateful`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, batches: "Batches") -> Iterator[Any]:
+        made: Iterator[Any] = self._function(batches)
+        return made
+
+
+def stateful(function: "Callable[[Batches], Iterator[Any]]") -> "Callable[[Batches], Iterator[Any]]":
+    """Say of a function on batches that it keeps a state from one batch to the next.
+
+    A job with dead letters calls it once for all batches of a task, as every other job does, instead of once for each
+    batch. If it raises, or an output refuses a record, the checkpoint fails: no record can be searched for without
+    running others again.
+    """
+    return Stateful(function)
+
+
 @dataclass(frozen=True)
 class RowByRow:
     """Each row that the router makes is made of the record in the same place."""
@@ -128,7 +152,8 @@ class RowByRow:
 class OfFunction:
     """Runs a function on one batch at a time.
 
-    A function that keeps a state between batches cannot be run so: what it has taken of earlier ones would be lost.
+    A function that keeps a state between batches cannot be run so: what it has taken of earlier ones would be lost. One
+    that says so runs once, as without dead letters.
     """
 
     function: Callable[..., Any]
@@ -137,11 +162,15 @@ class OfFunction:
     hidden: int = 0
     """The number of columns, the last ones of each batch, that letters keep and the function does not get."""
 
+    def shown(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Return what the function gets of a batch."""
+        return batch.select(batch.schema.names[: -self.hidden]) if self.hidden else batch
+
     def records(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         return batch
 
     def made(self, batch: "pa.RecordBatch", page: Page, aside: TaskAside) -> Routed:
-        shown = batch.select(batch.schema.names[: -self.hidden]) if self.hidden else batch
+        shown = self.shown(batch)
         if isinstance(self.function, PerRecord):
             yield from self._each(self.function, shown, page, aside)
         else:

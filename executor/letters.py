@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from onceward.common.errors import ConfigurationError, OncewardError
-from onceward.connectors.letters import PREFIX
+from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
 
@@ -40,6 +40,7 @@ __all__ = [
 
 TRANSFORM = "transform"
 """What sets a record aside that no output refuses."""
+_DIGITS = 10
 _MESSAGE = 1024
 """Bytes of a message that a letter keeps."""
 _EXAMPLE = 200
@@ -306,7 +307,8 @@ class Page:
         ]
         keys, values, headers = [], [], []
         for row, (key, value), theirs in zip(rows, records, column("headers"), strict=True):
-            why, said = self._why[row], self._said(row)
+            own, kept = _parted(theirs or ())
+            why, said = self._why[row], self._said(row) | kept
             whole = value.encode() if isinstance(value, str) else value
             if why.kind == UnfitKind.TOO_LARGE and whole is not None and len(whole) > _VALUE:
                 said["size"] = str(len(whole))
@@ -314,7 +316,7 @@ class Page:
             keys.append(key.encode() if isinstance(key, str) else key)
             values.append(whole)
             ours = [{"key": PREFIX + name, "value": text.encode()} for name, text in said.items()]
-            headers.append([*(theirs or ()), *ours])
+            headers.append([*own, *ours])
         columns = {
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
@@ -381,6 +383,19 @@ def letter_refused(letters: "pa.RecordBatch", unfit: Unfit) -> str:
 def _of_headers(letters: "pa.RecordBatch", row: int) -> dict[str, str]:
     headers = letters.column("headers")[row].as_py() or ()
     return {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
+
+
+def _parted(headers: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], dict[str, str]]:
+    """Part the headers of a record, which may be a letter that has come back: its own, and what its next letter says of
+    the former ones."""
+    own = [one for one in headers if not one["key"].startswith(PREFIX)]
+    if len(own) == len(headers):
+        return own, {}
+    former = {one["key"]: (one["value"] or b"").decode(errors="replace") for one in headers}
+    said = {"first_seen": former[FIRST_SEEN]} if FIRST_SEEN in former else {}
+    if (attempt := former.get(ATTEMPT, "")).isascii() and attempt.isdigit() and len(attempt) < _DIGITS:
+        said["attempt"] = str(int(attempt) + 1)
+    return own, said
 
 
 def too_many(excess: str, reasons: Reasons) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onceward.driver.spark.functions import parse_json
     from onceward.driver.streaming.pipeline import StreamingPipeline
     from onceward.driver.streaming.sink import StreamSink
+    from onceward.executor.aside import stateful
     from onceward.executor.letters import DeadLetter, Retry
     from onceward.executor.per_record import per_record
     from onceward.protocol.committing import System
@@ -59,6 +60,7 @@ __all__ = [
     "parse_json",
     "per_record",
     "register",
+    "stateful",
 ]
 
 _HOMES = {
@@ -87,6 +89,7 @@ _HOMES = {
     "load_clusters": "connections.clusters_file",
     "parse_json": "driver.spark.functions",
     "per_record": "executor.per_record",
+    "stateful": "executor.aside",
     "register": "sources.kafka.driver.format",
 }
 

@@ -194,6 +194,27 @@ def test_a_dataframe_marks_its_letters(bench: Bench) -> None:
     assert_said(bench)
 
 
+def test_a_record_that_came_back_to_a_dataframe_counts_its_attempts(bench: Bench) -> None:
+    prefix = "onceward.error."
+    for number, attempt in enumerate([b"2", b"x", b"2147483647"]):
+        came: list[tuple[str, str | bytes | None]] = [
+            ("trace", b"x"),
+            (prefix + "attempt", attempt),
+            (prefix + "first_seen", b"17"),
+            (prefix + "class", b"KeyError"),
+        ]
+        bench.topics.fill(bench.source, [b"{%d" % (5000 + number)], headers=came)
+    letters, read = {"where": "reason is not null"}, {"include_headers": True}
+    bench.pipeline(None, letters, transform=marked, outputs=good(bench), read=read).run()
+    found = {one.value(): cast("Any", one.headers()) for one in bench.topics.messages(bench.dead)}
+    for number, after in enumerate([b"3", b"1", b"2147483648"]):
+        headers = found[b"{%d" % (5000 + number)]
+        said = dict(headers)
+        assert len(headers) == len(said), "none is doubled"
+        assert (said["trace"], said[prefix + "first_seen"], said[prefix + "class"]) == (b"x", b"17", b"condition")
+        assert said[prefix + "attempt"] == after
+
+
 def test_letters_of_a_dataframe_do_not_lose_their_headers(bench: Bench) -> None:
     for read in ({}, {"include_headers": True, "columns": ["key", "value", "headers"]}):
         with pytest.raises(ConfigurationError, match="include_headers=True"):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record
+from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record, stateful
 from onceward.common.errors import ConfigurationError, HaltedError, PostponedError
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind
@@ -113,6 +113,21 @@ def test_all_other_records_of_a_batch_are_written_in_order(bad: set[int]) -> Non
     assert function.calls <= 1 + len(bad) * 12, "log2(1000) is 10"
 
 
+def test_a_function_with_a_state_runs_once_and_fails_the_checkpoint() -> None:
+    def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in batches:
+            numbers = [b"%d" % (seen := seen + json.loads(value)) for value in batch.column("value").to_pylist()]
+            yield pa.RecordBatch.from_pydict({"value": numbers})
+
+    batches = batch_of(range(1, 4)), batch_of(range(4, 6))
+    sums = [b"1", b"3", b"6", b"10", b"15"]
+    assert run(rule(stateful(numbered)), *batches) == ({"sink": sums}, [])
+    assert run(rule(numbered), *batches)[0] != {"sink": sums}, "what the word is for"
+    with pytest.raises(json.JSONDecodeError):
+        run(rule(stateful(numbered)), batch_of(range(5), bad={3}))
+
+
 def test_a_function_that_never_raises_is_called_once_for_each_batch() -> None:
     function = Counted()
     made, letters = run(rule(function), batch_of(range(10)), batch_of(range(10, 20)))
@@ -169,6 +184,23 @@ def test_a_function_does_not_get_the_columns_that_only_a_letter_keeps() -> None:
             assert {tuple(names) for names in given} == {tuple(batch.schema.names[:shown])}
             said = {one["key"]: one["value"] for one in letter["headers"]}
             assert (said["trace"], said["onceward.error.offset"]) == (b"x", b"101")
+
+
+@pytest.mark.parametrize(("attempt", "after"), [(b"1", "2"), (b"41", "42"), (b"x", "1"), (b"9" * 30, "1"), (None, "1")])
+def test_a_letter_of_a_record_that_came_back_counts_its_attempts(attempt: bytes | None, after: str) -> None:
+    came = {"attempt": attempt, "first_seen": b"1700000000000", "class": b"KeyError", "output": b"b", "offset": b"3"}
+    theirs = [{"key": "trace", "value": None}, *({"key": f"onceward.error.{k}", "value": v} for k, v in came.items())]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = batch_of(range(1), bad={0}, start=7).append_column("headers", pa.array([theirs], kind))
+    (letter,) = run(rule(Counted()), batch)[1]
+    names = [one["key"].removeprefix("onceward.error.") for one in letter["headers"]]
+    assert sorted(names) == sorted({*names}), "none is doubled"
+    said = {one["key"]: one["value"] for one in letter["headers"]}
+    assert said["onceward.error.attempt"] == after.encode()
+    assert said["onceward.error.first_seen"] == b"1700000000000"
+    assert (said["onceward.error.class"], said["onceward.error.offset"]) == (b"JSONDecodeError", b"7")
+    assert said["trace"] is None
+    assert "onceward.error.output" not in said, "of the former letter"
 
 
 def test_a_message_is_cut_and_stays_text() -> None:
