@@ -447,6 +447,19 @@ def test_a_query_marks_its_letters(bench: Bench) -> None:
     assert_said(bench)
 
 
+def test_a_query_sets_aside_what_its_output_refuses(bench: Bench) -> None:
+    others = with_large_ones(bench)
+    out = {"out": Output(KafkaSink(bench.topics.servers, topic=bench.out), select=["key", "value"])}
+    query(bench, lambda df: df, {"where": None, "on": OF_OUTPUTS}, outputs=out).run()
+    assert bench.written() == others
+    letters = bench.topics.messages(bench.dead)
+    said = [dict(cast("Any", one.headers())) for one in letters]
+    places = {(int(one["onceward.error.partition"]), int(one["onceward.error.offset"])) for one in said}
+    assert places == {divmod(n, RECORDS) for n in LARGE}
+    assert {one["onceward.error.class"] for one in said} == {b"too_large"}
+    assert {one.key() for one in letters} == {b"key-0", b"key-1", b"key-2"}
+
+
 def test_a_letter_of_a_query_says_what_the_query_knows(bench: Bench) -> None:
     def counted(df: "DataFrame") -> "DataFrame":
         counts = df.groupBy("key").agg({"*": "count"}).withColumnRenamed("count(1)", "n")
