@@ -43,6 +43,8 @@ class Letter:
     """Milliseconds."""
     attempt: int = 1
     """How often the job has failed to process it."""
+    first_seen: int | None = None
+    """When the record became a letter for the first time, in milliseconds; None for the first letter."""
     cut: bool = False
     """The letter holds only the beginning of the value."""
 
@@ -67,6 +69,7 @@ class Letter:
             offset=_number(said.get("offset")),
             timestamp=_number(said.get("timestamp")),
             attempt=_number(said.get("attempt")) or 1,
+            first_seen=_number(said.get("first_seen")),
             cut="size" in said,
         )
 

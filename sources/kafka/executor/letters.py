@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.connectors.letters import ATTEMPT, PREFIX, Letter, Run, Wanted
+from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, Letter, Run, Wanted
 from onceward.connectors.tasks import ranges_of
 from onceward.sources.kafka.executor.columns import schema_of
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
@@ -45,7 +45,7 @@ class LetterReader:
                 if letter is None or wanted.refuses(letter, written):
                     continue
                 if not any(one.has(letter, written, row["partition"], row["offset"]) for one in before):
-                    rows.append(row | self._place(letter) | {"headers": _headers(headers, letter)})
+                    rows.append(row | self._place(letter) | {"headers": _headers(headers, letter, written)})
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
@@ -57,7 +57,11 @@ class LetterReader:
         return {"topic": letter.topic, "partition": number if number is not None and number < count else None}
 
 
-def _headers(headers: Sequence[tuple[str, bytes | None]], letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return those of the record, which stand before those of the letter, and the number of attempts."""
+def _headers(
+    headers: Sequence[tuple[str, bytes | None]], letter: Letter, written: int
+) -> list[tuple[str, bytes | None]]:
+    """Return those of the record, which stand before those of the letter, the number of attempts, and when the first
+    letter was written."""
+    first = written if letter.first_seen is None else letter.first_seen
     theirs = takewhile(lambda one: not one[0].startswith(PREFIX), headers)
-    return [*theirs, (ATTEMPT, str(letter.attempt).encode())]
+    return [*theirs, (ATTEMPT, str(letter.attempt).encode()), (FIRST_SEEN, str(first).encode())]

@@ -127,7 +127,15 @@ def test_a_letter_goes_back_as_the_record_that_it_was() -> None:
     assert (first["topic"], first["key"], first["value"]) == ("in", b"k", b"2")
     assert [one["partition"] for one in (first, second, third)] == [None, 0, 1], "there is no partition 2 any more"
     headers = [(one["key"], one["value"]) for one in first["headers"]]
-    assert headers == [("theirs", b"x"), ("onceward.error.attempt", b"1")]
+    written = b"%d" % (datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000)
+    assert headers == [("theirs", b"x"), ("onceward.error.attempt", b"1"), ("onceward.error.first_seen", written)]
+
+
+def test_a_letter_that_goes_back_again_keeps_when_it_was_first_one() -> None:
+    (row,) = letters_in("E").to_pylist()
+    row["headers"].append({"key": "onceward.error.first_seen", "value": b"17"})
+    (back,) = brought_back(pa.RecordBatch.from_pylist([row], schema_of(NAMES)), ALL)
+    assert [one["value"] for one in back["headers"] if one["key"] == "onceward.error.first_seen"] == [b"17"]
 
 
 def test_a_letter_that_is_back_stays() -> None:
