@@ -61,7 +61,7 @@ def require_records(lost: Sequence[Committable], written: int) -> None:
         raise ReplayRefusedError("the sink does not store how many records its slots had, and the job has dead letters")
     if (before := sum(known)) != written:
         raise ReplayRefusedError(
-            f"the function sets other records aside than before: the lost slots had {before} records, and "
+            f"other records are set aside than before: the lost slots had {before} records, and "
             f"{written} would be written"
         )
 

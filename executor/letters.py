@@ -402,7 +402,7 @@ def too_many(excess: str, reasons: Reasons) -> str:
     """Return the text of a halt."""
     return (
         f"{excess}: {reasons}. The checkpoint is aborted: nothing of it becomes visible, and its records stay unread. "
-        "Correct the function, or raise the limits of dead_letters=, and start the job again"
+        "Correct the function or the output, or raise the limits of dead_letters=, and start the job again"
     )
 
 
