@@ -10,7 +10,18 @@ from typing import Final, Self
 
 from onceward.protocol.values import JsonObject, ParticipantName
 
-__all__ = ["ATTEMPT", "DEAD_LETTERS", "FIRST_SEEN", "LETTER_POSITIONS", "PREFIX", "Letter", "Run", "Wanted"]
+__all__ = [
+    "ALIASES",
+    "ATTEMPT",
+    "DEAD_LETTERS",
+    "FIRST_SEEN",
+    "LETTER_POSITIONS",
+    "PREFIX",
+    "Letter",
+    "Run",
+    "Wanted",
+    "named",
+]
 
 DEAD_LETTERS = ParticipantName("dead-letters")
 """The name of their output, in every job."""
@@ -20,8 +31,35 @@ ATTEMPT: Final = f"{PREFIX}attempt"
 """How often the job has failed to process the record; also a header of a record that was brought back."""
 FIRST_SEEN: Final = f"{PREFIX}first_seen"
 """When a record that was brought back became a letter for the first time, in milliseconds; its next letter keeps it."""
+_CONNECT: Final = "__connect.errors."
+_STREAMS: Final = "__streams.errors."
+ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "connect": {
+        "topic": f"{_CONNECT}topic",
+        "partition": f"{_CONNECT}partition",
+        "offset": f"{_CONNECT}offset",
+        "job": f"{_CONNECT}connector.name",
+        "class": f"{_CONNECT}exception.class.name",
+        "message": f"{_CONNECT}exception.message",
+    },
+    "streams": {
+        "class": f"{_STREAMS}exception",
+        "message": f"{_STREAMS}message",
+        "topic": f"{_STREAMS}topic",
+        "partition": f"{_STREAMS}partition",
+        "offset": f"{_STREAMS}offset",
+    },
+}
+"""Names that other programs give to what :data:`PREFIX` names: Kafka Connect (KIP-298) and Kafka Streams (KIP-1034)."""
 LETTER_POSITIONS: Final = "kafka-letters"
 """The kind of the positions of a job that brings letters back. ``runs`` are of :class:`Run`, the present one last."""
+
+
+def named(said: Mapping[str, str], aliases: Iterable[str] = ()) -> dict[str, str]:
+    """Return the headers of what a letter says, also by the names of ``aliases``."""
+    return {PREFIX + name: text for name, text in said.items()} | {
+        header: said[name] for alias in aliases for name, header in ALIASES[alias].items() if name in said
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
-from onceward.connectors.letters import ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX
+from onceward.connectors.letters import ALIASES, ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX, named
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
 from onceward.driver.output import Output
@@ -82,6 +82,8 @@ class DeadLetters:
         0 to 1.
     total: the job halts if it has more letters than this, counted over all its runs; None = any number. To go on, give
         a larger number.
+    aliases: also write the headers of Kafka Connect (``"connect"``), of Kafka Streams (``"streams"``), or of both (a
+        tuple), for programs that know these.
     """
 
     sink: Sink
@@ -90,6 +92,7 @@ class DeadLetters:
     on: Collection[str] = _ON
     rate: str | float = "1%"
     total: int | None = None
+    aliases: str | Collection[str] = ()
 
     def columns(self, job: JobName, source: Collection[str], partitions: int | None) -> Sequence[str]:
         """Return the expressions that make letters of a DataFrame. ``source``: the columns of the source."""
@@ -109,7 +112,8 @@ class DeadLetters:
             )
             why["first_seen"] = last % FIRST_SEEN
         headers = ", ".join(
-            f"named_struct('key', '{PREFIX}{name}', 'value', cast({text} as binary))" for name, text in why.items()
+            f"named_struct('key', '{name}', 'value', cast({text} as binary))"
+            for name, text in named(why, self._aliases()).items()
         )
         made = f"filter(array({headers}), one -> one.value is not null)"
         if "headers" in source:
@@ -143,7 +147,18 @@ class DeadLetters:
                     else 'Add "transform" to on=, or leave out where=.'
                 )
             )
-        return Rules(self.limits(), frozenset(map(str, on)))
+        return Rules(self.limits(), frozenset(map(str, on)), self._aliases())
+
+    def _aliases(self) -> tuple[str, ...]:
+        """Raises ConfigurationError."""
+        given: object = self.aliases
+        names = [given] if isinstance(given, str) or not isinstance(given, Collection) else list(given)
+        if any(one not in ALIASES for one in names):
+            raise ConfigurationError(
+                f"dead_letters: aliases={given!r} does not name headers. Nothing was started. Give "
+                f"{' or '.join(map(repr, ALIASES))}, or both."
+            )
+        return tuple(dict.fromkeys(map(str, names)))
 
     def limits(self) -> Limits:
         """Raises ConfigurationError."""

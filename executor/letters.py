@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from onceward.common.errors import ConfigurationError, OncewardError
-from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX
+from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, named
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
 
@@ -220,6 +220,8 @@ class Rules:
     limits: Limits
     on: frozenset[str]
     """:data:`TRANSFORM`, and kinds of :class:`UnfitKind`."""
+    aliases: tuple[str, ...] = ()
+    """Of :data:`ALIASES`."""
 
     @property
     def of_outputs(self) -> frozenset[str]:
@@ -315,7 +317,8 @@ class Page:
                 whole = whole[:_VALUE]
             keys.append(key.encode() if isinstance(key, str) else key)
             values.append(whole)
-            ours = [{"key": PREFIX + name, "value": text.encode()} for name, text in said.items()]
+            names_of = named(said, self._of.to.rules.aliases)
+            ours = [{"key": name, "value": text.encode()} for name, text in names_of.items()]
             headers.append([*own, *ours])
         columns = {
             "key": pa.array(keys, pa.binary()),

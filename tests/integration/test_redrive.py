@@ -13,7 +13,7 @@ from confluent_kafka import Message, Producer
 
 from onceward import per_record
 from onceward.common.errors import ExitCode
-from tests.integration.test_letters import BAD, GOOD, Bench, parsed
+from tests.integration.test_letters import BAD, GOOD, Bench, good, marked, parsed
 from tests.support.commands import onceward
 from tests.support.processes import Processes, armed_with
 from tests.support.topics import Topics
@@ -69,7 +69,8 @@ def brought_back(bench: Bench) -> list[int]:
     """The records in the input that were letters before: the last ones of each partition."""
     messages = [one for one in bench.topics.messages(bench.source) if "onceward.error.attempt" in dict(headers_of(one))]
     for one in messages:
-        assert headers_of(one) == [("onceward.error.attempt", b"1")]
+        assert [name for name, _ in headers_of(one)] == ["onceward.error.attempt", "onceward.error.first_seen"]
+        assert headers_of(one)[0][1] == b"1"
         assert one.key() == b"key-%d" % cast("int", one.partition()), "in the partition where it was"
     return sorted(number_in(one.value() or b"") for one in messages)
 
@@ -186,3 +187,21 @@ def test_a_record_is_written_or_a_letter_and_verify_says_which(bench: Bench, mon
         code, found = verified(bench, monkeypatch)
         failed = {name for name, one in found["properties"].items() if one["verdict"] == "FAIL"}
         assert (code, failed) == (1, broken), found
+
+
+def test_letters_of_a_dataframe_have_the_headers_that_other_programs_know(
+    topics: Topics, job: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    made = Bench(topics, job, spark, tmp_path)
+    letters = {"where": "reason is not null", "aliases": "connect"}
+    made.pipeline(None, letters, transform=marked, outputs=good(made)).run()
+    message = next(one for one in topics.messages(made.dead) if one.value() == b"{350")
+    connect = {name: value for name, value in headers_of(message) if name.startswith("__connect.errors.")}
+    assert connect == {
+        "__connect.errors.topic": made.source.encode(),
+        "__connect.errors.partition": b"1",
+        "__connect.errors.offset": b"50",
+        "__connect.errors.connector.name": job.encode(),
+        "__connect.errors.exception.class.name": b"condition",
+        "__connect.errors.exception.message": b"the value is no JSON object of n bigint",
+    }

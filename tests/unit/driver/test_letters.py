@@ -79,9 +79,10 @@ def rule(
     sinks: tuple[str, ...] = ("sink",),
     on: tuple[str, ...] = ("transform", "too_large", "schema", "refused"),
     hidden: int = 0,
+    aliases: tuple[str, ...] = (),
 ) -> SettingAside:
     route = partial(by_name, sinks) if len(sinks) > 1 else partial(to_one, sinks[0])
-    rules = Rules(limits, frozenset(on))
+    rules = Rules(limits, frozenset(on), aliases)
     to = LettersTo(sink=DEAD_LETTERS, job="orders", rules=rules, partitions=3)
     return SettingAside(making=OfFunction(function, route, hidden), to=to)
 
@@ -201,6 +202,33 @@ def test_a_letter_of_a_record_that_came_back_counts_its_attempts(attempt: bytes 
     assert (said["onceward.error.class"], said["onceward.error.offset"]) == (b"JSONDecodeError", b"7")
     assert said["trace"] is None
     assert "onceward.error.output" not in said, "of the former letter"
+
+
+def test_a_letter_has_the_headers_that_other_programs_know() -> None:
+    (letter,) = run(rule(Counted(), aliases=("connect", "streams")), batch_of(range(3), bad={1}, start=100))[1]
+    headers = {one["key"]: one["value"].decode() for one in letter["headers"]}
+    ours = {name.removeprefix("onceward.error."): text for name, text in headers.items()}
+    assert {name: text for name, text in headers.items() if name.startswith("__connect.errors.")} == {
+        "__connect.errors.topic": "in",
+        "__connect.errors.partition": "1",
+        "__connect.errors.offset": "101",
+        "__connect.errors.connector.name": "orders",
+        "__connect.errors.exception.class.name": "JSONDecodeError",
+        "__connect.errors.exception.message": ours["message"],
+    }
+    assert {name: text for name, text in headers.items() if name.startswith("__streams.errors.")} == {
+        "__streams.errors.exception": "JSONDecodeError",
+        "__streams.errors.message": ours["message"],
+        "__streams.errors.topic": "in",
+        "__streams.errors.partition": "1",
+        "__streams.errors.offset": "101",
+    }
+
+
+@pytest.mark.parametrize("aliases", ["spring", ("connect", "spring"), 7, None])
+def test_headers_that_are_not_known_are_refused(aliases: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'connect' or 'streams', or both"):
+        DeadLetters(SINK, aliases=aliases).rules(of_batches=True)
 
 
 def test_a_message_is_cut_and_stays_text() -> None:
