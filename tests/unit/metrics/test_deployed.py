@@ -180,6 +180,13 @@ CASES: dict[str, tuple[list[list[Given]], list[list[Given]]]] = {
         [[flat("onceward_job_unacknowledged_losses", JOB, 1)]],
         [[flat("onceward_job_unacknowledged_losses", JOB, 0)]],
     ),
+    "OncewardDeadLetters": (
+        [[Given("onceward_records_written_total", "job_name=a,output=dead-letters", 0, 30)]],
+        [
+            [flat("onceward_records_written_total", "job_name=a,output=dead-letters", 30)],
+            [Given("onceward_records_written_total", "job_name=a,output=sink", 0, 30)],
+        ],
+    ),
     "OncewardStoreSlow": (
         [
             [
