@@ -6,6 +6,7 @@ Also loaded on executors: standard library only.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Final, Self
 
 from onceward.protocol.values import JsonObject, ParticipantName
@@ -136,6 +137,8 @@ class Wanted:
     output: str | None = None
     since: int | None = None
     """Milliseconds: letters that were written earlier stay."""
+    drop: str = ""
+    """Not empty: nothing goes back, but the letters are done with. Who wants that, and why."""
 
     def refuses(self, letter: Letter, written: int) -> str:
         """Say why a letter stays that was written at ``written``, in milliseconds; empty if it does not."""
@@ -164,12 +167,14 @@ class Wanted:
         """The options of ``onceward redrive`` that say the same."""
         since = None if self.since is None else datetime.fromtimestamp(self.since / 1000, UTC).isoformat()
         given = {"--class": self.kind, "--output": self.output, "--since": since, "--attempts": str(self.attempts)}
-        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        given["--drop --yes --reason"] = self.drop or None
+        return " ".join(f"{name} {quote(value)}" for name, value in given.items() if value is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run has looked at: it has brought back the letters that it wanted, unless an earlier run had."""
+    """What one run has looked at: it has brought back, or dropped, the letters that it wanted, unless an earlier run
+    had."""
 
     wanted: Wanted
     ends: Mapping[int, int]

@@ -48,9 +48,10 @@ class Found:
         """Milliseconds."""
         return round(self.at.timestamp() * 1000)
 
-    def is_back(self, runs: Sequence[Run]) -> bool:
-        """Return whether one of ``runs`` has brought it back."""
-        return any(run.has(self.letter, self.written, self.lane.partition, self.offset) for run in runs)
+    def done_by(self, runs: Sequence[Run]) -> Run | None:
+        """Return the first of ``runs`` that has brought it back or dropped it."""
+        partition, offset = self.lane.partition, self.offset
+        return next((run for run in runs if run.has(self.letter, self.written, partition, offset)), None)
 
 
 def back_job(job: JobName) -> JobName:

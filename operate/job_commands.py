@@ -331,6 +331,9 @@ def redrive(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go back, and what would stay.")
     ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop them instead: they never go back.")] = False,
+    reason: Annotated[str, typer.Option(help="With --drop: your name and the reason, which are kept.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="With --drop: do not ask.")] = False,
     servers: ServersOption = None,
     clusters: ClustersOption = None,
     topic: LetterTopicOption = None,
@@ -353,6 +356,9 @@ def redrive(
         since=since,
         attempts=attempts,
         dry_run=dry_run,
+        drop=drop,
+        reason=reason,
+        yes=yes,
     )
     bring_back(asked, place_of(coordinator, state_dir))
 

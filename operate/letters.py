@@ -28,6 +28,7 @@ class Reason:
     letters: int = 0
     back: int = 0
     """How many of them ``onceward redrive`` has brought back."""
+    dropped: int = 0
     attempts: int = 1
     """The most of any."""
     oldest: datetime
@@ -49,7 +50,9 @@ def reasons_of(found: Iterable[Found], runs: Sequence[Run] = ()) -> Sequence[Rea
             key, Reason(kind=letter.kind, stage=letter.stage, output=letter.output, oldest=one.at, newest=one.at)
         )
         reason.letters += 1
-        reason.back += one.is_back(runs)
+        if (run := one.done_by(runs)) is not None:
+            reason.dropped += bool(run.wanted.drop)
+            reason.back += not run.wanted.drop
         reason.attempts = max(reason.attempts, letter.attempt)
         reason.oldest = min(reason.oldest, one.at)
         newest[key] = sorted([one, *newest.get(key, ())], key=lambda each: each.at, reverse=True)[:_NEWEST]
@@ -76,7 +79,8 @@ def list_letters(
         runs = runs_of(client, known)
     found = reasons_of(letters_of(known, where), runs)
     if as_json:
-        print_json({"job": known, "topic": where.name, "reasons": found})
+        drops = [one.wanted.drop for one in runs if one.wanted.drop]
+        print_json({"job": known, "topic": where.name, "reasons": found, "drops": drops})
         return
     times = Times(now=datetime.now(UTC), utc=utc)
     shown = Listing(
@@ -84,6 +88,7 @@ def list_letters(
         Column(name="output", spare=3),
         "letters",
         "back",
+        Column(name="dropped", spare=5),
         Column(name="attempts", spare=4),
         Column(name="newest", spare=1),
         Column(name="newest records", text=True, spare=2),
@@ -97,13 +102,14 @@ def list_letters(
             one.output or "-",
             str(one.letters),
             str(one.back),
+            str(one.dropped),
             str(one.attempts),
             times.of(one.newest),
             ", ".join(one.records),
             one.message,
         )
     print_listings([shown])
-    if any(one.letters > one.back for one in found):
+    if any(one.letters > one.back + one.dropped for one in found):
         said = f"onceward redrive {known} --servers {servers} --dry-run"
         if systems is not None:
             said = f"onceward redrive {known} --systems {systems} --dry-run"

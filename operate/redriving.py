@@ -23,7 +23,7 @@ from onceward.operate.dead_letters import (
     topic_of,
 )
 from onceward.operate.options import not_installed
-from onceward.operate.prompts import print_result, say
+from onceward.operate.prompts import confirm, print_result, say
 from onceward.operate.verify.asking import origin_of
 from onceward.operate.verify.cluster import ClusterView
 from onceward.protocol.events import CloseReason
@@ -49,6 +49,9 @@ class Asked:
     since: str | None
     attempts: int
     dry_run: bool
+    drop: bool = False
+    reason: str = ""
+    yes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,10 @@ def redrive(asked: Asked, place: CoordinatorLocation) -> None:
     """Bring back what is wanted, and say how much that was. Raises OncewardError."""
     job = job_name(asked.job)
     since = _since(asked.since)
+    if asked.drop != bool(asked.reason):
+        raise ConfigurationError(
+            f"--drop and --reason go together: your name, and why nothing has to go back. {_NOTHING}."
+        )
     with operators(place) as (client, momentary):
         into = _input(client, job, asked)
         letters = topic_of(client, job, asked.servers, asked.systems, asked.topic)
@@ -75,14 +82,21 @@ def redrive(asked: Asked, place: CoordinatorLocation) -> None:
         kind=asked.kind,
         output=asked.output,
         since=since,
+        drop=asked.reason,
     )
     if asked.dry_run:
         print_result(_said(letters, wanted, runs))
         return
+    if asked.drop:
+        say(_said(letters, wanted, runs))
+        confirm(asked.yes, f"The letters of job {job} were not dropped")
     ended = _run(job, letters, wanted, into, place, embedded=momentary)
     with operators(place) as (client, _):
         brought = _brought(client, back_job(job))
-    print_result(f"{brought} letters of job {job} are back in {', '.join(wanted.topics)}.")
+    if asked.drop:
+        print_result(f"These letters of job {job} never go back: {asked.reason}")
+    else:
+        print_result(f"{brought} letters of job {job} are back in {', '.join(wanted.topics)}.")
     if ended is not CloseReason.FINISHED:
         say("the run was stopped before its end; the same command continues it")
 
@@ -116,8 +130,13 @@ def _said(letters: LetterTopic, wanted: Wanted, runs: Sequence[Run]) -> str:
     counts: Counter[str] = Counter()
     for one in letters_of(JobName(wanted.job), letters):
         refused = wanted.refuses(one.letter, one.written)
-        counts["are back already" if one.is_back(runs) else refused and f"stay: {refused}"] += 1
-    lines = [f"{counts.pop('', 0)} letters would go back into {', '.join(wanted.topics)}."]
+        done = one.done_by(runs)
+        if done is not None:
+            counts[f"were dropped: {done.wanted.drop}" if done.wanted.drop else "are back already"] += 1
+        else:
+            counts[refused and f"stay: {refused}"] += 1
+    would = "be dropped, and never go" if wanted.drop else "go"
+    lines = [f"{counts.pop('', 0)} letters would {would} back into {', '.join(wanted.topics)}."]
     return "\n".join([*lines, *(f"{count} {why}." for why, count in counts.most_common())])
 
 

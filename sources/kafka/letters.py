@@ -4,7 +4,7 @@ Document ``kafka-letters``, version 1::
 
     {"run": 1, "log": {"kind": "kafka-positions", "version": 2, "body": {...}},
      "runs": [{"wanted": {"job": "orders", "topics": ["orders"], "attempts": 3, "kind": null, "output": null,
-                          "since": null}, "ends": {"0": 12}}]}
+                          "since": null, "drop": ""}, "ends": {"0": 12}}]}
 
 ``run`` is the number of the present run, and ``log`` where it is in the letters' topic. ``runs`` are all runs, the
 present one last: each has brought back what it wanted below its ends, except what an earlier one had brought back. So

@@ -205,3 +205,16 @@ def test_letters_of_a_dataframe_have_the_headers_that_other_programs_know(
         "__connect.errors.exception.class.name": b"condition",
         "__connect.errors.exception.message": b"the value is no JSON object of n bigint",
     }
+
+
+def test_letters_that_are_dropped_never_go_back(bench: Bench) -> None:
+    assert redrive(bench, "--drop", "--yes")[0] == ExitCode.USAGE
+    code, said = redrive(bench, "--drop", "--yes", "--reason", "Ada: test data")
+    assert (code, f"{len(BAD)} letters would be dropped" in said) == (0, True), said
+    code, said = redrive(bench)
+    assert (code, brought_back(bench)) == (0, []), said
+    listed = json.loads(command(bench, "letters", "--json").stdout)
+    (reason,) = listed["reasons"]
+    assert (reason["letters"], reason["back"], reason["dropped"]) == (len(BAD), 0, len(BAD))
+    assert listed["drops"] == ["Ada: test data"]
+    assert f"{len(BAD)} were dropped: Ada: test data." in redrive(bench, "--dry-run")[1]

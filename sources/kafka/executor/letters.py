@@ -42,7 +42,7 @@ class LetterReader:
             for row, time in zip(batch.to_pylist(), times, strict=True):
                 headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
                 letter, written = Letter.of(headers), time // 1000
-                if letter is None or wanted.refuses(letter, written):
+                if letter is None or wanted.drop or wanted.refuses(letter, written):
                     continue
                 if not any(one.has(letter, written, row["partition"], row["offset"]) for one in before):
                     rows.append(row | self._place(letter) | {"headers": _headers(headers, letter, written)})

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -143,3 +144,8 @@ def test_a_letter_that_is_back_stays() -> None:
     values = [one["value"] for one in brought_back(batch, ALL, Run(wanted=KEYS, ends={0: 3, 1: 9}))]
     assert values == [b"1", b"3"]
     assert brought_back(batch, KEYS, Run(wanted=ALL, ends={0: 4})) == []
+    dropped = replace(KEYS, drop="Ada: test data")
+    assert brought_back(batch, dropped) == []
+    values = [one["value"] for one in brought_back(batch, ALL, Run(wanted=dropped, ends={0: 4}))]
+    assert values == [b"1"], "what was dropped stays"
+    assert str(dropped) == "--class KeyError --attempts 3 --drop --yes --reason 'Ada: test data'"
