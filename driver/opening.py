@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from onceward.client.access import CoordinatorAccess
@@ -25,7 +25,7 @@ from onceward.driver.progress import Progress, follow_time
 from onceward.driver.spark.tasks import Tasks
 from onceward.driver.tracing import Traced, trace
 from onceward.protocol.settings import CheckpointSettings, as_duration
-from onceward.protocol.values import JobName
+from onceward.protocol.values import JobName, ParticipantName
 from onceward.watch.web.page import Page
 
 __all__ = ["Job", "OpenJob"]
@@ -77,10 +77,18 @@ class OpenJob:
         tasks: Tasks,
         checkpoint_tasks: Callable[[Members, Turn], CheckpointTasks],
         letters: LetterCount | None = None,
+        branches: Collection[ParticipantName] = (),
     ) -> Members:
-        """What the job's generations share; ``stack`` closes its systems."""
+        """What the job's generations share; ``stack`` closes its systems. ``branches``: the outputs with a pass of
+        their own."""
         outputs = tuple(
-            OpenOutput(sink=sink, system=sink.system(), place=place_of(sink.writes())) for sink in self.sinks
+            OpenOutput(
+                sink=sink,
+                system=sink.system(),
+                place=place_of(sink.writes()),
+                branch=sink.participant.name in branches,
+            )
+            for sink in self.sinks
         )
         for output in outputs:
             stack.callback(output.system.close)

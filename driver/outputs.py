@@ -73,6 +73,8 @@ class OpenOutput:
     system: System
     place: str = ""
     """See :attr:`Participant.place`."""
+    branch: bool = False
+    """See :attr:`Participant.branch`."""
 
     @property
     def name(self) -> ParticipantName:
@@ -80,7 +82,7 @@ class OpenOutput:
 
     @property
     def participant(self) -> Participant:
-        return replace(self.sink.participant, place=self.place)
+        return replace(self.sink.participant, place=self.place, branch=self.branch)
 
 
 def place_of(writes: Collection[Resource]) -> str:

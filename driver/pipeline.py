@@ -166,7 +166,8 @@ class Pipeline(Job):
             tasks = self._tasks(stack, opened)
             client = self._connect(stack, opened)
             count = None if self._letters is None else LetterCount(self._letters.limits)
-            members = opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks), count)
+            branches = [name for name, output in self._outputs.items() if output.transform]
+            members = opened.members(stack, tasks, self._checkpoint_tasks(tasks, opened.sinks), count, branches)
             return self._generations(members, client)
 
     def _launch(self) -> None:

@@ -1,5 +1,6 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator and show its answer."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from onceward.client.operators import OperatorClient
@@ -11,8 +12,8 @@ from onceward.operate.options import View
 from onceward.operate.tables import Column, Listing, Times, as_duration, print_json, status
 from onceward.operate.views import Answer, show
 from onceward.protocol.status import JobStatus
-from onceward.protocol.values import SPARK_BATCH, CheckpointKind, CheckpointState, JobName
-from onceward.wire.rows import CheckpointSummary, HistoryEntry, JobSummary, JobWait
+from onceward.protocol.values import SPARK_BATCH, CheckpointKind, CheckpointState, JobName, Participant, Role
+from onceward.wire.rows import CheckpointSummary, HistoryEntry, JobSummary, JobWait, as_fields
 
 __all__ = [
     "describe_wait",
@@ -116,6 +117,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
     described, found = client.describe(job), client.checkpoints(job, limit)
     streaming = not view.as_json and any(one.kind == SPARK_BATCH for one in described.participants)
     batches = {one.checkpoint: _batch(client, job, one) for one in found} if streaming else {}
+    outputs = [one for one in described.participants if one.role is Role.SINK]
 
     def listings(times: Times) -> list[Listing]:
         shown = Listing(
@@ -135,6 +137,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
             Column(name="continues", spare=9),
             Column(name="generation", spare=10),
             Column(name="detail", text=True),
+            title="Checkpoints" if len(outputs) > 1 else "",
             if_empty=f"Job {job} has no stored checkpoints.",
         )
         for checkpoint in found:
@@ -156,10 +159,23 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
                 str(checkpoint.generation),
                 "; ".join(filter(None, (batches.get(checkpoint.checkpoint), _checkpoint_detail(checkpoint)))),
             )
-        return [shown]
+        return [_passes(outputs), shown] if len(outputs) > 1 else [shown]
 
     code = exit_code(described.summary.unacknowledged_losses)
-    return Answer(values=found, listings=listings, code=code)
+    of_the_job = [{"name": one.name, "place": one.place, "branch": one.branch} for one in outputs]
+    values = [{**as_fields(one), "outputs": of_the_job} for one in found]
+    return Answer(values=values, listings=listings, code=code)
+
+
+_MADE_IN = {False: "the shared pass", True: "a branch, which reads the input itself", None: "-"}
+
+
+def _passes(outputs: Sequence[Participant]) -> Listing:
+    """Which outputs share a pass over the input, in the job's newest generation."""
+    shown = Listing("output", "made in", Column(name="writes to", text=True), title="Outputs")
+    for one in outputs:
+        shown.add(one.name, _MADE_IN[one.branch], one.place or "-")
+    return shown
 
 
 def _longest_phase(checkpoint: CheckpointSummary) -> str:

@@ -127,6 +127,8 @@ class Participant:
     """For sinks only."""
     place: str = ""
     """Where it writes, for people, such as ``Kafka topic orders``; empty if unknown."""
+    branch: bool | None = None
+    """For sinks: whether a pass over the input of its own makes its records; all others share one. None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

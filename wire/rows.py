@@ -51,6 +51,7 @@ __all__ = [
     "RecordedSettlement",
     "Setting",
     "Standby",
+    "as_fields",
     "as_json",
 ]
 
@@ -361,6 +362,11 @@ def as_json(values: Any) -> str:
     return json.dumps(values, default=_plain, indent=2)
 
 
+def as_fields(row: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by their names."""
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
 def _plain(value: Any) -> Any:
     match value:
         case datetime():
@@ -370,6 +376,6 @@ def _plain(value: Any) -> Any:
         case Mapping():
             return dict(value)
         case _ if is_dataclass(value):
-            return {field.name: getattr(value, field.name) for field in fields(value)}
+            return as_fields(value)
         case _:
             raise TypeError(f"{type(value).__name__} in a listing")

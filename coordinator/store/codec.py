@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import Any
 
 from onceward.protocol import encoded, sharing
@@ -70,6 +70,7 @@ def document_of(durable: Durable) -> str:
             "participants": [*map(_of_participant, durable.participants)],
             "gone": [*map(_of_participant, durable.gone)],
             "places": [[one.place for one in each] for each in (durable.participants, durable.gone)],
+            "branches": [[one.branch for one in each] for each in (durable.participants, durable.gone)],
             "settings": durable.settings.to_json(),
             "pending": [pending.id, pending.base, pending.kind.value, pending.request] if pending else None,
             "aborted": [aborted.id, aborted.generation, aborted.reason.name, aborted.detail] if aborted else None,
@@ -103,10 +104,10 @@ def durable_parts(text: str) -> dict[str, Any]:
     """The fields of ``Durable`` stored in a job's document."""
     raw = json.loads(text)
     pending, aborted = raw["pending"], raw["aborted"]
-    places, gone_places = raw.get("places", ((), ()))  # as below
+    (places, gone_places), (branches, gone_branches) = (raw.get(key, ((), ())) for key in ("places", "branches"))
     return {
-        "participants": _participants(raw["participants"], places),
-        "gone": _participants(raw.get("gone", ()), gone_places),
+        "participants": _participants(raw["participants"], places, branches),
+        "gone": _participants(raw.get("gone", ()), gone_places, gone_branches),  # as below
         "settings": CheckpointSettings.from_json(raw["settings"]),
         "pending": _undecided(*pending) if pending is not None else None,
         "aborted": _aborted(*aborted) if aborted is not None else None,
@@ -134,12 +135,15 @@ def _of_participant(one: Participant) -> list[str]:
     return [one.name, one.role.value, one.kind, one.on_lost.value]
 
 
-def _participants(rows: Sequence[Sequence[str]], places: Sequence[str]) -> tuple[Participant, ...]:
-    return tuple(_participant(*row, place=place) for row, place in zip_longest(rows, places, fillvalue=""))
+def _participants(
+    rows: Sequence[Sequence[str]], places: Sequence[str], branches: Sequence[bool | None]
+) -> tuple[Participant, ...]:
+    known = zip(rows, chain(places, repeat("")), chain(branches, repeat(None)), strict=False)
+    return tuple(_participant(*row, place=place, branch=branch) for row, place, branch in known)
 
 
-def _participant(name: str, role: str, kind: str, on_lost: str, *, place: str) -> Participant:
-    return Participant(name=ParticipantName(name), role=Role(role), kind=kind, on_lost=OnLost(on_lost), place=place)
+def _participant(name: str, role: str, kind: str, on_lost: str, **known: Any) -> Participant:
+    return Participant(name=ParticipantName(name), role=Role(role), kind=kind, on_lost=OnLost(on_lost), **known)
 
 
 def _undecided(checkpoint: int, base: int, kind: str, request: str | None) -> UndecidedCheckpoint:

@@ -17,6 +17,7 @@ from onceward.dev.kafka import LocalKafka
 from onceward.driver.journal import EVENTS_VARIABLE
 from onceward.driver.restarts import NO_RESTART, Restart
 from onceward.protocol.events import CloseReason
+from tests.support.commands import onceward
 from tests.support.topics import Topics
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ def test_outputs_filter_and_choose_in_one_pass_and_a_transform_is_a_branch(bench
         ("dataframe", ["all", "big", "eur"]),
         ("dataframe", ["twice"]),
     ]
+    listed = onceward("checkpoints", bench.job, "--json", "--state-dir", str(bench.directory / "state"))
+    branches = {"eur": False, "big": False, "all": False, "twice": True}
+    assert {one["name"]: one["branch"] for one in json.loads(listed.stdout)[0]["outputs"]} == branches
 
 
 def test_outputs_that_choose_columns_only_are_written_without_spark(bench: Bench) -> None:

@@ -380,6 +380,7 @@ class Participant(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     ON_LOST_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique within its job; 1 to 63 characters of a-z, 0-9, _ and -."""
     role: Global___Role.ValueType
@@ -390,6 +391,8 @@ class Participant(_message.Message):
     """For sinks; HALT for a source."""
     place: _builtins.str
     """Where a sink writes, for people, such as `Kafka topic orders`; empty if unknown."""
+    branch: _builtins.bool
+    """For sinks: whether a pass over the input of its own makes its records; all others share one. Absent if unknown."""
     def __init__(
         self,
         *,
@@ -398,12 +401,15 @@ class Participant(_message.Message):
         kind: _builtins.str = ...,
         on_lost: Global___OnLost.ValueType = ...,
         place: _builtins.str = ...,
+        branch: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_branch", b"_branch", "branch", b"branch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "on_lost", b"on_lost", "place", b"place", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_branch", b"_branch", "branch", b"branch", "kind", b"kind", "name", b"name", "on_lost", b"on_lost", "place", b"place", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__branch: _TypeAlias = _typing.Literal["branch"]  # noqa: Y015
+    _WhichOneofArgType__branch: _TypeAlias = _typing.Literal["_branch", b"_branch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__branch) -> _WhichOneofReturnType__branch | None: ...
 
 Global___Participant: _TypeAlias = Participant  # noqa: Y015
 

@@ -209,6 +209,7 @@ participants = st.builds(
     kind=st.just("test"),
     on_lost=st.sampled_from(OnLost),
     place=st.text(SAID, max_size=50),
+    branch=st.none() | st.booleans(),
 )
 completed = st.builds(
     CompletedCheckpoint,

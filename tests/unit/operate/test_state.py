@@ -1,5 +1,6 @@
 """``onceward state`` without Spark: what it refuses before it starts it."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from onceward.operate import listings
 from onceward.operate.options import View
 from onceward.operate.tables import Times, print_listings
 from onceward.protocol.settings import CheckpointSettings
-from onceward.protocol.values import SPARK_BATCH, JobName
-from onceward.wire.rows import JobDescription
+from onceward.protocol.values import SPARK_BATCH, JobName, ParticipantName
+from onceward.wire.rows import JobDescription, as_json
 from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
 from tests.unit.web.chromium.prepared import NOW, RUNNING, PreparedClient, prepared
@@ -52,11 +53,42 @@ def test_records_that_spark_reads_are_not_listed_as_a_number_of_ours(capsys: pyt
         client = cast(OperatorClient, PreparedClient(changed))
         shown = listings._checkpoints(client, RUNNING, 3, view).listings(Times(now=NOW, utc=False))
         print_listings(shown)
-        header, *_, row = (line for line in capsys.readouterr().out.splitlines() if line.strip())
-        assert "records read" in header
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+        (header,) = (line for line in lines if "records read" in line)
+        row = lines[-1]
         listed[name] = row[header.index("records read") :].split()[0]
     assert listed["query"] == "-"
     assert listed["other"].replace(",", "").isdigit()
+
+
+def test_checkpoints_lists_which_outputs_share_a_pass_and_which_are_branches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    how = {"eur": False, "all": False, "lines": True, "former": None}
+    sinks = [
+        replace(SINK, name=ParticipantName(name), place=f"Kafka topic of-{name}", branch=branch)
+        for name, branch in how.items()
+    ]
+
+    def with_outputs(answer: Any) -> Any:
+        return replace(answer, participants=(SOURCE, *sinks)) if isinstance(answer, JobDescription) else answer
+
+    client = cast(OperatorClient, PreparedClient(with_outputs))
+    answer = listings._checkpoints(client, RUNNING, 3, View(as_json=False, utc=False, watch=False))
+    print_listings(answer.listings(Times(now=NOW, utc=False)))
+    printed = capsys.readouterr().out
+    outputs, checkpoints = printed.split("Checkpoints")
+    rows = [re.split("  +", line.strip()) for line in outputs.splitlines() if "Kafka topic" in line]
+    assert rows == [
+        ["eur", "the shared pass", "Kafka topic of-eur"],
+        ["all", "the shared pass", "Kafka topic of-all"],
+        ["lines", "a branch, which reads the input itself", "Kafka topic of-lines"],
+        ["former", "-", "Kafka topic of-former"],
+    ]
+    assert "records read" in checkpoints
+    for row in json.loads(as_json(answer.values)):
+        assert {one["name"]: one["branch"] for one in row["outputs"]} == how
+        assert row["records_read"] >= 0
 
 
 @pytest.mark.parametrize(("kind", "counted"), [(SPARK_BATCH, False), ("kafka", True)])

@@ -43,8 +43,8 @@ EMPTY = Durable(job=JOB, store_id="s")
 FULL = replace(
     EMPTY,
     holders={Generation(3): "d1", Generation(4): "d2"},
-    participants=(SOURCE, replace(REPLAYING, place="Kafka topic out")),
-    gone=(replace(SINK, place="Kafka topic former"),),
+    participants=(SOURCE, replace(REPLAYING, place="Kafka topic out", branch=True)),
+    gone=(replace(SINK, place="Kafka topic former", branch=False),),
     settings=CheckpointSettings(interval="7s", num_retained=5),
     finished=CheckpointId(6),
     pending=UndecidedCheckpoint(
@@ -92,9 +92,9 @@ def test_every_field_that_has_no_column_is_read_as_it_was_written() -> None:
         assert durable_parts(document_of(durable)) == {name: getattr(durable, name) for name in named}
 
 
-def test_what_an_older_program_has_written_is_read_without_places() -> None:
+def test_what_an_older_program_has_written_is_read_without_places_and_branches() -> None:
     document = json.loads(document_of(FULL))
-    del document["places"]
+    del document["places"], document["branches"]
     found = durable_parts(json.dumps(document))
     assert found["participants"] == (SOURCE, REPLAYING)
     assert found["gone"] == (SINK,)
