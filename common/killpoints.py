@@ -54,6 +54,12 @@ class KillPoint(StrEnum):
     DRIVER_AFTER_AMEND = "driver.after_amend"
     DRIVER_BEFORE_CLOSE = "driver.before_close"
 
+    TABLE_AFTER_NOTE = "table.after_note"
+    TABLE_AFTER_FILE = "table.after_file"
+    TABLE_AFTER_DELETE = "table.after_delete"
+    TABLE_BEFORE_COMMIT = "table.before_commit"
+    TABLE_AFTER_COMMIT = "table.after_commit"
+
     BATCH_BEFORE_OFFER = "batch.before_offer"
     BATCH_AFTER_OFFER = "batch.after_offer"
     BATCH_AFTER_RUN = "batch.after_run"

@@ -4,13 +4,14 @@ A scene is what a job must go through so that a point is passed at all. The firs
 the last scene claims every remaining point, which every checkpoint passes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from signal import SIGTERM
 from typing import TypeAlias
 
 from onceward.common.killpoints import KillPoint
 from tests.support.harness import Harness
+from tests.support.job_tables import LakeTables
 from tests.support.jobs import Job, Setup, judged
 from tests.support.killed_job import REACH_LIMIT_S, at_point
 from tests.support.schedules import STAYING_POINTS, Schedule
@@ -21,17 +22,23 @@ __all__ = [
     "FITS",
     "FITS_NOT",
     "SCENES",
+    "TABLE_POINTS",
     "Scene",
     "add_fat_record",
     "kill_without_transactions",
     "lose_transactions",
     "scene_of",
     "visit",
+    "visit_tables",
 ]
 
 Visit: TypeAlias = Callable[[Job, KillPoint, int], None]
 
-_OF_PIPELINES = [point for point in KillPoint if not point.startswith("batch.") and point not in STAYING_POINTS]
+TABLE_POINTS = [point for point in KillPoint if point.startswith("table.")]
+"""Passed by a job that writes to a table of Delta or Iceberg, in the order in which one leaves what the next needs."""
+_OF_PIPELINES = [
+    point for point in KillPoint if not point.startswith("batch.") and point not in (*STAYING_POINTS, *TABLE_POINTS)
+]
 ONCE_PER_PROCESS = {
     "driver.before_open",
     "driver.after_open",
@@ -49,6 +56,7 @@ ONCE_PER_PROCESS = {
     "coordinator.after_close",
     "orphan.after_abort",
     "orphan.after_commit",
+    "table.after_delete",
 }
 """Points that a process passes once. The second pass is in the next process, which finds what the first one left."""
 
@@ -102,6 +110,19 @@ def visit(
     return judged(harness, Schedule(part=part, name=name), scene.setup, body)
 
 
+def visit_tables(harness: Harness, tables: Sequence[str], name: str) -> Iterator[Schedule]:
+    """Kill the driver at each step of a job's tables, then one that commits to tables which have lost their files, then
+    a coordinator that commits to them for a dead driver. ``tables``: kinds, of which Delta and Iceberg pass these
+    points: in each checkpoint once for each table."""
+    orphan, *_, driver = SCENES
+    losing = replace(driver, name="files-lost", visit=_driver_dies_without_files)
+    commits = [KillPoint.TABLE_BEFORE_COMMIT, KillPoint.TABLE_AFTER_COMMIT]
+    passes = range(1, 1 + sum(kind in ("delta", "iceberg") for kind in tables))
+    for scene, points, times in ((driver, TABLE_POINTS, (1, 2)), (losing, commits, (1, 2)), (orphan, commits, passes)):
+        several = replace(scene, setup=scene.setup.into(1, tables=tables))
+        yield visit(harness, several, points, times, f"{scene.name}-at-{name}", part="outputs")
+
+
 def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[int]) -> Schedule:
     """Kill the driver of an at-least-once job while a checkpoint is written, after it is written, and once decided."""
 
@@ -119,6 +140,17 @@ def kill_without_transactions(harness: Harness, name: str, *, passes: Sequence[i
 def _driver_dies(job: Job, point: KillPoint, nth: int) -> None:
     armed = job.harness.arm(at_point("driver", point, nth))
     job.dies(job.drive(armed), armed)
+
+
+def _driver_dies_without_files(job: Job, point: KillPoint, nth: int) -> None:
+    """Kill the driver when a checkpoint is completed, delete the files that its tables are to get, and kill the next
+    driver, which must fence that commit and write the records again."""
+    left = job.harness.arm(at_point("driver", KillPoint.DRIVER_AFTER_DECISION, 1))
+    job.dies(job.drive(left), left)
+    for tables in job.tables:
+        if isinstance(tables, LakeTables):
+            tables.lose(job.name)
+    _driver_dies(job, point, nth)
 
 
 def _driver_dies_stopping(job: Job, point: KillPoint, nth: int) -> None:

@@ -28,12 +28,12 @@ from tests.crash.leaders import (
     visit_leader,
 )
 from tests.crash.leaks import count_leaks
-from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit
+from tests.crash.points import SCENES, kill_without_transactions, scene_of, visit, visit_tables
 from tests.crash.spark import kill_drivers, kill_in_spark, kill_standalone, kill_tasks, mark_letters
 from tests.crash.staying import kill_driver_of_staying, kill_staying_tasks
 from tests.crash.streams import kill_around_batches, kill_executors, set_aside, stay_away, visit_batches
 from tests.support.harness import Harness
-from tests.support.job_tables import DeltaTables, PostgresTables
+from tests.support.job_tables import DeltaTables, IcebergTables, PostgresTables
 from tests.support.jobs import Setup
 from tests.support.processes import ONCEWARD
 from tests.support.schedules import Schedule
@@ -125,16 +125,31 @@ def _points(plan: Plan) -> Iterator[Schedule]:
                     yield visit(harness, scene, points, [nth], f"{scene.name}-{nth}")
 
 
+_TABLES: Sequence[Sequence[str]] = (("postgres",), ("delta",), ("iceberg",), ("postgres", "delta", "iceberg"))
+"""Kinds of tables that jobs write to besides a topic."""
+
+
 def _outputs(plan: Plan) -> Iterator[Schedule]:
-    with LocalPostgres() as database, harness_of_one(plan.directory / "outputs") as harness:
-        in_postgres, in_delta = PostgresTables(database.url), DeltaTables(plan.directory / "outputs" / "table")
-        kinds = {"": None, "-and-a-table": in_postgres, "-and-a-delta-table": in_delta}
-        for outputs, kind in ((2, ""), (4, ""), (1, "-and-a-table"), (1, "-and-a-delta-table")):
-            harness.tables = kinds[kind]
-            for scene in SCENES:
-                if points := scene.points():
-                    several = replace(scene, setup=scene.setup.into(outputs, table=bool(kind)))
-                    yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{outputs}{kind}", part="outputs")
+    directory = plan.directory / "outputs"
+    with LocalPostgres() as database, harness_of_one(directory) as harness:
+        harness.tables = {
+            "postgres": PostgresTables(database.url),
+            "delta": DeltaTables(directory / "delta"),
+            "iceberg": IcebergTables(directory / "iceberg"),
+        }
+        for outputs, tables in ((2, ()), (4, ()), *((1, tables) for tables in _TABLES)):
+            yield from _kill_into(harness, outputs, tables)
+
+
+def _kill_into(harness: Harness, outputs: int, tables: Sequence[str]) -> Iterator[Schedule]:
+    """Kill at every kill point of a job that writes to ``outputs`` topics and to ``tables``."""
+    into = "-and-".join([str(outputs), *tables])
+    for scene in SCENES:
+        if points := scene.points():
+            several = replace(scene, setup=scene.setup.into(outputs, tables=tables))
+            yield visit(harness, several, points, (1, 2), f"{scene.name}-into-{into}", part="outputs")
+    if {"delta", "iceberg"} & {*tables}:
+        yield from visit_tables(harness, tables, "-and-".join(tables))
 
 
 def _letters(plan: Plan) -> Iterator[Schedule]:

@@ -17,11 +17,11 @@ from tests.crash.cluster import allocate, change_executors, decommission
 from tests.crash.combinations import combine
 from tests.crash.disk import DISTURBANCES, disturb
 from tests.crash.leaders import FAULTS, LEADER_SCENES, faulty_harness, leader_points, visit_leader
-from tests.crash.points import SCENES, scene_of, visit
+from tests.crash.points import SCENES, TABLE_POINTS, scene_of, visit, visit_tables
 from tests.crash.streams import POINTS
 from tests.crash.suite import PARTS, Plan, ground_of_three, harness_of_one, three_brokers
 from tests.support.harness import Harness
-from tests.support.job_tables import DeltaTables, PostgresTables
+from tests.support.job_tables import DeltaTables, IcebergTables, PostgresTables
 from tests.support.repeats import unexplained
 from tests.support.schedules import STAYING_POINTS, Schedule
 from tests.support.toxiproxy import toxiproxy_or_skip
@@ -71,9 +71,9 @@ def test_a_kill_leaves_two_outputs_the_same_records(harness: Harness, point: Kil
 def test_a_kill_leaves_a_topic_and_a_table_the_same_records(
     harness: Harness, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, point: KillPoint
 ) -> None:
-    monkeypatch.setattr(harness, "tables", PostgresTables(postgres.url))
+    monkeypatch.setitem(harness.tables, "postgres", PostgresTables(postgres.url))
     scene = scene_of(point)
-    several = replace(scene, setup=scene.setup.into(1, table=True))
+    several = replace(scene, setup=scene.setup.into(1, tables=["postgres"]))
     assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-and-a-table", part="outputs"))
 
 
@@ -84,10 +84,22 @@ def test_a_kill_leaves_a_topic_and_a_table_the_same_records(
 def test_a_kill_leaves_a_topic_and_a_delta_table_the_same_records(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: KillPoint
 ) -> None:
-    monkeypatch.setattr(harness, "tables", DeltaTables(tmp_path / "table"))
+    monkeypatch.setitem(harness.tables, "delta", DeltaTables(tmp_path / "table"))
     scene = scene_of(point)
-    several = replace(scene, setup=scene.setup.into(1, table=True))
+    several = replace(scene, setup=scene.setup.into(1, tables=["delta"]))
     assert_good(visit(harness, several, [point], [1, 2], f"slice-{scene.name}-and-a-delta-table", part="outputs"))
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_kill_at_each_step_of_tables_leaves_all_outputs_the_same_records(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(harness.tables, "delta", DeltaTables(tmp_path / "delta"))
+    monkeypatch.setitem(harness.tables, "iceberg", IcebergTables(tmp_path / "iceberg"))
+    for schedule in visit_tables(harness, ["delta", "iceberg"], "slice"):
+        assert_good(schedule)
 
 
 @pytest.mark.kill
@@ -252,6 +264,5 @@ def test_the_leader_is_disturbed_at_every_kill_point_of_a_coordinator() -> None:
 
 
 def test_every_kill_point_has_a_scene_that_passes_it() -> None:
-    assert sorted((*POINTS, *STAYING_POINTS, *(point for scene in SCENES for point in scene.points()))) == sorted(
-        KillPoint
-    )
+    visited = [point for scene in SCENES for point in scene.points()]
+    assert sorted((*POINTS, *STAYING_POINTS, *TABLE_POINTS, *visited)) == sorted(KillPoint)

@@ -144,11 +144,12 @@ def _written(spec: dict[str, Any], cluster: KafkaCluster | str) -> dict[str, Any
         return {"sink": KafkaSink(cluster, topic=spec["sink"], **options)}
     sinks = [KafkaSink(cluster, topic=topic, **options) for topic in spec["sinks"]]
     outputs = {f"out-{number}": Output(sink) for number, sink in enumerate(sinks, 1)}
-    if table := spec.get("table"):
-        from onceward import DeltaSink, PostgresSink
+    for table in spec.get("tables", ()):
+        from onceward import DeltaSink, IcebergSink, PostgresSink
 
-        kinds = {"delta": DeltaSink, "postgres": PostgresSink}
-        outputs["table"] = Output(kinds[table.pop("kind")](**table))
+        kinds = {"delta": DeltaSink, "iceberg": IcebergSink, "postgres": PostgresSink}
+        kind = table.pop("kind")
+        outputs[kind] = Output(kinds[kind](**table))
     return {"outputs": outputs}
 
 

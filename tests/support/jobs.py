@@ -60,7 +60,7 @@ class Setup:
         source_on: Sequence[int] = (),
         sink_on: Sequence[int] = (),
         outputs: int = 1,
-        table: bool = False,
+        tables: Sequence[str] = (),
         letters: bool = False,
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
@@ -69,8 +69,8 @@ class Setup:
         partition. ``staying``: by tasks that stay, without limits; needs ``spark``. ``output``: settings of the output
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
         every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
-        by a sink of its own. ``table``: so does a table of the harness. ``letters``: one record in 50 goes to a topic
-        of its own instead."""
+        by a sink of its own. ``tables``: kinds of tables of the harness that do so, too. ``letters``: one record in
+        50 goes to a topic of its own instead."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -78,13 +78,13 @@ class Setup:
         self.at_least_once = at_least_once
         self.staying = staying
         self.spread = spread
-        self.outputs, self.table, self.letters = outputs, table, letters
+        self.outputs, self.tables, self.letters = outputs, tables, letters
         self.settings = {**_QUICK, **(settings or {})}
 
-    def into(self, outputs: int, *, table: bool = False, letters: bool = False) -> Self:
+    def into(self, outputs: int, *, tables: Sequence[str] = (), letters: bool = False) -> Self:
         """The same with other outputs."""
         other = copy(self)
-        other.outputs, other.table, other.letters = outputs, table, letters
+        other.outputs, other.tables, other.letters = outputs, tables, letters
         return other
 
     @property
@@ -125,9 +125,9 @@ class Job(KilledJob):
         ]
         self.sink = self.sinks[0]
         self.dead = self.topics.create("dead", _PARTITIONS, config=self.setup.output) if self.setup.letters else None
-        self.tables = harness.tables if self.setup.table else None
-        if self.tables is not None:
-            self.tables.create(self.name)
+        self.tables = [harness.tables[kind] for kind in self.setup.tables]
+        for tables in self.tables:
+            tables.create(self.name)
         self.fed_besides = 0
         """Records in the input that did not come from the feeder."""
 
@@ -170,8 +170,8 @@ class Job(KilledJob):
             "cluster": CLUSTER,
             "source": self.source,
             "sink": self.sink,
-            "sinks": self.sinks if len(self.sinks) > 1 or self.tables is not None else None,
-            "table": None if self.tables is None else self.tables.sink(self.name),
+            "sinks": self.sinks if len(self.sinks) > 1 or self.tables else None,
+            "tables": [tables.sink(self.name) for tables in self.tables],
             "coordinator": self.harness.address_for_drivers,
             "spark": self.setup.spark is not None,
             "query": str(self.harness.directory / f"{self.name}.checkpoint") if self.setup.query else None,
@@ -204,8 +204,8 @@ class Job(KilledJob):
             lambda: all(self._in(sink) >= fed for sink in self.sinks),
             f"all {fed} are copied",
         )
-        if (tables := self.tables) is not None:
-            self.wait(lambda: tables.rows(self.name).total() >= fed, f"all {fed} are in the table")
+        for kind, tables in zip(self.setup.tables, self.tables, strict=True):
+            self._wait_for_rows(kind, tables, fed)
         self._stop()
         self.judge()
 
@@ -223,8 +223,8 @@ class Job(KilledJob):
         if self.setup.query:
             history = replace(history, reports=())
         verdict = judge(history, self.setup.promised)
-        if self.tables is not None:
-            schedule.reasons += self._wrong_rows(self.tables)
+        for kind, tables in zip(self.setup.tables, self.tables, strict=True):
+            schedule.reasons += self._wrong_rows(kind, tables)
         if self.setup.at_least_once:
             schedule.reasons += self._repeated(history)
         schedule.results = {result.property.value: result.grade.value for result in verdict.results.values()}
@@ -240,12 +240,15 @@ class Job(KilledJob):
             case _:
                 assert_never(verdict.grade)
 
-    def _wrong_rows(self, tables: JobTables) -> list[str]:
-        """Reasons against the rows of the table: each record of the input must be there once, and nothing staged."""
+    def _wait_for_rows(self, kind: str, tables: JobTables, fed: int) -> None:
+        self.wait(lambda: tables.rows(self.name).total() >= fed, f"all {fed} are in the table of {kind}")
+
+    def _wrong_rows(self, kind: str, tables: JobTables) -> list[str]:
+        """Reasons against the rows of a table: each record of the input must be there once, and nothing staged."""
         read = Counter((key, value) for _, _, key, value in self.topics.read(self.source))
         rows = tables.rows(self.name)
-        wrong = [] if rows == read else [f"the table lacks {read - rows} and has {rows - read} besides"]
-        return [*wrong, *(f"{each} was left" for each in tables.left(self.name))]
+        wrong = [] if rows == read else [f"{kind}: the table lacks {read - rows} and has {rows - read} besides"]
+        return [*wrong, *(f"{kind}: {each} was left" for each in tables.left(self.name))]
 
     def _repeated(self, history: History) -> list[str]:
         """Reasons against the records that are repeated, or against transactions where there should be none."""

@@ -97,8 +97,8 @@ class Processes:
         self.directory = directory
         self.events_file = directory / "events"
         self.clusters_file = directory / "clusters.toml"
-        self.tables: JobTables | None = None
-        """Tables that jobs write to; the coordinator settles there, too."""
+        self.tables: dict[str, JobTables] = {}
+        """Tables that jobs write to, by kind; the coordinator settles there, too."""
         self._kills = directory / "kills"
         self._scratch = directory / "scratch"
         for made in (directory, self._kills, self._scratch):
@@ -148,12 +148,18 @@ class Processes:
                 f"[clusters.{CLUSTER}]\nbootstrap_servers = {json.dumps(cluster)}\n[clusters.{CLUSTER}.config]\n"
                 + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in (config or {}).items())
             )
-            if self.tables is not None:
-                lines = [f"{key} = {json.dumps(value)}\n" for key, value in self.tables.system().items()]
-                with self.clusters_file.open("a") as file:
-                    file.writelines(["[systems.tables]\n", *lines])
+            with self.clusters_file.open("a") as file:
+                for kind, tables in self.tables.items():
+                    lines = [f"{key} = {_toml(value)}\n" for key, value in tables.system().items()]
+                    file.writelines([f"[systems.{kind}]\n", *lines])
             command += ["--systems", str(self.clusters_file)]
         return self.start(name, command, environment)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)
 
 
 class JobProcesses(Processes):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from onceward.common.backoff import persist
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.storage import StorageError
 from onceward.protocol.values import Outcome, Settlement
 from onceward.sinks.lake.control.going_back import lacks
@@ -121,8 +122,15 @@ def _attempt(parts: Sequence[Part], write: Callable[[Sequence[Change]], Sequence
     if doubts:
         waits = f"it waits for a table that it is committed together with: {doubts[0].evidence}"
         return [_settled(one.wanted, Outcome.IN_DOUBT, waits) if isinstance(one, Change) else one for one in looked]
-    made = iter(write(changes) if changes else ())
+    made = iter(_made(changes, write) if changes else ())
     return [one.settled(next(made)) if isinstance(one, Change) else one for one in looked]
+
+
+def _made(changes: Sequence[Change], write: Callable[[Sequence[Change]], Sequence[str]]) -> Sequence[str]:
+    kill_point(KillPoint.TABLE_BEFORE_COMMIT)
+    made = write(changes)
+    kill_point(KillPoint.TABLE_AFTER_COMMIT)
+    return made
 
 
 def _look(load: Load, wanted: Wanted) -> Settlement | Change:

@@ -8,6 +8,7 @@ with one exception: a person may have ruled on a commit. So a file that the tabl
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.storage import Storage
 from onceward.sinks.lake.documents import WrittenFile
 from onceward.sinks.lake.identifiers import StagedName, data_path, staged_folder
@@ -39,6 +40,7 @@ def delete_files(
         committed = in_table()
         left = [data_path(folder, name) for name in names if name not in committed]
         storage.delete(left)
+        kill_point(KillPoint.TABLE_AFTER_DELETE)
         remove_notes(storage, job, names)
         # A task may have made its file between the two. One that makes it now misses its note, and deletes the file.
         storage.delete(left)

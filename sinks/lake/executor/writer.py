@@ -254,6 +254,7 @@ class _ParquetFile:
         self._with_nan: set[str] = set()
         self._note = f"{staged_folder(name.job)}/{name}"
         storage.put(self._note, b"")  # first: a file without a note would not be found
+        kill_point(KillPoint.TABLE_AFTER_NOTE)
         self._file: NewFile = storage.open(self._path)
         self._footer: list[pq.FileMetaData] = []
         self._parquet = writer.parquet(self._file.file, self._footer)
@@ -278,6 +279,7 @@ class _ParquetFile:
         except OSError as error:
             raise _failed(self._path, error) from error
         size = self._file.close()
+        kill_point(KillPoint.TABLE_AFTER_FILE)
         if self._storage.size(self._note) is None:
             raise StorageError(
                 f"{self._path} was swept while it was written: this attempt has lost, or its checkpoint is over. "
