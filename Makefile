@@ -46,7 +46,7 @@ crash: setup ## kills every process everywhere on real brokers (two hours); SEED
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))
 	@$(if $(SEED)$(PART),,$(PY) -m pytest -m crash tests/checker tests/integration tests/unit/sinks)
 
-network: setup ## every link fails in every way, on real brokers (271 runs); SEED= SCENARIO= MINUTES= for a random mix
+network: setup ## every link fails in every way, on real brokers (289 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, latency, start, settle, reading, outputs, scale or queries

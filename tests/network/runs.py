@@ -95,8 +95,7 @@ def run_scenario(world: LinkedHarness, scenario: Scenario, phases: Sequence[Phas
                 setup.spark = stack.enter_context(two_workers(world))
             elif setup.staying:
                 setup.spark = f"{setup.spark} {world.for_staying}"
-            if setup.table:
-                stack.enter_context(with_tables(world))
+            stack.enter_context(with_tables(world, setup.tables))
             if scenario.coordinators == 2:
                 stack.enter_context(two_coordinators(world))
             bypasses = stack.enter_context(world.watched())

@@ -29,13 +29,14 @@ pytestmark = pytest.mark.long
 LINK = (
     r"all|(driver|coordinator|second-executor)-brokers|driver-coordinator|driver-tasks"
     r"|driver-(source-broker|sink-broker|transaction-coordinator|leader)"
-    r"|(leader|standby|table)-database|databases"
+    r"|(leader|standby|table)-database|databases|table-catalogue"
 )
 """The links that `tests.network.faults.chosen` knows, by name or group."""
 SLICE = [
     pytest.param("e02-answer-of-end-txn-lost", [Phase.DECIDED], id="e02-answer-of-end-txn-lost"),
     pytest.param("e12-coordinator-cut", [Phase.PREPARED], id="e12-coordinator-cut"),
     pytest.param("table-cut", [Phase.DECIDED], id="table-cut"),
+    pytest.param("catalogue-cut", [Phase.DECIDED], id="catalogue-cut"),
 ]
 
 

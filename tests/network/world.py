@@ -5,7 +5,7 @@ results do not depend on the fault.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from onceward.dev.kafka import LocalKafka
@@ -14,9 +14,10 @@ from onceward.dev.postgres.server import DATABASE, LocalPostgres
 from onceward.dev.toxiproxy import Link, LocalToxiproxy
 from tests.network.sockets import Bypasses, connections, family
 from tests.support.harness import Paths
-from tests.support.job_tables import PostgresTables
+from tests.support.job_tables import IcebergTables, PostgresTables
 from tests.support.leading import LeadingHarness, LinkedSeat, Seat, linked_seat
 from tests.support.processes import Process
+from tests.support.rest_catalogue import RestCatalogue
 
 __all__ = ["BROKERS", "SECOND_HOST", "LinkedHarness", "linked_harness", "two_coordinators", "with_tables"]
 
@@ -32,7 +33,7 @@ class LinkedHarness(LeadingHarness):
     """A harness with `links`: ``driver-broker-N``, ``coordinator-broker-N``, ``driver-coordinator``, ``driver-tasks``.
 
     Within `two_coordinators`, they use ``driver-coordinator-N`` and ``coordinator-database-N``. Within `with_tables`,
-    drivers and coordinators use ``table-database``.
+    drivers and coordinators use ``table-database`` and ``table-catalogue``.
 
     Jobs with one executor that is cut off use two more sets of links to the brokers. The brokers advertise a host name
     for them, which leads most clients to ``first-executor-broker-N`` and one executor to ``second-executor-broker-N``.
@@ -67,9 +68,12 @@ class LinkedHarness(LeadingHarness):
         self.address_for_drivers = to_coordinator.address
         self._own_ports = {_port(self.address)}
         """Of coordinators and databases."""
-        self.database_port, tasks_port, self.tables_port = (ports.client for ports in free_ports(3, None))
-        self._own_ports |= {self.database_port, self.tables_port}
+        self.database_port, tasks_port, self.tables_port, self.catalogue_port = (
+            ports.client for ports in free_ports(4, None)
+        )
+        self._own_ports |= {self.database_port, self.tables_port, self.catalogue_port}
         self.links["table-database"] = proxies.link("table-database", f"127.0.0.1:{self.tables_port}")
+        self.links["table-catalogue"] = proxies.link("table-catalogue", f"127.0.0.1:{self.catalogue_port}")
         self.links["driver-tasks"] = proxies.link(
             "driver-tasks", f"127.0.0.1:{tasks_port}", f"{_TASKS_HOST}:{tasks_port}"
         )
@@ -131,17 +135,23 @@ def two_coordinators(world: LinkedHarness) -> Iterator[None]:
 
 
 @contextmanager
-def with_tables(world: LinkedHarness) -> Iterator[None]:
-    """A PostgreSQL for the job's table, which driver and coordinator reach through ``table-database``."""
-    with LocalPostgres(port=world.tables_port):
-        address = world.links["table-database"].address
-        world.tables = PostgresTables(f"postgresql://{DATABASE}@{address}/{DATABASE}")
-        world.stop_serving()  # the next coordinator knows the database
-        try:
-            yield
-        finally:
-            world.tables = None
-            world.stop_serving()
+def with_tables(world: LinkedHarness, kinds: Sequence[str]) -> Iterator[None]:
+    """The systems of the job's tables, which driver and coordinator reach through ``table-database`` (``postgres``) and
+    ``table-catalogue`` (``iceberg``)."""
+    with ExitStack() as stack:
+        if "postgres" in kinds:
+            stack.enter_context(LocalPostgres(port=world.tables_port))
+            address = world.links["table-database"].address
+            world.tables["postgres"] = PostgresTables(f"postgresql://{DATABASE}@{address}/{DATABASE}")
+        if "iceberg" in kinds:
+            through = {"type": "rest", "uri": f"http://{world.links['table-catalogue'].address}"}
+            tables = IcebergTables(world.directory / "iceberg", through)
+            stack.enter_context(RestCatalogue(world.directory, tables.settings, port=world.catalogue_port))
+            world.tables["iceberg"] = tables
+        stack.callback(world.stop_serving)
+        stack.callback(world.tables.clear)
+        world.stop_serving()  # the next coordinator knows the systems
+        yield
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A REST catalogue for tests, which keeps its tables in a SQL catalogue of pyiceberg: what it refuses is the library's
 word. It has no more endpoints than the tests need; Nessie (``nessie.py``) has all, and takes longer to start."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,11 @@ _ENDPOINTS = (
 class RestCatalogue:
     """A context manager, on loopback."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
-        """``settings``: of the SQL catalogue."""
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0) -> None:
+        """``settings``: of the SQL catalogue. ``port``: 0 = a free one."""
+        self._port = port
         place = {"uri": f"sqlite:///{directory}/served.db", "warehouse": f"file://{directory}/warehouse"}
-        self._tables = SqlCatalog("served", **{**place, **settings})
+        self._tables = SqlCatalog(**{"name": "served", **place, **(settings or {})})
         self.credentials: Mapping[str, str] = {}
         """What it hands out with each table, whether it is asked to or not."""
         self.asked: list[str] = []
@@ -65,15 +67,16 @@ class RestCatalogue:
                 catalogue.asked += self.headers.get_all("X-Iceberg-Access-Delegation", [])
                 code, answer = catalogue.answer(self.command, unquote(self.path), body)
                 sent = json.dumps(answer).encode()
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
+                with contextlib.suppress(ConnectionError):  # the process that asked has died, or its link is cut
+                    self.send_response(code)
+                    self.send_header("Content-Length", str(len(sent)))
+                    self.end_headers()
+                    self.wfile.write(sent)
 
             def log_message(self, *_: Any) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self

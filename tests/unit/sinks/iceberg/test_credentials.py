@@ -28,7 +28,7 @@ HANDED_OUT = {
 def catalogue(object_store: ObjectStore, tmp_path: Path) -> Iterator[RestCatalogue]:
     warehouse = f"s3://{object_store.bucket}/handed-out/{secrets.token_hex(4)}"
     settings = {**in_store(object_store), "s3.secret-access-key": object_store.secret_key}
-    with RestCatalogue(tmp_path, warehouse=warehouse, **settings) as running:
+    with RestCatalogue(tmp_path, {"warehouse": warehouse, **settings}) as running:
         yield running
 
 
