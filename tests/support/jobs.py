@@ -85,6 +85,7 @@ class Setup:
         """The same with other outputs."""
         other = copy(self)
         other.outputs, other.tables, other.letters = outputs, tables, letters
+        other.rate = self.rate // (outputs + len(tables))  # as many records are written
         return other
 
     @property
