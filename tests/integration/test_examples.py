@@ -103,6 +103,22 @@ def test_routing_puts_every_reading_in_one_topic_and_keeps_dead_letters_as_they_
     assert found == {value: [("reason", reason)] for value, reason in bad.items()}
 
 
+def test_dead_letters_sets_ten_invoices_of_200_000_apart_and_lists_them(topics: Topics, tmp_path: Path) -> None:
+    make_topics(topics.servers, ["invoices", "invoices-eur", "invoices-dead"], partitions=2, replicas=1)
+    bad = [b"{", b"", b'{"cents": "many"}', b"{}", b"[]", b"null", b"7", b"cents", b'{"cents": null}', b'{"Cents": 1}']
+    half = [b'{"cents": %d}' % number for number in range(99_995)]
+    for partition in range(2):
+        topics.fill("invoices", [*half, *bad[partition::2]], partition=partition)
+    with running("dead_letters.py", topics.servers, tmp_path) as process:
+        wait_for_output(topics, ["invoices-eur", "invoices-dead"], 200_000, process)
+        of_this_job = ("--servers", topics.servers, "--state-dir", str(tmp_path / ".onceward"))
+        listed = onceward("letters", "invoices", *of_this_job, "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert sum(one["letters"] for one in json.loads(listed.stdout)["reasons"]) == len(bad)
+    assert values(topics, "invoices-dead") == sorted(bad)
+    assert values(topics, "invoices-eur") == sorted(2 * [b"%d.%02d" % divmod(number, 100) for number in range(99_995)])
+
+
 def test_outputs_keeps_a_table_current_and_copies_big_orders(
     topics: Topics, postgres: LocalPostgres, tmp_path: Path
 ) -> None:

@@ -117,12 +117,14 @@ def rows(page: Path, heading: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_first_job_is_the_example() -> None:
-    example = read(ROOT / "examples" / "first_job.py")
-    docstring = ast.parse(example).body[0]
-    code = "\n".join(example.splitlines()[docstring.end_lineno :]).strip()
-    blocks = re.findall(r"^```python\n(.*?)^```$", read(README), flags=re.MULTILINE | re.DOTALL)
-    assert [block.strip() for block in blocks] == [code]
+def test_the_programs_of_the_readme_are_examples() -> None:
+    blocks = re.findall(r"^<!-- (examples/\w+\.py) -->\n```python\n(.*?)^```$", read(README), re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in blocks] == ["examples/first_job.py", "examples/dead_letters.py"]
+    assert len(blocks) == read(README).count("```python\n")
+    for name, block in blocks:
+        example = read(ROOT / name)
+        docstring = ast.parse(example).body[0]
+        assert block.strip() == "\n".join(example.splitlines()[docstring.end_lineno :]).strip()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
