@@ -26,6 +26,8 @@ __all__ = ["PostgresSlotWriter", "StagedColumn"]
 
 _ROLL_BACK = "ROLLBACK TO SAVEPOINT onceward"
 _RELEASE = "RELEASE SAVEPOINT onceward"
+_AFTER_ONE = 128
+"""Rows to try after one that is refused: others may follow it, and all that are tried are sent."""
 _NO_TEXT = "a text has the character U+0000, which PostgreSQL has no form for (SQLSTATE 22021)"
 _LINE = re.compile(r"\bline (\d+)(?:, column ([^:]+))?")
 
@@ -91,11 +93,13 @@ class StagedSlot:
             yield from (Unfit(row=rows[row], kind=UnfitKind.SCHEMA, reason=_NO_TEXT) for row in wrong)
             rows = [row for at, row in enumerate(rows) if at not in wrong]
             rest = batch.take(pa.array(rows, pa.int64()))
-        first = 0
+        first, size = 0, rest.num_rows
         while first < rest.num_rows:
-            refused = self._try(session, rest.slice(first) if first else rest, keep=rest is batch and not first)
+            part = rest.slice(first, size) if first else rest
+            refused = self._try(session, part, keep=part is batch)
             if refused is None:
-                return
+                first, size = first + part.num_rows, 2 * size
+                continue
             line = _LINE.search(refused.diag.context or "")
             if line is None:  # a server that says it in another language
                 errors: list[psycopg.Error] = []
@@ -108,7 +112,7 @@ class StagedSlot:
                 for row, _ in at_fault(rest.slice(first), fault):
                     yield self._unfit(rows[first + row], errors[-1])
                 return
-            first += int(line[1])
+            first, size = first + int(line[1]), _AFTER_ONE
             yield self._unfit(rows[first - 1], refused)
 
     def _without_form(self, batch: pa.RecordBatch) -> frozenset[int]:
