@@ -194,7 +194,8 @@ def test_letters_of_a_dataframe_have_the_headers_that_other_programs_know(
 ) -> None:
     made = Bench(topics, job, spark, tmp_path)
     letters = {"where": "reason is not null", "aliases": "connect"}
-    made.pipeline(None, letters, transform=marked, outputs=good(made)).run()
+    read = {"include_headers": True}
+    made.pipeline(None, letters, transform=marked, outputs=good(made), read=read).run()
     message = next(one for one in topics.messages(made.dead) if one.value() == b"{350")
     connect = {name: value for name, value in headers_of(message) if name.startswith("__connect.errors.")}
     assert connect == {
