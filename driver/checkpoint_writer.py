@@ -136,7 +136,8 @@ class CheckpointWriter:
         if letters := sum(vote.records for vote in votes):
             reasons = counting.kinds(votes)
             self._m.journal.log("dead letters", checkpoint=checkpoint, letters=letters, reasons=reasons)
-            _log.warning("job %s: checkpoint %d has %d dead letters: %s", self._m.job, checkpoint, letters, reasons)
+            each = ", ".join(f"{count} {kind}" for kind, count in reasons.items())
+            _log.warning("job %s: checkpoint %d has %d dead letters: %s", self._m.job, checkpoint, letters, each)
         return counting.count(checkpoint, base, read=read, votes=votes)
 
     def _nothing(self, checkpoint: CheckpointId, base: CheckpointId, before: Document, nothing: Nothing) -> Answers:

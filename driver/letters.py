@@ -304,8 +304,8 @@ class LetterCount:
         self._counted = {base: before, checkpoint: counted}
         return counted.to_document()
 
-    def kinds(self, votes: Sequence[Vote]) -> str:
-        """Return why the letters of a checkpoint are letters, in a few words that quote no record."""
+    def kinds(self, votes: Sequence[Vote]) -> Mapping[str, int]:
+        """Return how many letters of a checkpoint each class has. Quotes no record."""
         return _reasons(votes).kinds
 
 

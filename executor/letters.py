@@ -187,9 +187,9 @@ class Reasons:
         return {kind: [count, self._examples[kind]] for kind, count in self._counts.most_common()}
 
     @property
-    def kinds(self) -> str:
-        """How many of each, without examples: these may quote records, which no log has."""
-        return ", ".join(f"{count} {kind}" for kind, count in self._counts.most_common())
+    def kinds(self) -> dict[str, int]:
+        """How many of each, the commonest first, without examples: these may quote records, which no log has."""
+        return dict(self._counts.most_common())
 
     def __str__(self) -> str:
         """The commonest one, and its example."""

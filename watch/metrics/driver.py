@@ -47,6 +47,12 @@ WRITTEN = Described(
 BYTES = Described(
     "onceward_driver_bytes_written_total", "counter", ("job_name", "output"), "Bytes of those records, by the sink."
 )
+LETTERS = Described(
+    "onceward_driver_dead_letters_total",
+    "counter",
+    ("job_name", "class"),
+    "Records set aside as dead letters, by the class of the reason; also those of a checkpoint that is aborted later.",
+)
 LAG = Described(
     "onceward_driver_source_lag_offsets",
     "gauge",
@@ -122,7 +128,7 @@ LINKS = Described(
 )
 
 DRIVER_METRICS = (
-    *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LAG, LOST, REPLAYED),
+    *(GENERATION, GENERATIONS, PRE_COMMITTED, SETTLED, ABORTED, READ, WRITTEN, BYTES, LETTERS, LAG, LOST, REPLAYED),
     *(SECONDS, STEPS, OUTPUT_STEPS, COMMITTING, SETTLED_AT, LINKS, HELD, HANGING, FINISHED, CERTIFICATE),
 )
 """All of them, as the reference page lists them."""
@@ -162,6 +168,7 @@ class DriverMetrics:
         self._read = counter(READ)
         self._written = counter(WRITTEN)
         self._bytes = counter(BYTES)
+        self._letters = counter(LETTERS)
         self._lag = gauge(LAG)
         self._lost = counter(LOST)
         self._replayed = counter(REPLAYED)
@@ -198,6 +205,9 @@ class DriverMetrics:
                 if "batch" not in facts:  # Spark reads a query's input
                     self._read.inc(facts["read"])
                     self._lag.set(facts["lag"])
+            case "dead letters":
+                for kind, letters in facts["reasons"].items():
+                    self._letters.labels(self._job, kind).inc(letters)
             case "settled":
                 self._settled.inc()
                 self._settled_at.set(self._wall())

@@ -359,8 +359,8 @@ def test_reasons_add_up_and_are_of_few_kinds() -> None:
     assert sum(count for count, _ in both.values()) == 200
     assert len(both) == 21
     assert len(str(reasons)) < 400
-    assert "x" * 10 not in reasons.kinds, "logs quote no record"
-    assert reasons.kinds.startswith("40 others, 3 Error0, ")
+    assert "x" * 10 not in str(reasons.kinds), "logs quote no record"
+    assert list(reasons.kinds.items())[:2] == [("others", 40), ("Error0", 3)]
 
 
 def votes(letters: int) -> list[Vote]:

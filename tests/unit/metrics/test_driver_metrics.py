@@ -74,6 +74,13 @@ def test_a_checkpoint_shows_its_records_bytes_lag_and_steps(driver: Driver) -> N
         assert shown.value("onceward_driver_step_seconds_sum", step=step) == seconds
 
 
+def test_dead_letters_are_counted_by_class(driver: Driver) -> None:
+    driver.journal.log("dead letters", checkpoint=7, letters=5, reasons={"ValueError": 3, "too_large": 2})
+    driver.journal.log("dead letters", checkpoint=8, letters=1, reasons={"ValueError": 1})
+    found = driver.shown().series("onceward_driver_dead_letters_total", job_name="orders")
+    assert {dict(labels)["class"]: value for labels, value in found.items()} == {"ValueError": 4, "too_large": 2}
+
+
 def test_the_output_whose_commit_lasts_is_shown_until_it_ends(driver: Driver) -> None:
     def lasting() -> dict[str, float]:
         found = driver.shown().series("onceward_driver_output_committing_seconds", job_name="orders")
@@ -161,6 +168,7 @@ def test_a_driver_shows_when_its_own_certificate_expires(tmp_path: Path) -> None
 def test_every_described_metric_is_collected_with_its_labels(driver: Driver) -> None:
     driver.pre_commit()
     driver.journal.show("output ends", output="eur", step="commit", seconds=2.0)
+    driver.journal.log("dead letters", checkpoint=7, letters=1, reasons={"ValueError": 1})
     driver.journal.log("closed", reason="stopped")
     families = driver.shown().families
     for described in DRIVER_METRICS:
