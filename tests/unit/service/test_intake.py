@@ -24,6 +24,10 @@ _BYTES = 30 * 1024 * 1024
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[CoordinatorProcess]:
     process = CoordinatorProcess(tmp_path / "c").wait_ready()
+    with open_channel(process.address) as channel:
+        method: Any = channel.unary_unary(_ACKNOWLEDGE, None, None)
+        # it listens before it leads, and answers UNAVAILABLE until then
+        wait_until(lambda: method.future(a_request(0), timeout=100).code() is grpc.StatusCode.NOT_FOUND, "it leads")
     yield process
     process.end()
 
@@ -42,9 +46,9 @@ def at_once(call: Callable[[], object]) -> None:
         thread.join(120)
 
 
-def a_request() -> bytes:
-    """A request for a job that does not exist."""
-    document = pb.Document(kind="test", version=1, body='{"a":"' + "x" * (_BYTES - 200) + '"}')
+def a_request(size: int = _BYTES - 200) -> bytes:
+    """A request for a job that does not exist, with a document of some ``size`` bytes."""
+    document = pb.Document(kind="test", version=1, body='{"a":"' + "x" * size + '"}')
     snapshot = pb.Snapshot(committables=[pb.Committable(slot=0, document=document)])
     acknowledgement = pb.Acknowledgement(participant="sink", snapshot=snapshot)
     request = pb.AcknowledgeRequest(
