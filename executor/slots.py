@@ -10,7 +10,7 @@ from onceward.connectors.tasks import Ballot, CheckpointTask, Vote
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Attempt", "Routed", "TaskSlots", "write_slots"]
+__all__ = ["Attempt", "Routed", "TaskSlots"]
 
 Routed: TypeAlias = "Iterator[tuple[str, pa.RecordBatch]]"
 """Batches, each with the name of the sink that gets it."""
@@ -77,16 +77,6 @@ class TaskSlots:
                 if sink not in votes:
                     slot.abandon()
         return Ballot({sink: votes[sink] for sink in slots})
-
-
-def write_slots(
-    writers: Mapping[str, SlotWriter],
-    attempt: Attempt,
-    batches: Routed,
-    announced: Callable[[Ballot], object] | None = None,
-) -> Ballot:
-    """See :meth:`TaskSlots.write`."""
-    return TaskSlots(writers, attempt).write(batches, announced)
 
 
 def _coming(slots: Mapping[str, OpenSlot]) -> Mapping[str, Vote]:

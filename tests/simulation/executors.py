@@ -15,7 +15,7 @@ from onceward.connectors.slots import SlotWriter, StayingWriter
 from onceward.connectors.tasks import CheckpointTask, check_ballots, ranges_of
 from onceward.driver.outputs import Inputs, Votes
 from onceward.executor.link import Link, TaskCredentials
-from onceward.executor.slots import Attempt, Routed, write_slots
+from onceward.executor.slots import Attempt, Routed, TaskSlots
 from onceward.executor.staying import StayingTask
 from onceward.protocol.values import CheckpointId, Generation, JobName, ParticipantName
 from tests.simulation.links import connect
@@ -186,7 +186,7 @@ class WorkerTasks:
             task = CheckpointTask.from_json(text)
             batches = self._batches(task, slot, fails, slow)
             routed = ((name, batch) for batch in batches for name in sinks)
-            return write_slots(writers, Attempt(task=task, slot=slot, number=attempt), routed).to_json()
+            return TaskSlots(writers, Attempt(task=task, slot=slot, number=attempt)).write(routed).to_json()
 
         job = self._running = _Job(body=body, moments=(0.01, 0.05, 0.2))
         try:

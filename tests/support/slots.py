@@ -5,7 +5,7 @@ from typing import Any
 
 from onceward.connectors.slots import SlotWriter
 from onceward.connectors.tasks import Ballot, Vote
-from onceward.executor.slots import Attempt, write_slots
+from onceward.executor.slots import Attempt, TaskSlots
 
 __all__ = ["write_slot"]
 
@@ -21,4 +21,4 @@ def write_slot(
         announced(ballot.votes[sink])
 
     routed = ((sink, batch) for batch in batches)
-    return write_slots({sink: writer}, attempt, routed, None if announced is None else to_come).votes[sink]
+    return TaskSlots({sink: writer}, attempt).write(routed, None if announced is None else to_come).votes[sink]

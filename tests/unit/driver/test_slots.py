@@ -8,7 +8,7 @@ import pytest
 
 from onceward.connectors.slots import OpenSlot, SlotContext
 from onceward.connectors.tasks import Ballot, CheckpointTask, Vote
-from onceward.executor.slots import Attempt, write_slots
+from onceward.executor.slots import Attempt, TaskSlots
 from tests.support.slots import write_slot
 
 ATTEMPT = Attempt(
@@ -135,7 +135,7 @@ def names(calls: list[Any]) -> list[str]:
 
 def test_each_batch_goes_to_the_sink_that_it_names_and_those_of_sinks_not_written_now_are_dropped() -> None:
     calls: list[Any] = []
-    assert write_slots({name: Shared(name, calls) for name in "abc"}, TWO, iter(ROUTED)) == BOTH
+    assert TaskSlots({name: Shared(name, calls) for name in "abc"}, TWO).write(iter(ROUTED)) == BOTH
     opened = [("a open", TWO.at("a")), ("b open", TWO.at("b"))]
     assert calls == [*opened, ("b write", 1), ("a write", 2), ("b write", 4), ("a finish",), ("b finish",)]
 
@@ -143,7 +143,7 @@ def test_each_batch_goes_to_the_sink_that_it_names_and_those_of_sinks_not_writte
 def test_a_ballot_is_announced_once_what_announces_nothing_has_finished() -> None:
     calls: list[Any] = []
     writers = {"a": SharedAnnouncing("a", calls), "b": Shared("b", calls)}
-    assert write_slots(writers, TWO, iter(()), lambda ballot: calls.append(("announced", ballot))) == BOTH
+    assert TaskSlots(writers, TWO).write(iter(()), lambda ballot: calls.append(("announced", ballot))) == BOTH
     assert calls[2:] == [("a announce",), ("b finish",), ("announced", BOTH), ("a finish",)]
 
 
@@ -161,5 +161,5 @@ def test_a_ballot_is_announced_once_what_announces_nothing_has_finished() -> Non
 def test_whatever_fails_every_slot_that_has_not_finished_is_abandoned(fails: str, abandoned: list[str]) -> None:
     calls: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        write_slots({name: Shared(name, calls, fails) for name in "ab"}, TWO, iter(ROUTED))
+        TaskSlots({name: Shared(name, calls, fails) for name in "ab"}, TWO).write(iter(ROUTED))
     assert [name for name in names(calls) if name.endswith("abandon")] == abandoned
