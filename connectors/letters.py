@@ -22,6 +22,7 @@ __all__ = [
     "Run",
     "Wanted",
     "named",
+    "said_in",
 ]
 
 DEAD_LETTERS = ParticipantName("dead-letters")
@@ -63,6 +64,15 @@ def named(said: Mapping[str, str], aliases: Iterable[str] = ()) -> dict[str, str
     }
 
 
+def said_in(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    """Return what the headers of a letter say: the opposite of :func:`named`."""
+    return {
+        name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
+        for name, value in headers
+        if name.startswith(PREFIX)
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Letter:
     """Why a record is a letter. A text is empty, and a number None, if no header says it."""
@@ -90,11 +100,7 @@ class Letter:
     @classmethod
     def of(cls, headers: Iterable[tuple[str, bytes | None]]) -> Self | None:
         """Read the headers of a record; None if they are not those of a letter."""
-        said = {
-            name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
-            for name, value in headers
-            if name.startswith(PREFIX)
-        }
+        said = said_in(headers)
         if not said.get("job") or not said.get("class"):
             return None
         return cls(

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from onceward.common.errors import ConfigurationError, OncewardError
-from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, named
+from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, named, said_in
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
 
@@ -384,8 +384,7 @@ def letter_refused(letters: "pa.RecordBatch", unfit: Unfit) -> str:
 
 
 def _of_headers(letters: "pa.RecordBatch", row: int) -> dict[str, str]:
-    headers = letters.column("headers")[row].as_py() or ()
-    return {one["key"].removeprefix(PREFIX): (one["value"] or b"").decode(errors="replace") for one in headers}
+    return said_in((one["key"], one["value"]) for one in letters.column("headers")[row].as_py() or ())
 
 
 def _parted(headers: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], dict[str, str]]:
