@@ -9,18 +9,21 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Final, Self
 
-from onceward.protocol.values import JsonObject, ParticipantName
+from onceward.protocol.values import JobName, JsonObject, ParticipantName
 
 __all__ = [
     "ALIASES",
     "ATTEMPT",
     "DEAD_LETTERS",
     "FIRST_SEEN",
+    "INPUT",
     "LETTER_POSITIONS",
+    "OUTPUTS",
     "PREFIX",
     "Letter",
     "Run",
     "Wanted",
+    "back_job",
     "named",
     "said_in",
 ]
@@ -53,8 +56,20 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Names that other programs give to what :data:`PREFIX` names: Kafka Connect (KIP-298) and Kafka Streams (KIP-1034)."""
+INPUT: Final = "input"
+"""Letters go back into the topics that their records were read from, and the running job reads them there."""
+OUTPUTS: Final = "outputs"
+"""Letters go through the transform of their job, and into its outputs."""
+_LONGEST = 63
+"""Characters of a job's name."""
+_BACK = "-redrive"
 LETTER_POSITIONS: Final = "kafka-letters"
 """The kind of the positions of a job that brings letters back. ``runs`` are of :class:`Run`, the present one last."""
+
+
+def back_job(job: JobName) -> JobName:
+    """Return the name of the job that brings the letters of ``job`` back."""
+    return JobName(f"{job[: _LONGEST - len(_BACK)]}{_BACK}")
 
 
 def named(said: Mapping[str, str], aliases: Iterable[str] = ()) -> dict[str, str]:
@@ -135,8 +150,10 @@ class Wanted:
     """Which letters of a topic to bring back."""
 
     job: str
-    topics: tuple[str, ...]
-    """The topics of the job's input, sorted: a letter of any other record cannot go back."""
+    topics: tuple[str, ...] = ()
+    """The topics of the job's input, sorted: a letter of any other record cannot go back there."""
+    into: str = INPUT
+    """:data:`INPUT`; or :data:`OUTPUTS`: through the job's transform, and no topic is asked for."""
     attempts: int
     """A letter that the job has failed to process so often stays."""
     kind: str | None = None
@@ -156,7 +173,7 @@ class Wanted:
             return "not asked for"
         if letter.cut:
             return "cut, because the record was too large"
-        if letter.topic not in self.topics:
+        if self.into == INPUT and letter.topic not in self.topics:
             return "of a topic that the job does not read"
         if letter.attempt >= self.attempts:
             return f"failed {self.attempts} times or more"
@@ -170,11 +187,17 @@ class Wanted:
         return cls(**{**raw, "topics": tuple(raw["topics"])})
 
     def __str__(self) -> str:
-        """The options of ``onceward redrive`` that say the same."""
-        since = None if self.since is None else datetime.fromtimestamp(self.since / 1000, UTC).isoformat()
-        given = {"--class": self.kind, "--output": self.output, "--since": since, "--attempts": str(self.attempts)}
-        given["--drop --yes --reason"] = self.drop or None
-        return " ".join(f"{name} {quote(value)}" for name, value in given.items() if value is not None)
+        """How a person says the same: with ``onceward redrive``, or with ``Pipeline.redrive``."""
+        at = None if self.since is None else datetime.fromtimestamp(self.since / 1000, UTC)
+        if self.into == OUTPUTS:
+            asked = {"letter_class": self.kind, "output": self.output, "since": at, "attempts": self.attempts}
+            given = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
+            return f"Pipeline.redrive({given})"
+        since = None if at is None else at.isoformat()
+        chosen = {"--class": self.kind, "--output": self.output, "--since": since, "--attempts": str(self.attempts)}
+        chosen["--drop --yes --reason"] = self.drop or None
+        options = [f"{name} {quote(value)}" for name, value in chosen.items() if value is not None]
+        return " ".join([f"onceward redrive {self.job}", *options])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from operator import add
 from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
-from onceward.connectors.interfaces import Sink, SinkSession, partitions_of
-from onceward.connectors.letters import ALIASES, ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX, named
+from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
+from onceward.connectors.letters import ALIASES, ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX, Wanted, named
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
+from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.driver.output import Output
 from onceward.driver.spark.passes import Pass, Share
 from onceward.executor.aside import ByColumn, Making, OfFunction, SettingAside
@@ -25,6 +26,7 @@ __all__ = [
     "DeadLetters",
     "LetterCount",
     "LettersOfQuery",
+    "letters_source",
     "outputs_with",
     "routed",
     "setting_aside",
@@ -35,6 +37,7 @@ OF_A_LETTER = ("key", "value", "headers", "topic", "partition", "offset", "times
 _KIND = "dead-letters"
 _VERSION = 1
 _ON = (TRANSFORM, *UnfitKind)
+_READ = "brought back"
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -94,7 +97,7 @@ class DeadLetters:
     total: int | None = None
     aliases: str | Collection[str] = ()
 
-    def columns(self, job: JobName, source: Collection[str], partitions: int | None) -> Sequence[str]:
+    def columns(self, job: str, source: Collection[str], partitions: int | None) -> Sequence[str]:
         """Return the expressions that make letters of a DataFrame. ``source``: the columns of the source."""
         why = {
             **{name: f"cast({name} as string)" for name in ("topic", "partition", "offset") if name in source},
@@ -122,8 +125,8 @@ class DeadLetters:
         fits = f"case when partition < {partitions} then partition end as partition"
         return [*kept, f"{made} as headers", *([fits] if partitions is not None and "partition" in source else [])]
 
-    def rules(self, *, of_batches: bool) -> Rules:
-        """Return what becomes a letter. ``of_batches``: in a job with a function on batches. Raises
+    def rules(self, job: JobName, *, of_batches: bool) -> Rules:
+        """Return what becomes a letter of ``job``. ``of_batches``: it has a function on batches. Raises
         ConfigurationError."""
         given: object = self.on
         on = [given] if isinstance(given, str) or not isinstance(given, Collection) else list(given)
@@ -147,7 +150,7 @@ class DeadLetters:
                     else 'Add "transform" to on=, or leave out where=.'
                 )
             )
-        return Rules(self.limits(), frozenset(map(str, on)), self._aliases())
+        return Rules(job, self.limits(), frozenset(map(str, on)), self._aliases())
 
     def _aliases(self) -> tuple[str, ...]:
         """Raises ConfigurationError."""
@@ -186,14 +189,15 @@ class DeadLetters:
 
 
 def outputs_with(
+    job: JobName,
     dead_letters: DeadLetters | None,
     outputs: Mapping[ParticipantName, Output],
     *,
     alone: bool,
     on_batches: bool = False,
 ) -> tuple[Mapping[ParticipantName, Output], Rules | None]:
-    """Return the outputs of a job, with that of its dead letters, and what becomes a letter. Raises ConfigurationError
-    for dead letters that cannot be written.
+    """Return the outputs of ``job``, with that of its dead letters, and what becomes a letter. Raises
+    ConfigurationError for dead letters that cannot be written.
 
     :param alone: ``sink=`` names the only output.
     :param on_batches: a function on batches makes what is written, and no DataFrame does.
@@ -205,7 +209,7 @@ def outputs_with(
             f"dead_letters: must be a DeadLetters(sink), and no output may be called {DEAD_LETTERS}. Nothing was "
             "started."
         )
-    rules = dead_letters.rules(of_batches=on_batches)
+    rules = dead_letters.rules(job, of_batches=on_batches)
     if not on_batches and all(output.transform is not None for output in outputs.values()):
         raise ConfigurationError(
             "dead_letters: each output has a transform= of its own, and what such a branch makes is not set aside. "
@@ -217,6 +221,20 @@ def outputs_with(
             'Instead of sink=, give outputs={"out": Output(sink, where="reason is null", select=[...])}.'
         )
     return {**outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS), where=dead_letters.where)}, rules
+
+
+def letters_source(dead_letters: DeadLetters, wanted: Wanted, columns: Sequence[str]) -> Source:
+    """Return the source of the dead letters that are ``wanted``, with the ``columns`` of the job's own source. Raises
+    ConfigurationError."""
+    sink: Any = dead_letters.sink
+    kind = installed_kinds(_READ).get(sink.participant.kind)
+    if kind is None or not kind.letters or getattr(sink, "topic", None) is None:
+        raise ConfigurationError(
+            f"The dead letters of job {wanted.job} go to no single topic of Kafka, so they cannot be read. Nothing was "
+            f"{_READ}. Read them with a job of your own."
+        )
+    source: Source = part(sink.participant.kind, kind.letters, _READ)(sink.cluster, sink.topic, wanted, columns=columns)
+    return source
 
 
 _SPARKS_TYPES = {
@@ -232,8 +250,8 @@ _SPARKS_TYPES = {
 class LettersOfQuery:
     """The dead letters of a query, whose DataFrames may have any columns."""
 
-    def __init__(self, dead_letters: DeadLetters, rules: Rules, job: JobName) -> None:
-        self._letters, self._rules, self._job = dead_letters, rules, job
+    def __init__(self, dead_letters: DeadLetters, rules: Rules) -> None:
+        self._letters, self._rules = dead_letters, rules
 
     def of_batch(self, shares: Sequence[Share], columns: Sequence[tuple[str, str]]) -> Pass:
         """Return what is written of a batch. ``columns``: names and types of its DataFrame."""
@@ -246,25 +264,22 @@ class LettersOfQuery:
     def _marked(self, share: Share, known: Collection[str]) -> Share:
         if self._letters.where is None:
             return replace(share, planned=False)
-        return replace(share, select=self._letters.columns(self._job, known, partitions_of(share.sink)))
+        return replace(share, select=self._letters.columns(self._rules.job, known, partitions_of(share.sink)))
 
     def route(self, sinks: Mapping[ParticipantName, SinkSession]) -> SettingAside:
         """Return the router of a batch to ``sinks``."""
-        return setting_aside(ByColumn(), sinks, self._job, self._rules)
+        return setting_aside(ByColumn(), sinks, self._rules)
 
 
-def setting_aside(
-    making: Making, sinks: Mapping[ParticipantName, SinkSession], job: JobName, rules: Rules
-) -> SettingAside:
+def setting_aside(making: Making, sinks: Mapping[ParticipantName, SinkSession], rules: Rules) -> SettingAside:
     """Return the router that sets records aside, to one of ``sinks``: :data:`DEAD_LETTERS`."""
     partitions = partitions_of(sinks[DEAD_LETTERS])
-    return SettingAside(making=making, to=LettersTo(sink=DEAD_LETTERS, job=job, rules=rules, partitions=partitions))
+    return SettingAside(making=making, to=LettersTo(sink=DEAD_LETTERS, rules=rules, partitions=partitions))
 
 
 def routed(
     function: Callable[..., Any],
     sinks: Mapping[ParticipantName, SinkSession],
-    job: JobName,
     rules: Rules | None,
     hidden: Sequence[str] = (),
 ) -> Router | SettingAside:
@@ -275,7 +290,7 @@ def routed(
     route: Callable[..., Router] = partial(by_name, names) if len(names) > 1 else partial(to_one, names[0])
     if rules is None:
         return route(function)
-    return setting_aside(OfFunction(function, route, len(hidden)), sinks, job, rules)
+    return setting_aside(OfFunction(function, route, len(hidden)), sinks, rules)
 
 
 class LetterCount:

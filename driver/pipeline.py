@@ -2,18 +2,20 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import HasWholeRecords, Sink, SinkSession, Source, partitions_of
-from onceward.connectors.letters import DEAD_LETTERS
+from onceward.connectors.letters import DEAD_LETTERS, OUTPUTS, Wanted, back_job
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
-from onceward.driver.exits import exit_with_codes, stopping_on_signals
+from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
 from onceward.driver.generations import Generations
-from onceward.driver.letters import OF_A_LETTER, DeadLetters, LetterCount, outputs_with
+from onceward.driver.letters import OF_A_LETTER, DeadLetters, LetterCount, letters_source, outputs_with
 from onceward.driver.members import Members
 from onceward.driver.opening import Job, OpenJob
 from onceward.driver.options import JobOptions, describing_options
@@ -95,7 +97,7 @@ class Pipeline(Job):
             require_whole(self._outputs)
         self._dead_letters = dead_letters
         self._outputs, self._letters = outputs_with(
-            dead_letters, self._outputs, alone=sink is not None, on_batches=transform_batches is not None
+            self._job, dead_letters, self._outputs, alone=sink is not None, on_batches=transform_batches is not None
         )
         if tasks not in ("per_checkpoint", "staying"):
             raise ConfigurationError(f"tasks: {tasks!r} is neither 'per_checkpoint' nor 'staying'.")
@@ -134,8 +136,52 @@ class Pipeline(Job):
         if dead.where is None:
             return passes_of(outputs, sinks, self._transform, unplanned=DEAD_LETTERS, along=along)
         partitions = next(partitions_of(sink) for sink in sinks if sink.participant.name == DEAD_LETTERS)
-        marked = replace(outputs[DEAD_LETTERS], select=dead.columns(self._job, columns, partitions))
+        marked = replace(outputs[DEAD_LETTERS], select=dead.columns(self._letters.job, columns, partitions))
         return passes_of({**outputs, DEAD_LETTERS: marked}, sinks, self._transform, along=along)
+
+    def redrive(
+        self,
+        *,
+        letter_class: str | None = None,
+        output: str | None = None,
+        since: datetime | None = None,
+        attempts: int = 3,
+    ) -> "Pipeline":
+        """Return the job ``JOB-redrive``, which takes the dead letters of this one through the same transform into the
+        same outputs, and ends with the letters that are there when it begins.
+
+        Each letter goes back once, also if ``onceward redrive`` has brought it back into the input. A record that fails
+        again becomes a letter again. See docs/how-to/dead-letters.md.
+
+        >>> pipeline.redrive(letter_class="KeyError").run()  # doctest: +SKIP
+
+        :param letter_class: only letters of this class, as ``onceward letters`` names it.
+        :param output: only letters that this output has refused.
+        :param since: only letters written since then; without a zone it is UTC.
+        :param attempts: only records that have failed less often.
+        :raises ConfigurationError: for a job whose dead letters cannot be read.
+        """
+        if self._dead_letters is None:
+            raise ConfigurationError(f"Job {self._job} has no dead_letters=, so there is nothing to bring back.")
+        at = None if since is None else since if since.tzinfo is not None else since.replace(tzinfo=UTC)
+        wanted = Wanted(
+            job=self._job,
+            into=OUTPUTS,
+            attempts=attempts,
+            kind=letter_class,
+            output=output,
+            since=None if at is None else round(at.timestamp() * 1000),
+        )
+        again = copy(self)
+        again._job = back_job(self._job)
+        again._source, again._hidden = again._read_for_letters(
+            letters_source(self._dead_letters, wanted, column_names(self._source.schema))
+        )
+        # what the job itself serves stays its own, and the run ends
+        again._options = replace(self._options, metrics=None, web=None)
+        again._stay = False
+        again._stopping = StopFlag()
+        return again
 
     def stop(self) -> None:
         """Leave after settling the running checkpoint; callable from any thread and from signal handlers."""

@@ -215,8 +215,9 @@ class Why:
 
 @dataclass(frozen=True)
 class Rules:
-    """What becomes a letter, and how much of it."""
+    """What becomes a letter, of which job, and how much of it."""
 
+    job: str
     limits: Limits
     on: frozenset[str]
     """:data:`TRANSFORM`, and kinds of :class:`UnfitKind`."""
@@ -233,7 +234,6 @@ class LettersTo:
     """Where the letters of a job go."""
 
     sink: str
-    job: str
     rules: Rules
     partitions: int | None
     """Of the letters' topic; None if it has none."""
@@ -334,13 +334,13 @@ class Page:
         """The headers, in order. The same again when the record is written again."""
         batch, why, task = self._records, self._why[row], self._of.task
         said = {
-            name: str(batch.column(name)[row].as_py())
+            name: str(value.as_py())
             for name in ("topic", "partition", "offset")
-            if name in batch.schema.names
+            if name in batch.schema.names and (value := batch.column(name)[row]).is_valid
         }
         if "timestamp" in batch.schema.names and (time := batch.column("timestamp")[row]).is_valid:
             said["timestamp"] = str(time.value // 1000)
-        said["job"] = self._of.to.job
+        said["job"] = self._of.to.rules.job
         if why.output:
             said["output"] = why.output
         said["stage"] = "output" if why.output else TRANSFORM

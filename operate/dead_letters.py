@@ -12,17 +12,14 @@ from onceward.client.operators import OperatorClient
 from onceward.common.errors import ConfigurationError, PreflightError, RefusedError
 from onceward.connections.cluster import KAFKA_TOPIC, KafkaCluster
 from onceward.connections.clusters_file import load_clusters
-from onceward.connectors.letters import DEAD_LETTERS, LETTER_POSITIONS, Letter, Run
+from onceward.connectors.letters import DEAD_LETTERS, LETTER_POSITIONS, Letter, Run, back_job
 from onceward.operate.verify.cluster import ClusterView, read_range
 from onceward.operate.verify.history import Lane
 from onceward.protocol.values import JobName
 
-__all__ = ["Found", "LetterTopic", "back_job", "clusters_of", "letters_of", "reading_letters", "runs_of", "topic_of"]
+__all__ = ["Found", "LetterTopic", "clusters_of", "letters_of", "reading_letters", "runs_of", "topic_of"]
 
 _UNREAD = "No letter was read"
-_LONGEST = 63
-"""Characters of a job's name."""
-_BACK = "-redrive"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +49,6 @@ class Found:
         """Return the first of ``runs`` that has brought it back or dropped it."""
         partition, offset = self.lane.partition, self.offset
         return next((run for run in runs if run.has(self.letter, self.written, partition, offset)), None)
-
-
-def back_job(job: JobName) -> JobName:
-    """Return the name of the job that brings the letters of ``job`` back."""
-    return JobName(f"{job[: _LONGEST - len(_BACK)]}{_BACK}")
 
 
 def runs_of(client: OperatorClient, job: JobName) -> Sequence[Run]:

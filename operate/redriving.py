@@ -9,13 +9,12 @@ from pathlib import Path
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import ConfigurationError, RefusedError
 from onceward.connections.cluster import KafkaCluster
-from onceward.connectors.letters import Run, Wanted
+from onceward.connectors.letters import Run, Wanted, back_job
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.coordinator.service.state_dir import StateDirectory, state_directory
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
 from onceward.operate.dead_letters import (
     LetterTopic,
-    back_job,
     clusters_of,
     letters_of,
     reading_letters,
@@ -116,7 +115,7 @@ def _run(
         address = StateDirectory(state_directory(place.state_dir)).published()
     return Pipeline(
         job=back_job(job),
-        source=source(letters.cluster, letters.name, wanted, into.partitions),
+        source=source(letters.cluster, letters.name, wanted, partitions=into.partitions),
         sink=sink(into.cluster, topics=list(wanted.topics)),
         coordinator=address,
         state_dir=place.state_dir if address is None else None,

@@ -44,8 +44,8 @@ class Kind:
     """(configuration, names of topics or tables, job) -> :class:`Examined`, for ``onceward doctor``. ``job``: its
     rights are asked for, too; None = no job's. Raises OncewardError."""
     letters: str = ""
-    """(configuration, topic, :class:`Wanted`, how many partitions each topic of the input has) -> the
-    :class:`Source` of dead letters, for ``onceward redrive``."""
+    """(configuration, topic, :class:`Wanted`, ``partitions=``, ``columns=``) -> the :class:`Source` of dead letters: as
+    records for the input, whose topics have so many ``partitions``, or with the ``columns`` of the input."""
     sink: str = ""
     """(configuration, ``topics=``) -> the :class:`Sink` that writes them to the input."""
 

@@ -289,14 +289,14 @@ class CheckpointJob:
     def _through_python(self, splits: int) -> _Built | None:
         """Return the job if records need not go through the JVM."""
         if self._transform_batches is not None:
-            route = routed(self._transform_batches, self._sinks, self._job, self._letters, self._hidden)
+            route = routed(self._transform_batches, self._sinks, self._letters, self._hidden)
             return self._fused(splits, Path.BATCHES, route, (*self._source_columns, *self._hidden))
         choices = self._work.choices(self._source.schema, self._source.copied_columns)
         return None if choices is None else self._copied(splits, choices)
 
     def _copied(self, splits: int, choices: Mapping[str, Mapping[str, str]]) -> _Built:
         if self._letters is not None:
-            route = setting_aside(RowByRow(choosing(choices)), self._sinks, self._job, self._letters)
+            route = setting_aside(RowByRow(choosing(choices)), self._sinks, self._letters)
             return self._fused(splits, Path.COPY, route, self._source_columns)
         columns = dict.fromkeys(column for chosen in choices.values() for column in chosen.values())
         return self._fused(splits, Path.COPY, choosing(choices), tuple(columns))
@@ -316,7 +316,7 @@ class CheckpointJob:
         chosen = self._work.dataframe(source, self._source.copied_columns)
         route: Router | SettingAside = route_to(self._sinks)
         if self._letters is not None:
-            route = setting_aside(ByColumn(), self._sinks, self._job, self._letters)
+            route = setting_aside(ByColumn(), self._sinks, self._letters)
         df = chosen.mapInArrow(writing(self._writers(), route), BALLOT_SCHEMA)
         known = self._built
         if known is not None and known.facts.moving and _same(df, known.examined):

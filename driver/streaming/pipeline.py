@@ -95,7 +95,7 @@ class StreamingPipeline(Job):
         self._sink, self._outputs, self._dead_letters = sink, outputs, dead_letters
         every = outputs_of(sink, outputs)
         require_one_pass(every)
-        outputs_with(dead_letters, every, alone=sink is not None)
+        outputs_with(self._job, dead_letters, every, alone=sink is not None)
         self._checkpoint_location = os.fspath(checkpoint_location)
         self._output_mode = output_mode
         self._trigger = dict(trigger or {})

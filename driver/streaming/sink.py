@@ -107,7 +107,7 @@ class StreamSink(Job):
         self._outputs = outputs_of(sink, outputs)
         require_one_pass(self._outputs)
         self._dead_letters = dead_letters
-        self._outputs, self._rules = outputs_with(dead_letters, self._outputs, alone=sink is not None)
+        self._outputs, self._rules = outputs_with(self._job, dead_letters, self._outputs, alone=sink is not None)
         self._allow_complete_mode = allow_complete_mode
         self._allow_different_state = allow_different_state
         self._continue_at = continue_at
@@ -182,7 +182,7 @@ class StreamSink(Job):
     def _letters(self) -> LettersOfQuery | None:
         if self._dead_letters is None or self._rules is None:
             return None
-        return LettersOfQuery(self._dead_letters, self._rules, self._job)
+        return LettersOfQuery(self._dead_letters, self._rules)
 
     def _start(self, stack: contextlib.ExitStack, name: str, run: Callable[[], None], end: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name=f"onceward-{self._job}-{name}", daemon=True)

@@ -18,7 +18,7 @@ from onceward.connections.clusters_file import load_clusters
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
-from onceward.operate.dead_letters import topic_of
+from onceward.operate.dead_letters import runs_of, topic_of
 from onceward.operate.options import systems_of
 from onceward.operate.prompts import print_result, say
 from onceward.operate.tables import print_json
@@ -114,7 +114,7 @@ def _letters(client: OperatorClient, job: JobName, wanted: Wanted) -> LettersAtR
         return None
     systems = wanted.systems if wanted.servers is None else None
     topic = topic_of(client, job, wanted.servers, systems, None)
-    return LettersAtRest(topic.cluster, topic.name, job)
+    return LettersAtRest(topic.cluster, topic.name, job, runs_of(client, job))
 
 
 def _input(wanted: Wanted) -> tuple[KafkaCluster, list[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from onceward.connections.cluster import KafkaCluster
-from onceward.connectors.letters import Letter
+from onceward.connectors.letters import OUTPUTS, Letter, Run
 from onceward.operate.verify.cluster import ClusterView, Raw, read_range
 from onceward.operate.verify.history import Lane, PartitionEnd
 from onceward.operate.verify.verdict import Breach, Property
@@ -19,9 +19,12 @@ _Place: TypeAlias = tuple[Lane, int]
 class LettersAtRest:
     """The letters of one job, at the moment of the last :meth:`look`."""
 
-    def __init__(self, cluster: KafkaCluster, topic: str, job: str) -> None:
+    def __init__(self, cluster: KafkaCluster, topic: str, job: str, runs: Sequence[Run]) -> None:
+        """``runs``: have brought letters back. Those that went into the outputs have an effect of their own there, or
+        are later letters."""
         self._view = ClusterView(cluster)
         self._topic, self._job = topic, job
+        self._into_outputs = [run for run in runs if run.wanted.into == OUTPUTS]
         self._ends: Sequence[PartitionEnd] = ()
         self._letters: Counter[_Place] = Counter()
         """Those that no covered record explains, so far."""
@@ -44,12 +47,15 @@ class LettersAtRest:
         ends = {one.lane: one.stable for one in self._ends}
         for one in read_range(self._view.cluster, {}, ends, headers=True):
             letter = Letter.of(one.headers)
-            if letter is None or letter.job != self._job:
+            if letter is None or letter.job != self._job or self._is_in_outputs(letter, one):
                 continue
             if letter.partition is None or letter.offset is None:
                 self._nameless += 1
             else:
                 self._letters[Lane(letter.topic, letter.partition), letter.offset] += 1
+
+    def _is_in_outputs(self, letter: Letter, one: Raw) -> bool:
+        return any(run.has(letter, one.timestamp, one.lane.partition, one.offset) for run in self._into_outputs)
 
     @property
     def nameless(self) -> Sequence[str]:

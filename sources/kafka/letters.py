@@ -1,14 +1,14 @@
 """The positions of a source of dead letters, as a typed value and as the document that a checkpoint keeps.
 
-Document ``kafka-letters``, version 1::
+Document ``kafka-letters``, version 2::
 
     {"run": 1, "log": {"kind": "kafka-positions", "version": 2, "body": {...}},
-     "runs": [{"wanted": {"job": "orders", "topics": ["orders"], "attempts": 3, "kind": null, "output": null,
-                          "since": null, "drop": ""}, "ends": {"0": 12}}]}
+     "runs": [{"wanted": {"job": "orders", "topics": ["orders"], "into": "input", "attempts": 3, "kind": null,
+                          "output": null, "since": null, "drop": ""}, "ends": {"0": 12}}]}
 
 ``run`` is the number of the present run, and ``log`` where it is in the letters' topic. ``runs`` are all runs, the
 present one last: each has brought back what it wanted below its ends, except what an earlier one had brought back. So
-a letter is brought back once, whatever the later runs want.
+a letter is brought back once, whatever the later runs want. Version 1 had no ``into``: all went into the input.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from onceward.sources.kafka.positions import skip_to as skip_log_to
 
 __all__ = ["LetterPositions", "skip_to"]
 
-_VERSION = 1
+_VERSION = 2
+_READABLE = ((LETTER_POSITIONS, 1), (LETTER_POSITIONS, _VERSION))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class LetterPositions:
     @classmethod
     def from_document(cls, document: Document) -> "LetterPositions":
         """Raises HaltedError for a document of another kind or a later version."""
-        if (document.kind, document.version) != (LETTER_POSITIONS, _VERSION):
+        if (document.kind, document.version) not in _READABLE:
             raise HaltedError(
                 f"The stored positions are of kind {document.kind!r}, version {document.version}, and not those of a "
                 f"job that brings dead letters back ({LETTER_POSITIONS!r}, version {_VERSION}). Nothing was read. "

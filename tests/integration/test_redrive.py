@@ -160,9 +160,17 @@ def copied(topic, key, value):
 """
 
 
-def verified(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any]]:
+LENIENT = """
+import json, re
+
+def copied(topic, key, value):
+    return [("OUT", key, json.dumps({"n": int(re.sub(rb"\\D", b"", value))}).encode())]
+"""
+
+
+def verified(bench: Bench, monkeypatch: pytest.MonkeyPatch, expected: str = COPY) -> tuple[int, dict[str, Any]]:
     module = f"expected_{len(list(bench.directory.glob('expected_*')))}"
-    (bench.directory / f"{module}.py").write_text(COPY.replace("OUT", bench.out))
+    (bench.directory / f"{module}.py").write_text(expected.replace("OUT", bench.out))
     monkeypatch.syspath_prepend(bench.directory)
     topics = ("--input", bench.source, "--output", bench.out, "--expected-by", f"{module}:copied")
     brokers = ("--servers", bench.topics.servers, "--state-dir", str(bench.directory / "state"))
@@ -219,3 +227,99 @@ def test_letters_that_are_dropped_never_go_back(bench: Bench) -> None:
     assert (reason["letters"], reason["back"], reason["dropped"]) == (len(BAD), 0, len(BAD))
     assert listed["drops"] == ["Ada: test data"]
     assert f"{len(BAD)} were dropped: Ada: test data." in redrive(bench, "--dry-run")[1]
+
+
+def test_letters_go_through_the_corrected_function_into_the_outputs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def still_wrong(record: dict[str, Any]) -> dict[str, Any]:
+        if number_in(record["value"]) in failing:
+            raise KeyError(record["offset"])
+        return lenient(record)
+
+    failing = BAD[3:5]
+    before = {n: place_of(bench, n) for n in failing}
+    for _ in range(2):
+        bench.pipeline(per_record(still_wrong), {"rate": 1.0}).redrive(attempts=2).run()
+    assert bench.written() == sorted({*GOOD, *BAD} - {*failing})
+    assert bench.letters() == sorted([*BAD, *failing]), "those that failed again, and each once"
+    assert {n: place_of(bench, n) for n in failing} == before, "the later letter names the same record"
+    code, found = verified(bench, monkeypatch, LENIENT)
+    assert (code, found["input"]["letters"]) == (0, len(failing)), found
+    assert redrive(bench, "--class", "JSONDecodeError")[0] == 0
+    assert brought_back(bench) == [], "they are back already"
+    bench.pipeline(per_record(lenient)).redrive(letter_class="KeyError").run()
+    assert bench.written() == sorted([*GOOD, *BAD])
+    bench.pipeline(per_record(lenient)).run()
+    assert bench.written() == sorted([*GOOD, *BAD]), "the job itself reads none of them"
+    listed = json.loads(command(bench, "letters", "--json").stdout)
+    assert {one["kind"]: (one["letters"], one["back"], one["attempts"]) for one in listed["reasons"]} == {
+        "JSONDecodeError": (len(BAD), len(BAD), 1),
+        "KeyError": (len(failing), len(failing), 2),
+    }
+
+
+def place_of(bench: Bench, number: int) -> set[tuple[bytes, ...]]:
+    """What the letters of a record say of it."""
+    letters = [
+        dict(headers_of(one)) for one in bench.topics.messages(bench.dead) if number_in(one.value() or b"") == number
+    ]
+    names = ("topic", "partition", "offset", "timestamp", "job")
+    return {tuple(letter[f"onceward.error.{name}"] for name in names) for letter in letters}
+
+
+def test_marked_letters_of_a_dataframe_go_through_its_transform(
+    topics: Topics, job: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as sql
+
+    made = Bench(topics, job, spark, tmp_path)
+    letters, read = {"where": "reason is not null"}, {"include_headers": True}
+    made.pipeline(None, letters, transform=marked, outputs=good(made), read=read).run()
+    assert made.letters() == BAD
+
+    def mended(df: Any) -> Any:
+        return marked(df.withColumn("value", sql.regexp_replace(df.value.cast("string"), "^\\{(\\d+)$", '{"n": $1}')))
+
+    made.pipeline(None, letters, transform=mended, outputs=good(made), read=read).redrive().run()
+    assert (made.written(), made.letters()) == (sorted([*GOOD, *BAD]), BAD)
+
+
+@pytest.mark.kill
+def test_letters_that_go_into_the_outputs_go_once_whatever_is_killed(bench: Bench) -> None:
+    program = bench.directory / "again.py"
+    program.write_text(AGAIN.format(bench=bench, servers=bench.topics.servers, state=bench.directory / "state"))
+    kills = 0
+    while (code := run_program(bench, program))[0] != 0:
+        assert code[0] == 128 + signal.SIGKILL, code[1]
+        kills += 1
+        assert kills <= len(FEWER)
+    assert kills, code[1]
+    assert bench.written() == sorted([*GOOD, *BAD])
+
+
+FEWER = ["driver.after_plan:1", "driver.after_pre_commit:1", "driver.after_end_txn:1"]
+AGAIN = """
+import json, re
+from onceward import *
+
+def lenient(record):
+    return {{"key": record["key"], "value": json.dumps({{"n": int(re.sub(rb"\\D", b"", record["value"]))}})}}
+
+if __name__ == "__main__":
+    Pipeline(
+        job="{bench.job}",
+        source=KafkaSource("{servers}", topics=["{bench.source}"], start="earliest"),
+        transform_batches=per_record(lenient),
+        sink=KafkaSink("{servers}", topic="{bench.out}"),
+        dead_letters=DeadLetters(KafkaSink("{servers}", topic="{bench.dead}")),
+        state_dir="{state}",
+    ).redrive().run()
+"""
+
+
+def run_program(bench: Bench, program: Path) -> tuple[int, str]:
+    with Processes(bench.directory) as processes:
+        environment = armed_with(FEWER, bench.directory / "kills")
+        process = processes.start("again", [sys.executable, str(program)], environment)
+        return process.wait(), process.tail(200)

@@ -70,7 +70,7 @@ class TasksInProcess:
         copied = {column: column for column in columns}
         routing: Router | SettingAside = choosing(dict.fromkeys(self._sinks, copied))
         if self._function is not None:
-            routing = routed(self._function, self._sinks, self._job, self._letters, self._hidden)
+            routing = routed(self._function, self._sinks, self._letters, self._hidden)
         ballots = []
         for slot, split in enumerate(plan.splits):
             self._attempts += 1

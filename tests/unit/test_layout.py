@@ -34,6 +34,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "executor",
         "watch",
         "coordinator.service.embedded",
+        "coordinator.service.kinds",
         "coordinator.service.listen",
         "coordinator.service.observer",
         "coordinator.service.state_dir",

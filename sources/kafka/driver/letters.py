@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from onceward.common.errors import HaltedError
 from onceward.connections.cluster import KafkaCluster
-from onceward.connectors.interfaces import JobContext, Plan, SplitReader
-from onceward.connectors.letters import Wanted
+from onceward.connectors.interfaces import JobContext, Plan, Resource, SplitReader
+from onceward.connectors.letters import OUTPUTS, Wanted
 from onceward.protocol.values import Document, JsonObject
 from onceward.sources.kafka.driver.source import KafkaSource
-from onceward.sources.kafka.executor.columns import ddl_of
 from onceward.sources.kafka.executor.letters import NAMES, LetterReader
 from onceward.sources.kafka.letters import LetterPositions
 from onceward.sources.kafka.positions import KafkaPositions
@@ -21,15 +20,31 @@ class LetterSource(KafkaSource):
     """Reads the dead letters of a job as the records that they were: those that are wanted, and that no earlier run of
     this job has brought back. Each run looks at the whole topic as it is when the run begins."""
 
-    def __init__(self, cluster: KafkaCluster, topic: str, wanted: Wanted, partitions: Mapping[str, int]) -> None:
-        """``partitions``: how many each topic of ``wanted`` has."""
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        topic: str,
+        wanted: Wanted,
+        partitions: Mapping[str, int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """
+        partitions: how many each topic of ``wanted`` has, for letters that go into the input.
+        columns: of the job's own source, for letters that go into its outputs.
+        """
         super().__init__(
-            cluster, topics=[topic], start="earliest", end="latest", include_headers=True, mirror_offsets=False
+            cluster,
+            topics=[topic],
+            start="earliest",
+            end="latest",
+            columns=columns,
+            include_headers=columns is None,
+            mirror_offsets=False,
         )
-        self.schema = ddl_of(NAMES)
-        self.copied_columns = ("key", "value", "headers", "topic", "partition")
+        if columns is None:
+            self.copied_columns = (*self.copied_columns, "topic", "partition")
         self._wanted = wanted
-        self._partitions = dict(partitions)
+        self._partitions = dict(partitions or {})
         self._new = False
         """The last run is over: this one begins."""
         self._begun: LetterPositions | None = None
@@ -68,7 +83,12 @@ class LetterSource(KafkaSource):
         return plan.positions
 
     def read(self) -> SplitReader:
-        return LetterReader(letters=replace(self._reader(), names=NAMES), partitions=self._partitions)
+        letters = replace(self._reader(), names=NAMES)
+        return LetterReader(letters=letters, names=self._columns, partitions=self._partitions)
+
+    def reads(self, resource: Resource) -> bool:
+        """Return False also for the letters' topic: what this run adds to it is behind the end of the run."""
+        return self._wanted.into != OUTPUTS and super().reads(resource)
 
     def check_replay(self, splits: Sequence[JsonObject], positions: Document) -> None:
         super().check_replay(splits, _log(positions))
@@ -93,8 +113,9 @@ class LetterSource(KafkaSource):
         if stored.wanted != self._wanted:
             raise HaltedError(
                 f"A run that brings letters of job {stored.wanted.job} back has not ended, and this one wants other "
-                "letters. Nothing was read. End that run first, with its options and for the topics "
-                f"{', '.join(stored.wanted.topics)}: {stored.wanted}"
+                "letters, or wants them elsewhere. Nothing was read. End that run first"
+                + (f", for the topics {', '.join(stored.wanted.topics)}" if stored.wanted.topics else "")
+                + f": {stored.wanted}"
             )
 
 

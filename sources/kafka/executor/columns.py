@@ -8,13 +8,24 @@ import pyarrow as pa
 
 from onceward.sources.kafka.client import Headers, Records
 
-__all__ = ["COLUMNS", "COPIED", "HEADERS", "RECORD", "BatchBuilder", "batch_builder", "bounded", "ddl_of", "schema_of"]
+__all__ = [
+    "COLUMNS",
+    "COPIED",
+    "HEADERS",
+    "LAST_MS",
+    "RECORD",
+    "BatchBuilder",
+    "batch_builder",
+    "bounded",
+    "ddl_of",
+    "schema_of",
+]
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(_HEADER)
 # Spark's TimestampType in Arrow, whatever the session's time zone.
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_LAST_MS = 2**63 // 1_000
+LAST_MS = 2**63 // 1_000
 """Kafka holds any number of milliseconds. Those beyond become the nearest that microseconds hold: a reader that does
 not look at the time must not fail."""
 _TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
@@ -66,7 +77,7 @@ def batch_builder(schema: pa.Schema, columns: frozenset[str]) -> BatchBuilder:
         made = {name: make(records) for name, make in chosen.items()}
         if timed:
             kinds, times = records.timestamps()
-            made["timestamp"] = pa.array(times.clip(-_LAST_MS, _LAST_MS) * 1_000).view(_TIMESTAMP)
+            made["timestamp"] = pa.array(times.clip(-LAST_MS, LAST_MS) * 1_000).view(_TIMESTAMP)
             # Spark, like Java, counts from -1 (none); librdkafka from 0.
             made["timestampType"] = pa.array(kinds - 1)
         arrays = [made[f.name] if f.name in columns else pa.nulls(len(records), f.type) for f in schema]

@@ -10,25 +10,31 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, Letter, Run, Wanted
+from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, INPUT, PREFIX, Letter, Run, Wanted
 from onceward.connectors.tasks import ranges_of
-from onceward.sources.kafka.executor.columns import schema_of
+from onceward.sources.kafka.executor.columns import LAST_MS, schema_of
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 
 __all__ = ["NAMES", "LetterReader"]
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""The columns of a batch. ``topic`` and ``partition`` are the record's in the input, ``offset`` and the times the
-letter's; the partition is null if its topic has no such partition any more."""
+"""What is read of a letter."""
 _SCHEMA = schema_of(NAMES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LetterReader:
     """Reads splits whose ranges have, besides what those of Kafka have, ``wanted`` and ``before``: the present run's
-    :class:`Wanted`, and the :class:`Run` before it. Pickled."""
+    :class:`Wanted`, and the :class:`Run` before it. Pickled.
+
+    ``topic``, ``partition``, ``offset`` and ``timestamp`` of a batch are the record's in the input, null where the
+    letter does not say them. For records that go there, ``offset`` and ``timestamp`` are the letter's, and the
+    partition is null if its topic has no such partition any more.
+    """
 
     letters: KafkaSplitReader
+    names: tuple[str, ...]
+    """The columns of a batch, in order."""
     partitions: Mapping[str, int]
     """How many the topics of the input have."""
 
@@ -45,9 +51,10 @@ class LetterReader:
                 if letter is None or wanted.drop or wanted.refuses(letter, written):
                     continue
                 if not any(one.has(letter, written, row["partition"], row["offset"]) for one in before):
-                    rows.append(row | self._place(letter) | {"headers": _headers(headers, letter, written)})
+                    place = self._place(letter) if wanted.into == INPUT else _origin(letter)
+                    rows.append(row | place | {"headers": _headers(headers, letter, written)})
             if rows:
-                yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+                yield pa.RecordBatch.from_pylist(rows, _SCHEMA).select(list(self.names))
 
     def held_back(self) -> float:
         return self.letters.held_back()
@@ -55,6 +62,11 @@ class LetterReader:
     def _place(self, letter: Letter) -> dict[str, Any]:
         number, count = letter.partition, self.partitions.get(letter.topic, 0)
         return {"topic": letter.topic, "partition": number if number is not None and number < count else None}
+
+
+def _origin(letter: Letter) -> dict[str, Any]:
+    at = None if letter.timestamp is None else min(letter.timestamp, LAST_MS) * 1000
+    return {"topic": letter.topic or None, "partition": letter.partition, "offset": letter.offset, "timestamp": at}
 
 
 def _headers(

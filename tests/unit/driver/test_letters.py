@@ -27,7 +27,7 @@ from onceward.executor.letters import (
     Window,
 )
 from onceward.executor.slots import Attempt, TaskSlots
-from onceward.protocol.values import CheckpointId, Document
+from onceward.protocol.values import CheckpointId, Document, JobName
 
 
 class Stranger:
@@ -82,8 +82,8 @@ def rule(
     aliases: tuple[str, ...] = (),
 ) -> SettingAside:
     route = partial(by_name, sinks) if len(sinks) > 1 else partial(to_one, sinks[0])
-    rules = Rules(limits, frozenset(on), aliases)
-    to = LettersTo(sink=DEAD_LETTERS, job="orders", rules=rules, partitions=3)
+    rules = Rules("orders", limits, frozenset(on), aliases)
+    to = LettersTo(sink=DEAD_LETTERS, rules=rules, partitions=3)
     return SettingAside(making=OfFunction(function, route, hidden), to=to)
 
 
@@ -228,7 +228,7 @@ def test_a_letter_has_the_headers_that_other_programs_know() -> None:
 @pytest.mark.parametrize("aliases", ["spring", ("connect", "spring"), 7, None])
 def test_headers_that_are_not_known_are_refused(aliases: Any) -> None:
     with pytest.raises(ConfigurationError, match="'connect' or 'streams', or both"):
-        DeadLetters(SINK, aliases=aliases).rules(of_batches=True)
+        DeadLetters(SINK, aliases=aliases).rules(JobName("orders"), of_batches=True)
 
 
 def test_a_message_is_cut_and_stays_text() -> None:
@@ -633,4 +633,4 @@ def test_a_letter_that_its_topic_refuses_says_at_least_where_the_record_was() ->
 @pytest.mark.parametrize("on", [(), "schema", ("schema", "late"), 7])
 def test_classes_of_letters_that_are_not_known_are_refused(on: Any) -> None:
     with pytest.raises(ConfigurationError, match="Give some of 'transform', 'too_large', 'schema', 'refused'"):
-        DeadLetters(SINK, on=on).rules(of_batches=True)
+        DeadLetters(SINK, on=on).rules(JobName("orders"), of_batches=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from onceward.common.errors import HaltedError
-from onceward.connectors.letters import Letter, Run, Wanted
+from onceward.connectors.letters import OUTPUTS, Letter, Run, Wanted
 from onceward.protocol.values import Document
 from onceward.sources.kafka.executor.columns import schema_of
 from onceward.sources.kafka.executor.letters import NAMES, LetterReader
@@ -58,7 +58,12 @@ def test_a_letter_stays_for_one_reason(wanted: Wanted, said: dict[str, Any], wri
 def test_the_options_that_want_the_same_are_said() -> None:
     since = round(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000)
     wanted = Wanted(job="orders", topics=("in",), attempts=2, kind="KeyError", output="table", since=since)
-    assert str(wanted) == "--class KeyError --output table --since 2026-01-02T00:00:00+00:00 --attempts 2"
+    assert str(wanted) == (
+        "onceward redrive orders --class KeyError --output table --since 2026-01-02T00:00:00+00:00 --attempts 2"
+    )
+    assert str(replace(wanted, into=OUTPUTS, topics=(), since=None)) == (
+        "Pipeline.redrive(letter_class='KeyError', output='table', attempts=2)"
+    )
 
 
 def test_positions_are_stored_and_read() -> None:
@@ -73,7 +78,7 @@ def test_positions_are_stored_and_read() -> None:
         skip_to(document, "dead", 0, 2)
 
 
-@pytest.mark.parametrize(("kind", "version"), [("kafka-positions", 2), ("kafka-letters", 2)])
+@pytest.mark.parametrize(("kind", "version"), [("kafka-positions", 2), ("kafka-letters", 3)])
 def test_other_positions_are_refused(kind: str, version: int) -> None:
     document = Document(kind=kind, version=version, body={})
     with pytest.raises(HaltedError, match="Nothing was read"):
@@ -118,7 +123,7 @@ def brought_back(batch: pa.RecordBatch, wanted: Wanted, *before: Run) -> list[di
         assert columns >= set(NAMES)
         yield batch
 
-    reader = LetterReader(letters=cast("Any", letters), partitions={"in": 2})
+    reader = LetterReader(letters=cast("Any", letters), names=NAMES, partitions={"in": 2})
     split = {"wanted": wanted.to_json(), "before": [one.to_json() for one in before]}
     return [row for made in reader(split, frozenset()) for row in made.to_pylist()]
 
@@ -139,6 +144,31 @@ def test_a_letter_that_goes_back_again_keeps_when_it_was_first_one() -> None:
     assert [one["value"] for one in back["headers"] if one["key"] == "onceward.error.first_seen"] == [b"17"]
 
 
+def test_a_letter_for_the_outputs_is_the_record_that_was_read() -> None:
+    """Also one of a topic that is not read any more, and of a partition that is gone."""
+    wanted = Wanted(job="orders", into=OUTPUTS, attempts=3)
+    (row,) = letters_in("E", "E", "E")[2:].to_pylist()
+    row["headers"] += [{"key": "onceward.error.timestamp", "value": b"1700000000123"}]
+    (whole,) = brought_back(pa.RecordBatch.from_pylist([row], schema_of(NAMES)), wanted)
+    at = datetime.fromtimestamp(1_700_000_000_123 / 1000, UTC)
+    assert (whole["topic"], whole["partition"], whole["offset"], whole["timestamp"]) == ("in", 2, 7, at)
+    assert [one["key"] for one in whole["headers"]] == [
+        "theirs",
+        "onceward.error.attempt",
+        "onceward.error.first_seen",
+    ]
+    row["headers"] = [one for one in row["headers"] if one["key"].rpartition(".")[2] in ("job", "class")]
+    (bare,) = brought_back(pa.RecordBatch.from_pylist([row], schema_of(NAMES)), wanted)
+    assert [bare[name] for name in ("topic", "partition", "offset", "timestamp")] == [None] * 4
+
+
+def test_positions_of_an_earlier_version_went_into_the_input() -> None:
+    stored = LetterPositions(number=1, log=log((5, 5)), wanted=ALL, before=()).to_document()
+    body = json.loads(json.dumps(stored.body))
+    del body["runs"][0]["wanted"]["into"]
+    assert LetterPositions.from_document(Document(kind=stored.kind, version=1, body=body)).wanted == ALL
+
+
 def test_a_letter_that_is_back_stays() -> None:
     batch = letters_in("KeyError", "ValueError", "KeyError", "KeyError")
     values = [one["value"] for one in brought_back(batch, ALL, Run(wanted=KEYS, ends={0: 3, 1: 9}))]
@@ -148,4 +178,6 @@ def test_a_letter_that_is_back_stays() -> None:
     assert brought_back(batch, dropped) == []
     values = [one["value"] for one in brought_back(batch, ALL, Run(wanted=dropped, ends={0: 4}))]
     assert values == [b"1"], "what was dropped stays"
-    assert str(dropped) == "--class KeyError --attempts 3 --drop --yes --reason 'Ada: test data'"
+    assert (
+        str(dropped) == "onceward redrive orders --class KeyError --attempts 3 --drop --yes --reason 'Ada: test data'"
+    )
