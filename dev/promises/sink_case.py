@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from onceward.common.errors import OncewardError
 from onceward.connectors.interfaces import JobContext, Severity, Sink, writer_options
-from onceward.connectors.slots import OpenSlot, SlotContext
+from onceward.connectors.slots import CheckingSlot, OpenSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.dev.promises.checking import broken, eventually
 from onceward.driver.origins import slot_origins
@@ -50,6 +50,8 @@ class SinkCase:
     """Returns the values that readers see now, in any order."""
     batch: Callable[[Sequence[bytes]], pa.RecordBatch] = values_as_batch
     """Makes a batch of these values, as :meth:`SinkSession.prepare` hands it to the writer."""
+    refused: bytes | None = None
+    """A value that the sink cannot write, if its slots find these beforehand (:class:`CheckingSlot`)."""
     together: bool = False
     """A checkpoint has one committable, of all its slots, so that it becomes visible as a whole."""
     within: float = 30.0
@@ -216,6 +218,12 @@ class Slot:
     def write(self, *values: bytes) -> None:
         self._opened.write(self._batch(values))
         self._written += values
+
+    def unfit(self, *values: bytes) -> list[int]:
+        """Return which of ``values`` the slot finds that it cannot write; none for a slot that does not look."""
+        if not isinstance(self._opened, CheckingSlot):
+            return []
+        return sorted(one.row for one in self._opened.unfit(self._batch(values)))
 
     def finish(self) -> Vote:
         """Finish, and return the vote as the driver gets it: from JSON."""

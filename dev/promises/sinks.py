@@ -102,6 +102,24 @@ def a_slot_commits_without_the_others(jobs: Jobs) -> None:
 
 
 @promise
+def a_slot_that_looks_for_what_it_cannot_write_writes_nothing_of_it(jobs: Jobs) -> None:
+    """A job with dead letters asks first. What is found goes to no output, and what is not found goes to each once."""
+    driver, wrong = jobs.driver(), jobs.case.refused
+    looking = driver.open_slot(1)
+    if found := looking.unfit(b"b"):
+        broken(f"The slot cannot write rows {found} of a batch that it can write.")
+    looking.abandon()
+    slot = driver.open_slot(0)
+    if wrong is not None and ((both := slot.unfit(b"a", wrong)), (alone := slot.unfit(wrong))) != ([1], [0]):
+        broken(f"Of two records the slot cannot write the second, and it finds {both}, and {alone} if it is alone.")
+    slot.unfit(b"a")
+    slot.unfit(b"b")
+    slot.write(b"a")
+    driver.commits(driver.pre_commit(slot.finish()))
+    jobs.shows(b"a", when="one record is written, and others were only looked at")
+
+
+@promise
 def a_slot_without_records_has_no_committable(jobs: Jobs) -> None:
     """It has nothing to commit; a checkpoint without slots neither."""
     driver = jobs.driver()

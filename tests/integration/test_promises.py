@@ -27,6 +27,7 @@ def test_the_kafka_sink_keeps(promise: Promise[SinkCase], topics: Topics, out: s
         promise(
             SinkCase(
                 sink=lambda name: KafkaSink(topics.servers, topic=out, name=name),
+                refused=bytes(2_000_000),
                 system=system,
                 visible=lambda: [value for value in topics.values(out) if value is not None],
             )

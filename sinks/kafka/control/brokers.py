@@ -14,14 +14,17 @@ from onceward.connections.codes import ErrorCode
 from onceward.connections.topics import TopicFacts, cluster_facts, metadata_request
 from onceward.sinks.kafka.control.control_plane import ControlPlane, NoAnswer, Operation
 from onceward.sinks.kafka.errors import ControlPlaneError
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 __all__ = [
     "BATCH_LIMIT",
+    "POLICY",
     "Resource",
     "broker_settings",
     "create_topic",
     "describing_topics",
     "known_brokers",
+    "requires_keys",
     "settings",
     "topic_facts",
     "topic_limits",
@@ -83,10 +86,22 @@ def settings(control: ControlPlane, kind: Resource, name: str, keys: Collection[
     return {str(entry.name): str(entry.value) for entry in answer.results[0].configs if entry.value is not None}
 
 
-def topic_limits(control: ControlPlane, topics: Collection[str]) -> dict[str, int]:
-    """Return the bytes of the largest batch that each of ``topics`` accepts, without those that no broker reports."""
-    found = {topic: settings(control, Resource.TOPIC, topic, [BATCH_LIMIT]) or {} for topic in topics}
-    return {topic: int(each[BATCH_LIMIT]) for topic, each in found.items() if BATCH_LIMIT in each}
+def topic_limits(control: ControlPlane, topics: Collection[str]) -> tuple[TopicLimits, ...]:
+    """Return what each of ``topics`` takes."""
+    found = {topic: settings(control, Resource.TOPIC, topic, [BATCH_LIMIT, POLICY]) or {} for topic in topics}
+    return tuple(
+        TopicLimits(
+            topic=topic,
+            batch_bytes=int(each[BATCH_LIMIT]) if BATCH_LIMIT in each else None,
+            keyed=requires_keys(each),
+        )
+        for topic, each in found.items()
+    )
+
+
+def requires_keys(found: Mapping[str, str]) -> bool:
+    """Return whether a topic with these settings refuses records without a key."""
+    return "compact" in found.get(POLICY, "")
 
 
 def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str, str] | None:
@@ -98,5 +113,6 @@ def broker_settings(control: ControlPlane, keys: Collection[str]) -> Mapping[str
     return next((found for node in nodes if (found := settings(control, Resource.BROKER, str(node), keys))), None)
 
 
+POLICY = "cleanup.policy"
 BATCH_LIMIT = "max.message.bytes"
 """A topic's limit for a whole batch, despite its name."""

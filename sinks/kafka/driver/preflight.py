@@ -10,10 +10,12 @@ from onceward.connections.codes import ErrorCode
 from onceward.connectors.interfaces import Finding, Risk, Severity
 from onceward.sinks.kafka.control.brokers import (
     BATCH_LIMIT,
+    POLICY,
     Resource,
     broker_settings,
     create_topic,
     known_brokers,
+    requires_keys,
     settings,
     topic_facts,
 )
@@ -157,7 +159,7 @@ def _topic_settings(control: ControlPlane, check: SinkCheck, name: str, replicat
             "raise it, else one disk can lose data",
             Risk.REPLICATION,
         )
-    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT, "cleanup.policy")
+    keys = ("min.insync.replicas", "unclean.leader.election.enable", BATCH_LIMIT, POLICY)
     found = settings(control, Resource.TOPIC, name, keys)
     if found is None:
         yield _warning(subject, "its settings may not be read", "grant DESCRIBE_CONFIGS to have them checked")
@@ -170,10 +172,10 @@ def _topic_settings(control: ControlPlane, check: SinkCheck, name: str, replicat
         yield _warning(
             subject, "unclean leader election is allowed, which loses confirmed records", f"set {keys[1]}=false"
         )
-    if "compact" in found.get(keys[3], ""):
+    if requires_keys(found):
         yield _warning(
             subject,
-            f"is compacted ({keys[3]}={found[keys[3]]}), so the brokers reject records without a key",
+            f"is compacted ({POLICY}={found[POLICY]}), so the brokers reject records without a key",
             "let the transform set the key of every row, or leave rows without one out",
         )
     limit, batch = int(found.get(BATCH_LIMIT, batch_bytes(check.cluster))), batch_bytes(check.cluster)

@@ -7,10 +7,10 @@ from typing import Final
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connectors.interfaces import Refusal
-from onceward.sinks.kafka.control.brokers import BATCH_LIMIT, Resource, settings, topic_facts, topic_limits
+from onceward.sinks.kafka.control.brokers import BATCH_LIMIT, POLICY, Resource, settings, topic_facts, topic_limits
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.errors import ControlPlaneError
-from onceward.sinks.kafka.executor.producers import record_bytes
+from onceward.sinks.kafka.executor.producers import batch_limits, record_bytes
 
 __all__ = ["CODES", "Output", "explain"]
 
@@ -23,7 +23,6 @@ _ENDS = (
     *("TRANSACTION_ABORTABLE", "_FENCED"),
 )
 """Codes of a transaction that takes no more records."""
-_POLICY = "cleanup.policy"
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 
 
@@ -45,7 +44,7 @@ class Output:
 
     def client_size(self) -> int:
         """Return the bytes of the largest record that the client takes, before compression."""
-        return record_bytes(self.cluster, tuple(topic_limits(self.control, self.topics).values()))
+        return record_bytes(self.cluster, batch_limits(topic_limits(self.control, self.topics)))
 
     def partitions(self) -> str:
         try:
@@ -90,7 +89,7 @@ def _too_large_for_the_client(output: Output) -> str:
 
 def _invalid(output: Output) -> str:
     return (
-        f"The brokers find a record invalid. A compacted topic requires keys: {output.setting(_POLICY)}. Give every "
+        f"The brokers find a record invalid. A compacted topic requires keys: {output.setting(POLICY)}. Give every "
         "record a key, or leave out those without one; if all have one, a check of the brokers, such as one against a "
         "schema, rejects it"
     )

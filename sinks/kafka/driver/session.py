@@ -235,7 +235,7 @@ class KafkaSinkSession(SinkSession):
                 topic=self._topic,
                 topics=self.topics,
                 limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
-                topic_limits=tuple(topic_limits(control, self.topics).items()),
+                topic_limits=topic_limits(control, self.topics),
             )
         if self._timeout is None:
             self._timeout = preflight.transaction_timeout(control, self._given_timeout)
@@ -244,7 +244,7 @@ class KafkaSinkSession(SinkSession):
             topic=self._topic,
             topics=self.topics,
             transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
-            topic_limits=tuple(topic_limits(control, self.topics).items()),
+            topic_limits=topic_limits(control, self.topics),
             stays=stays,
         )
 

@@ -27,6 +27,7 @@ from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.fitting import Fitting
 from onceward.sinks.kafka.executor.producers import IdleProducer, batch_limits, connected, producer_settings
 from onceward.sinks.kafka.executor.slot import RecordsSlot
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 __all__ = ["AtLeastOnceWriter"]
 
@@ -45,8 +46,8 @@ class AtLeastOnceWriter:
     """Topics that the ``topic`` column may name."""
     limit_ms: int
     """Limit for a record to be delivered, and for the whole slot."""
-    topic_limits: tuple[tuple[str, int], ...] = ()
-    """Topics, and the bytes of the largest batch that each accepts, as far as brokers report it."""
+    topic_limits: tuple[TopicLimits, ...] = ()
+    """Of ``topics``."""
 
     def open(self, context: SlotContext) -> OpenSlot:
         """Return a slot that takes a producer with the first record."""
@@ -77,9 +78,7 @@ class _Slot(RecordsSlot):
     """A slot without a transaction. The driver has nothing to prove before :meth:`finish`, so it announces no vote."""
 
     def __init__(self, writer: AtLeastOnceWriter, context: SlotContext) -> None:
-        fitting = Fitting(
-            cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=dict(writer.topic_limits)
-        )
+        fitting = Fitting(cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=writer.topic_limits)
         super().__init__(context, fitting, limit_ms=writer.limit_ms)
         self._writer = writer
         self._begun: tuple[IdleProducer, Delivery] | None = None

@@ -19,7 +19,8 @@ from onceward.connections.per_process import PerProcess
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.sinks.kafka.client.messages import column_of, record_sizes, wrongly_named
 from onceward.sinks.kafka.errors import DeliveryError
-from onceward.sinks.kafka.executor.producers import connected, producer_settings, record_bytes
+from onceward.sinks.kafka.executor.producers import batch_limits, connected, producer_settings, record_bytes
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 __all__ = ["Fitting"]
 
@@ -42,23 +43,24 @@ class Fitting:
     topic: str | None
     """The topic of all records; None to route by the ``topic`` column."""
     topics: tuple[str, ...]
-    limits: Mapping[str, int]
-    """Bytes of the largest batch that a topic accepts; without those of which no broker reports it."""
+    limits: tuple[TopicLimits, ...]
 
     def unfit(self, records: pa.RecordBatch) -> Iterator[Unfit]:
         """Yield the records that cannot be written. ``records`` has the sink's columns."""
         yield from self._too_large(records)
         yield from self._elsewhere(records)
+        yield from self._keyless(records)
         yield from self._nameless(records)
 
     def _too_large(self, records: pa.RecordBatch) -> Iterator[Unfit]:
         sizes = record_sizes(records)
-        of_client = record_bytes(self.cluster, tuple(self.limits.values()))
+        of_client = record_bytes(self.cluster, batch_limits(self.limits))
         for row in np.flatnonzero(sizes.at_client > of_client).tolist():
             yield _too_large(row, f"{sizes.at_client[row]} bytes, and the client takes {of_client} (message.max.bytes)")
         if any(str(self.cluster.config.get(key, "none")) != "none" for key in _COMPRESSION):
             return
-        of_topic, in_batch = self._of_topics(records, self.limits), sizes.in_batch + _BATCH
+        limits = {one.topic: one.batch_bytes for one in self.limits if one.batch_bytes is not None}
+        of_topic, in_batch = self._of_topics(records, limits), sizes.in_batch + _BATCH
         for row in np.flatnonzero((in_batch > of_topic) & (sizes.at_client <= of_client)).tolist():
             limit = int(np.broadcast_to(of_topic, in_batch.shape)[row])
             yield _too_large(row, f"{in_batch[row]} bytes, and the topic takes {limit} (max.message.bytes)")
@@ -108,6 +110,20 @@ class Fitting:
             ) from error
         found = {topic: producer.partitions_of(topic) for topic in self.topics}
         return {topic: count for topic, count in found.items() if count is not None}
+
+    def _keyless(self, records: pa.RecordBatch) -> Iterator[Unfit]:
+        keyed = [one.topic for one in self.limits if one.keyed]
+        column = column_of(records, "key")
+        if not keyed or (column is not None and not column.null_count):
+            return
+        without = pa.repeat(True, len(records)) if column is None else column.is_null()
+        if self.topic is None:
+            named = records.column("topic")
+            without = pc.and_(without, pc.is_in(named, pa.array(keyed, named.type)))
+        elif self.topic not in keyed:
+            return
+        for row in pc.indices_nonzero(without).to_pylist():
+            yield _refused(row, "it has no key, and its topic is compacted")
 
     def _nameless(self, records: pa.RecordBatch) -> Iterator[Unfit]:
         for row in wrongly_named(records):

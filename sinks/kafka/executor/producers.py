@@ -26,6 +26,7 @@ from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.seats import NOTHING, take_seat
 from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 __all__ = [
     "IdleProducer",
@@ -87,9 +88,9 @@ def record_bytes(cluster: KafkaCluster, batch_limits: Sequence[int]) -> int:
     return int(said) if said.isdigit() else max((_DEFAULT_BATCH, *batch_limits))
 
 
-def batch_limits(topics: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+def batch_limits(topics: Sequence[TopicLimits]) -> tuple[int, ...]:
     """Return the limits of ``topics``, each once and ascending: the key of a pool."""
-    return tuple(sorted({limit for _, limit in topics}))
+    return tuple(sorted({one.batch_bytes for one in topics if one.batch_bytes is not None}))
 
 
 def batch_bytes(cluster: KafkaCluster) -> int:

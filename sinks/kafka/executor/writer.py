@@ -31,6 +31,7 @@ from onceward.sinks.kafka.executor.fitting import Fitting
 from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool, batch_limits, pool_for
 from onceward.sinks.kafka.executor.slot import RecordsSlot
 from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 __all__ = ["COMMITTED_OPTION", "KafkaSlotWriter"]
 
@@ -52,8 +53,8 @@ class KafkaSlotWriter:
     topics: tuple[str, ...]
     """Topics that the ``topic`` column may name."""
     transaction_timeout_ms: int
-    topic_limits: tuple[tuple[str, int], ...] = ()
-    """Topics, and the bytes of the largest batch that each accepts, as far as brokers report it."""
+    topic_limits: tuple[TopicLimits, ...] = ()
+    """Of ``topics``."""
     stays: bool = False
     """For tasks that stay."""
 
@@ -85,9 +86,7 @@ class _Slot(RecordsSlot):
     """A slot in one transaction. Without records there is none: other processes could not commit an empty one."""
 
     def __init__(self, writer: KafkaSlotWriter, context: SlotContext) -> None:
-        fitting = Fitting(
-            cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=dict(writer.topic_limits)
-        )
+        fitting = Fitting(cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=writer.topic_limits)
         super().__init__(context, fitting, limit_ms=writer.transaction_timeout_ms)
         self._writer = writer
         self._begun: _Transaction | None = None

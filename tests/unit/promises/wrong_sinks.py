@@ -27,6 +27,7 @@ from onceward.connectors import (
     Settlement,
     SlotContext,
     TransactionHandle,
+    Unfit,
     Vote,
 )
 from onceward.testing import SinkCase
@@ -115,6 +116,15 @@ class CountsBatches(StagedFile):
     def write(self, batch: pa.RecordBatch) -> None:
         super().write(batch)
         self._records += 1 - batch.num_rows
+
+
+class WritesWhatItLooksAt(StagedFile):
+    def unfit(self, batch: pa.RecordBatch) -> Sequence[Unfit]:
+        super().write(batch)
+        return ()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
 
 
 class ShowsWhatItAbandons(StagedFile):
@@ -420,6 +430,7 @@ FORGED: Callable[[str], str] = "a_document_of_{}_is_refused_and_ends_nothing".fo
 WRONG: dict[str, WrongSink] = dict(
     (
         made("session", WritesWhereReadersLook, "nothing_is_visible_before_the_decision"),
+        made("slot", WritesWhatItLooksAt, "a_slot_that_looks_for_what_it_cannot_write_writes_nothing_of_it"),
         made("slot", VotesForAnEmptySlot, "a_slot_without_records_has_no_committable"),
         made("slot", SharesABuffer, "slots_that_are_open_together_do_not_mix"),
         made("slot", CountsBatches, "a_slot_without_records_has_no_committable"),

@@ -70,7 +70,7 @@ def produced(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
             made.append(first)
             return cast(Delivery, SimpleNamespace(produce=made.append))
 
-    fitting = Fitting(cluster=KafkaCluster("localhost:1"), topic="out", topics=("out",), limits={})
+    fitting = Fitting(cluster=KafkaCluster("localhost:1"), topic="out", topics=("out",), limits=())
     slot = Slot(ATTEMPT.at("out"), fitting, limit_ms=60_000)
     for each in batches:
         slot.write(each)

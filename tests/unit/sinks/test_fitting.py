@@ -11,6 +11,7 @@ from onceward.connections.cluster import KafkaCluster
 from onceward.sinks.kafka.client import ArrowProducer
 from onceward.sinks.kafka.client.messages import Partitioning, record_sizes
 from onceward.sinks.kafka.executor.fitting import Fitting
+from onceward.sinks.kafka.topic_limits import TopicLimits
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -22,7 +23,7 @@ def records(*values: bytes | None, **columns: Any) -> pa.RecordBatch:
 def fitting(
     limit: int | None = 10_000, *, topic: str | None = "out", config: dict[str, str | int] | None = None
 ) -> Fitting:
-    limits = {} if limit is None else dict.fromkeys(("out", "other"), limit)
+    limits = tuple(TopicLimits(topic=one, batch_bytes=limit) for one in ("out", "other"))
     return Fitting(
         cluster=KafkaCluster("localhost:1", config=config or {}), topic=topic, topics=("out", "other"), limits=limits
     )
@@ -79,10 +80,27 @@ def test_every_record_has_the_kind_and_the_place_that_it_has_in_its_batch(monkey
 
 def test_topics_have_limits_of_their_own() -> None:
     given = Fitting(
-        cluster=KafkaCluster("localhost:1"), topic=None, topics=("a", "b", "c"), limits={"a": 200, "b": 3000}
+        cluster=KafkaCluster("localhost:1"),
+        topic=None,
+        topics=("a", "b", "c"),
+        limits=(TopicLimits(topic="a", batch_bytes=200), TopicLimits(topic="b", batch_bytes=3000)),
     )
     batch = records(*[bytes(n) for n in (50, 250, 250, 2_000_000)], topic=["a", "a", "b", "c"])
     assert rows(given, batch) == [(3, "too_large"), (1, "too_large")], "c has no known limit but the client's"
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+    def given(topic: str | None) -> Fitting:
+        limits = (TopicLimits(topic="a", keyed=True), TopicLimits(topic="b"))
+        return Fitting(cluster=KafkaCluster("localhost:1"), topic=topic, topics=("a", "b"), limits=limits)
+
+    keys = pa.array([b"k", None, b"", None], pa.binary())
+    batch = records(*[b"x"] * 4, key=keys, topic=["a", "a", "a", "b"])
+    assert rows(given(None), batch) == [(1, "refused")]
+    assert rows(given("a"), batch) == [(1, "refused"), (3, "refused")]
+    assert rows(given("b"), batch) == []
+    assert rows(given("a"), records(b"x")) == [(0, "refused")]
+    assert rows(given("a"), records(b"x", key=pa.array([b"k"], pa.binary()))) == []
 
 
 def test_with_compression_the_client_alone_is_asked() -> None:

@@ -96,7 +96,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> Output:
 
     monkeypatch.setattr(refusals, "settings", silent)
     monkeypatch.setattr(refusals, "topic_facts", silent)
-    monkeypatch.setattr(refusals, "topic_limits", lambda *_: {})
+    monkeypatch.setattr(refusals, "topic_limits", lambda *_: ())
     return Output(cast(ControlPlane, None), KafkaCluster("localhost:1"), ("orders-eur",))
 
 

@@ -5,11 +5,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyiceberg.transforms import BucketTransform
 
 from onceward.common.errors import CheckpointFailedError
 from onceward.connectors.slots import CheckingSlot
 from tests.unit.sinks.delta.tables import Table
 from tests.unit.sinks.delta.test_writer import added, context, writer_of
+from tests.unit.sinks.iceberg.test_writer import Writing
 
 COLUMNS = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("day", pa.string())])
 
@@ -22,6 +24,24 @@ def batch(ids: list[int | None], days: list[str | None] | None = None) -> pa.Rec
 def opened(tmp_path: Path) -> tuple[Table, CheckingSlot]:
     table = Table(tmp_path / "table", COLUMNS, partition_by=["day"])
     return table, cast("CheckingSlot", writer_of(table).open(context()))
+
+
+def test_iceberg_names_what_does_not_fit_and_writes_the_others(tmp_path: Path) -> None:
+    """Its partitions are made of any text, and of null."""
+    named = ["id", "p"]
+    columns = pa.schema([COLUMNS.field("id"), COLUMNS.field("day").with_name("p")])
+    writing = Writing(tmp_path, columns, divided=BucketTransform(4))
+    slot = writing.writer().open(context())
+    assert isinstance(slot, CheckingSlot)
+    mixed = batch([0, 2**40, None, 3, 4, 5], ["a", "a", "b", "", None, "b"]).rename_columns(named)
+    found = {one.row: one for one in slot.unfit(mixed)}
+    assert sorted(found) == [1, 2]
+    assert {one.kind.value for one in found.values()} == {"schema"}
+    assert "does not fit the column id of the table" in found[1].reason
+    assert found[2].reason.startswith("null does not fit")
+    slot.write(mixed.take(pa.array([0, 3, 4, 5])))
+    assert list(slot.unfit(batch([30]).rename_columns(named))) == [], "it is looked at, and not written"
+    assert sorted(writing.added(slot.finish())["id"].to_pylist()) == [0, 3, 4, 5]
 
 
 def test_every_value_that_does_not_fit_is_named_and_the_others_are_written(tmp_path: Path) -> None:
