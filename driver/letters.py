@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
+from onceward.connectors.letter_counts import LetterCounts
 from onceward.connectors.letters import ALIASES, ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX, Wanted, named
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
@@ -18,7 +19,6 @@ from onceward.driver.spark.passes import Pass, Share
 from onceward.executor.aside import ByColumn, Making, OfFunction, SettingAside
 from onceward.executor.functions import Router, by_name, to_one
 from onceward.executor.letters import TRANSFORM, LettersTo, Limits, Reasons, Rules, Window, too_many
-from onceward.protocol.encoded import decoded
 from onceward.protocol.values import CheckpointId, Document, JobName, ParticipantName
 
 __all__ = [
@@ -34,37 +34,9 @@ __all__ = [
 
 OF_A_LETTER = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 """Columns of a source of which a letter is made."""
-_KIND = "dead-letters"
-_VERSION = 1
 _ON = (TRANSFORM, *UnfitKind)
 _READ = "brought back"
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Counted:
-    """What was counted up to one checkpoint."""
-
-    letters: int = 0
-    window: Sequence[tuple[int, int]] = ()
-
-    def to_document(self) -> Document:
-        body = {"letters": self.letters, "window": [list(entry) for entry in self.window]}
-        return Document(kind=_KIND, version=_VERSION, body=body)
-
-    @classmethod
-    def of(cls, state: Document | None) -> "_Counted":
-        """Raises HaltedError for a version that this program does not know."""
-        if state is None:
-            return cls()
-        if (state.kind, state.version) != (_KIND, _VERSION):
-            raise HaltedError(
-                f"The job's last checkpoint counts its dead letters as {state.kind} in version {state.version}, and "
-                f"this program knows {_KIND} in version {_VERSION}. Nothing was read. Start a newer version of Onceward"
-            )
-        body = decoded(state).body
-        window = [(int(records), int(letters)) for records, letters in body["window"]]
-        return cls(letters=int(body["letters"]), window=window)
 
 
 @dataclass(frozen=True)
@@ -298,24 +270,31 @@ class LetterCount:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._counted: Mapping[CheckpointId, _Counted] = {}
+        self._counted: Mapping[CheckpointId, LetterCounts] = {}
         """By checkpoint: the base of the next one, and what builds on it."""
 
     def restore(self, checkpoint: CheckpointId, state: Document | None) -> None:
         """Go on from what ``checkpoint`` has stored; None for one that has stored nothing. Raises HaltedError."""
-        self._counted = {checkpoint: _Counted.of(state)}
+        try:
+            counted = LetterCounts() if state is None else LetterCounts.of(state)
+        except ValueError as error:
+            raise HaltedError(
+                f"The job's last checkpoint counts its dead letters as {error}. Nothing was read. Start a newer "
+                "version of Onceward"
+            ) from error
+        self._counted = {checkpoint: counted}
 
     def count(self, checkpoint: CheckpointId, base: CheckpointId, *, read: int, votes: Sequence[Vote] = ()) -> Document:
         """Count the letters of ``checkpoint``, which builds on ``base`` and has read ``read`` records. Return what its
         snapshot stores. Raises HaltedError if there are too many."""
-        before = self._counted.get(base, _Counted())
-        letters = sum(vote.records for vote in votes)
+        before = self._counted.get(base, LetterCounts())
+        letters, reasons = sum(vote.records for vote in votes), _reasons(votes)
         window = Window(self.limits, before.window)
         total = before.letters + letters
         if letters and (excess := window.excess(read, letters) or self.limits.excess(total)):
-            raise HaltedError(f"{too_many(excess, _reasons(votes))}.")
+            raise HaltedError(f"{too_many(excess, reasons)}.")
         window.add(read, letters)
-        counted = _Counted(letters=total, window=window.entries)
+        counted = before.followed(checkpoint, letters, window.entries, reasons.newest)
         self._counted = {base: before, checkpoint: counted}
         return counted.to_document()
 

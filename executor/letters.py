@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from onceward.common.errors import ConfigurationError, OncewardError
+from onceward.connectors.letter_counts import CLASSES, NEWEST, OTHERS, Place
 from onceward.connectors.letters import ATTEMPT, FIRST_SEEN, PREFIX, named, said_in
 from onceward.connectors.slots import Unfit, UnfitKind
 from onceward.connectors.tasks import CheckpointTask
@@ -45,11 +46,10 @@ _MESSAGE = 1024
 """Bytes of a message that a letter keeps."""
 _EXAMPLE = 200
 """Characters of a message that the job's own log and error keep: it may quote a record."""
-_KINDS = 20
-"""Reasons that are counted apart."""
 _SIZE = f"{PREFIX}size"
 _VALUE = 64 * 1024
 """Bytes that a letter keeps of a value that was too large for an output: it may be too large for the letters, too."""
+_PLACE = Place._fields
 _OF_KAFKA = frozenset({"key", "value", "headers", "topic", "partition", "timestamp"})
 
 
@@ -151,40 +151,52 @@ class Window:
 
 
 class Reasons:
-    """Why records became letters: each kind, how many, and one example."""
+    """Why records became letters: each kind, how many, one example, and where the newest were."""
 
     def __init__(self, counted: Mapping[str, Sequence[Any]] | None = None) -> None:
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
-        for kind, (count, example) in (counted or {}).items():
-            self._count(kind, count, example)
+        self._places: dict[str, deque[Place]] = {}
+        for kind, (count, example, places) in (counted or {}).items():
+            self._count(kind, count, example, [Place(*place) for place in places])
 
-    def add(self, why: "Why", where: str) -> None:
+    def add(self, why: "Why", where: Place | str) -> None:
         """``where``: names the record, and shows none of it."""
-        known = why.kind in self._counts or len(self._counts) < _KINDS
-        self._count(why.kind if known else "others", 1, f"{cut(why.message, _EXAMPLE)} ({where})")
+        known = why.kind in self._counts or len(self._counts) < CLASSES
+        places = [where] if isinstance(where, Place) else ()
+        self._count(why.kind if known else OTHERS, 1, f"{cut(why.message, _EXAMPLE)} ({where})", places)
 
     def tally(self, letters: "pa.RecordBatch") -> None:
         """Add letters that Spark has made, by their headers."""
-        if not letters.num_rows:
+        count = letters.num_rows
+        if not count:
             return
-        said = _of_headers(letters, 0)
-        where = f"{said.get('topic')} {said.get('partition')}, offset {said.get('offset')}"
-        kind = said.get("class", "unknown")
-        self._count(kind, letters.num_rows, f"{cut(said.get('message', ''), _EXAMPLE)} ({where})")
+        said = [_of_headers(letters, row) for row in range(max(0, count - NEWEST), count)]
+        where = [_where(*map(one.get, _PLACE)) for one in said]
+        example = f"{cut(said[0].get('message', ''), _EXAMPLE)} ({where[0]})"
+        self._count(said[0].get("class", "unknown"), count, example, [one for one in where if isinstance(one, Place)])
 
-    def _count(self, kind: str, count: int, example: str) -> None:
+    def _count(self, kind: str, count: int, example: str, places: Sequence[Place]) -> None:
         self._counts[kind] += count
         self._examples.setdefault(kind, example)
+        self._places.setdefault(kind, deque(maxlen=NEWEST)).extend(places)
 
     def __add__(self, other: "Reasons") -> "Reasons":
         both = Reasons(self.to_json())
-        for kind, (count, example) in other.to_json().items():
-            both._count(kind, count, example)
+        for kind, (count, example, places) in other.to_json().items():
+            both._count(kind, count, example, places)
         return both
 
     def to_json(self) -> dict[str, list[Any]]:
-        return {kind: [count, self._examples[kind]] for kind, count in self._counts.most_common()}
+        """The number of each kind, its example, and its newest places, the newest last."""
+        return {
+            kind: [count, self._examples[kind], [*self._places[kind]]] for kind, count in self._counts.most_common()
+        }
+
+    @property
+    def newest(self) -> dict[str, tuple[int, Sequence[Place]]]:
+        """How many of each, and the places of the newest, the newest first."""
+        return {kind: (count, [*reversed(self._places[kind])]) for kind, count in self._counts.most_common()}
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -251,7 +263,7 @@ class Letters:
     def page(self, records: "pa.RecordBatch") -> "Page":
         return Page(self, records)
 
-    def count(self, why: Why, where: str, records: int, letters: int) -> None:
+    def count(self, why: Why, where: Place | str, records: int, letters: int) -> None:
         """Count one more, the last of ``letters`` among ``records`` that are not yet added. Raises
         TooManyLettersError."""
         self._letters += 1
@@ -335,7 +347,7 @@ class Page:
         batch, why, task = self._records, self._why[row], self._of.task
         said = {
             name: str(value.as_py())
-            for name in ("topic", "partition", "offset")
+            for name in _PLACE
             if name in batch.schema.names and (value := batch.column(name)[row]).is_valid
         }
         if "timestamp" in batch.schema.names and (time := batch.column("timestamp")[row]).is_valid:
@@ -374,10 +386,10 @@ def without_records(letters: "pa.RecordBatch", rows: Collection[int]) -> "pa.Rec
 
 def letter_refused(letters: "pa.RecordBatch", unfit: Unfit) -> str:
     """Return the text of a halt."""
-    said = _of_headers(letters, unfit.row)
+    where = _where(*map(_of_headers(letters, unfit.row).get, _PLACE))
     return (
         f"The dead letters' sink refuses a letter, even without its record: {unfit.reason} ({unfit.kind}). The record "
-        f"is {said.get('topic')} {said.get('partition')}, offset {said.get('offset')}. The checkpoint is aborted: "
+        f"is {where}. The checkpoint is aborted: "
         "nothing of it becomes visible, and its records stay unread. Correct the topic or table of the letters, and "
         "start the job again"
     )
@@ -408,12 +420,14 @@ def too_many(excess: str, reasons: Reasons) -> str:
     )
 
 
-def _place(batch: "pa.RecordBatch", row: int) -> str:
-    names = batch.schema.names
-    if not {"topic", "partition", "offset"} <= set(names):
+def _place(batch: "pa.RecordBatch", row: int) -> Place | str:
+    if not {*_PLACE} <= {*batch.schema.names}:
         return f"record {row} of a batch"
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-    return f"{topic} {partition}, offset {offset}"
+    return _where(*(batch.column(name)[row].as_py() for name in _PLACE))
+
+
+def _where(topic: object, partition: object, offset: object) -> Place | str:
+    return Place.of(topic, partition, offset) or f"{topic} {partition}, offset {offset}"
 
 
 def cut(text: str, limit: int) -> str:

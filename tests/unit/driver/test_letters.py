@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from onceward import DeadLetter, DeadLetters, KafkaSink, KafkaSource, Output, Pipeline, Retry, per_record, stateful
 from onceward.common.errors import ConfigurationError, HaltedError, PostponedError
+from onceward.connectors.letter_counts import LetterCounts, Place, letters_in
 from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind
 from onceward.connectors.tasks import Ballot, CheckpointTask, Postponed, Vote, check_ballots
@@ -354,17 +356,19 @@ def test_a_window_forgets_what_is_long_past_and_stays_small() -> None:
 def test_reasons_add_up_and_are_of_few_kinds() -> None:
     reasons = Reasons()
     for n in range(100):
-        reasons.add(Why(f"Error{n % 40}", "x" * 1000), f"in 0, offset {n}")
-    both = (Reasons(json.loads(json.dumps(reasons.to_json()))) + reasons).to_json()
-    assert sum(count for count, _ in both.values()) == 200
-    assert len(both) == 21
+        reasons.add(Why(f"Error{n % 40}", "x" * 1000), Place("in", 0, n))
+    both = Reasons(json.loads(json.dumps(reasons.to_json()))) + reasons
+    assert sum(both.kinds.values()) == 200
+    assert len(both.kinds) == 21
+    assert both.newest["Error0"] == (6, [Place("in", 0, n) for n in (80, 40, 0)])
     assert len(str(reasons)) < 400
     assert "x" * 10 not in str(reasons.kinds), "logs quote no record"
     assert list(reasons.kinds.items())[:2] == [("others", 40), ("Error0", 3)]
 
 
-def votes(letters: int) -> list[Vote]:
-    reasons = {"ValueError": [letters, "bad (in 0, offset 1)"]}
+def votes(letters: int, kind: str = "ValueError", *places: Place) -> list[Vote]:
+    """A slot's, with the places of its newest letters, the newest last."""
+    reasons = {kind: [letters, "bad (in 0, offset 1)", [*map(list, places)]]}
     return [Vote(slot=0, attempt=0, records=letters, bytes=1, reasons=reasons)]
 
 
@@ -397,9 +401,89 @@ def test_a_job_has_no_more_letters_than_its_total_until_that_is_raised() -> None
     more.count(CheckpointId(2), CheckpointId(1), read=100, votes=votes(1))
 
 
-def test_a_count_of_a_newer_version_is_not_guessed() -> None:
-    with pytest.raises(HaltedError, match="newer version"):
-        LetterCount(FREE).restore(CheckpointId(1), Document(kind="dead-letters", version=2, body={}))
+def test_a_checkpoint_stores_which_letters_it_has_and_which_all_have_and_no_message() -> None:
+    count = LetterCount(FREE)
+    first, second, third = (Place("in", partition, 7) for partition in range(3))
+    both = [*votes(3, "ValueError", first, second), *votes(1, "KeyError", first)]
+    count.count(CheckpointId(1), CheckpointId(0), read=100, votes=both)
+    last = count.count(CheckpointId(4), CheckpointId(1), read=100, votes=votes(2, "ValueError", first, third))
+    values, keys = LetterCounts.of(last).classes or ()
+    assert (values.letters, values.here, values.checkpoint) == (5, 2, 4)
+    assert values.newest == (third, first, second), "the newest first"
+    assert (keys.letters, keys.here, keys.checkpoint, keys.newest) == (1, 0, 1, (first,))
+    assert letters_in(last) == {"ValueError": 2}
+    assert "bad" not in json.dumps(last.body)
+    nothing = count.count(CheckpointId(5), CheckpointId(4), read=0)
+    assert (LetterCounts.of(nothing).letters, letters_in(nothing)) == (6, {})
+
+
+def test_what_a_checkpoint_stores_stays_small_however_many_classes_there_are() -> None:
+    count, last = LetterCount(FREE), Document(kind="none", version=1, body={})
+    for number in range(1, 200):
+        places = [Place("t" * 249, 2**31, 2**53 + n) for n in range(9)]
+        kind = f"{number}{'x' * 10_000}"
+        last = count.count(CheckpointId(number), CheckpointId(number - 1), read=100, votes=votes(2, kind, *places))
+    classes = LetterCounts.of(last).classes or ()
+    assert sum(one.letters for one in classes) == LetterCounts.of(last).letters == 398
+    assert (len(classes), classes[-1].kind) == (21, "others")
+    assert len(json.dumps(last.body)) < 25_000
+
+
+FORMER = Document(kind="dead-letters", version=1, body={"letters": 8, "window": [[600, 3], [700, 5]]})
+"""As a program wrote it that did not store classes."""
+
+
+def test_a_job_continues_from_a_count_without_classes() -> None:
+    assert (LetterCounts.of(FORMER).letters, letters_in(FORMER)) == (8, None)
+    count = LetterCount(DeadLetters(SINK, rate="1%", total=10).limits())
+    count.restore(CheckpointId(7), FORMER)
+    with pytest.raises(HaltedError, match="Of the last 1400 records 21"):
+        count.count(CheckpointId(8), CheckpointId(7), read=100, votes=votes(13))
+    with pytest.raises(HaltedError, match="total=10"):
+        count.count(CheckpointId(8), CheckpointId(7), read=100, votes=votes(3))
+    following = count.count(CheckpointId(8), CheckpointId(7), read=100, votes=votes(2))
+    assert (LetterCounts.of(following).letters, letters_in(following)) == (10, {"ValueError": 2})
+
+
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        (Document(kind="dead-letters", version=3, body={}), "version 3, and this program knows .* up to version 2"),
+        (Document(kind="counts", version=1, body={}), "counts in version 1"),
+        (replace(FORMER, version=2), "cannot be read"),
+        (
+            Document(kind="dead-letters", version=2, body={"letters": "x", "window": [], "classes": []}),
+            "cannot be read",
+        ),
+    ],
+)
+def test_a_count_that_is_not_known_is_not_guessed(stored: Document, says: str) -> None:
+    with pytest.raises(HaltedError, match=f"{says}.*Start a newer version"):
+        LetterCount(FREE).restore(CheckpointId(1), stored)
+    assert letters_in(stored) is None
+
+
+def test_a_task_says_where_its_newest_letters_are_as_far_as_the_records_say_it() -> None:
+    def places(given: SettingAside, batch: pa.RecordBatch) -> dict[str, Any]:
+        aside = given.of(SLOTS)
+        list(aside(iter([batch])))
+        return aside.reasons.newest
+
+    batch = batch_of(range(1000), bad={3, 4, 998, 999})
+    newest = [Place("in", 4, 999), Place("in", 3, 998), Place("in", 4, 4)]
+    assert places(rule(Counted()), batch) == {"JSONDecodeError": (4, newest)}
+    assert places(rule(Counted()), batch.drop_columns(["offset"])) == {"JSONDecodeError": (4, [])}
+    texts = batch.set_column(2, "topic", pa.array(["no topic of Kafka: a value"] * 1000))
+    assert places(rule(Counted()), texts) == {"JSONDecodeError": (4, [])}
+
+    def letter(**said: str) -> dict[str, Any]:
+        headers = [{"key": f"onceward.error.{name}", "value": text.encode()} for name, text in said.items()]
+        return {"value": b"", "headers": headers}
+
+    marked = [letter(**{"class": "condition", "topic": "in", "partition": "1", "offset": str(n)}) for n in range(5)]
+    by_column = SettingAside(making=ByColumn(), to=rule(Counted()).to)
+    found = places(by_column, wide(**{DEAD_LETTERS: [*marked, letter(**{"class": "condition"})]}))
+    assert found == {"condition": (6, [Place("in", 1, n) for n in (4, 3)])}
 
 
 @pytest.mark.parametrize("rate", ["1", "0%", "101%", 0, -1, 1.5, True, "one"])
