@@ -122,11 +122,13 @@ class OperatorClient:
     def job(self, job: JobName) -> JobSummary:
         return self.describe(job).summary
 
-    def checkpoints(self, job: JobName, limit: int = 20) -> list[CheckpointSummary]:
-        """Return checkpoints, newest first."""
+    def checkpoints(
+        self, job: JobName, limit: int = 20, *, kept_by: ParticipantName | None = None
+    ) -> list[CheckpointSummary]:
+        """Return checkpoints, newest first. ``kept_by``: each with the state of this participant."""
         return self._caller.call(
             self._stub.ListCheckpoints,
-            pb.ListCheckpointsRequest(job=job, limit=limit),
+            pb.ListCheckpointsRequest(job=job, limit=limit, kept_by=kept_by or ""),
             lambda r: [CHECKPOINT_SUMMARY.from_wire(checkpoint) for checkpoint in r.checkpoints],
             doing=f"listing checkpoints of job {job}",
         )

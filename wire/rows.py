@@ -192,6 +192,8 @@ class CheckpointSummary:
     """How often replayed committables replaced lost ones."""
     phases: Phases = field(default_factory=dict)
     """What of ``ran`` its driver has measured and reported; a phase that is missing is unknown."""
+    kept: Document | None = None
+    """The state in the snapshot of the participant that the listing asks for; None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)

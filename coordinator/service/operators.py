@@ -38,7 +38,16 @@ from onceward.wire.listings import (
     JOB_SUMMARY,
     LOSS_REPORT,
 )
-from onceward.wire.malformed import as_base, as_checkpoint, as_count, as_job, as_reason, as_text, as_token
+from onceward.wire.malformed import (
+    as_base,
+    as_checkpoint,
+    as_count,
+    as_job,
+    as_participant,
+    as_reason,
+    as_text,
+    as_token,
+)
 from onceward.wire.rows import JobDescription
 from onceward.wire.v1 import operators_pb2 as pb
 from onceward.wire.v1 import participants_pb2
@@ -162,9 +171,10 @@ class _Listings:
 
     async def list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
         limit, job = requests.limit(request.limit), self._known(request.job)
+        kept_by = as_participant(request.kept_by) if request.kept_by else None
         return await self._reads.read_beside(
             lambda store: pb.ListCheckpointsResponse(
-                checkpoints=map(CHECKPOINT_SUMMARY.to_wire, store.checkpoints(job, limit))
+                checkpoints=map(CHECKPOINT_SUMMARY.to_wire, store.checkpoints(job, limit, kept_by))
             )
         )
 

@@ -39,6 +39,7 @@ __all__ = [
     "phases_to_text",
     "snapshots_from_text",
     "snapshots_to_text",
+    "state_from_text",
 ]
 
 
@@ -205,6 +206,12 @@ def snapshots_to_text(snapshots: Mapping[ParticipantName, Snapshot]) -> str:
 
 def snapshots_from_text(text: str) -> dict[ParticipantName, Snapshot]:
     return {ParticipantName(name): _read_snapshot(raw) for name, raw in json.loads(text).items()}
+
+
+def state_from_text(text: str, participant: ParticipantName) -> Document | None:
+    """The state in one of the snapshots, without a look at the others; None if there is none."""
+    raw = json.loads(text).get(participant, {})
+    return _kept(*raw["state"]) if "state" in raw else None
 
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from onceward.coordinator.store.reading import (
     savepoint_count,
     unfinished_checkpoints,
 )
-from onceward.protocol.values import CheckpointId, CompletedCheckpoint, JobName
+from onceward.protocol.values import CheckpointId, CompletedCheckpoint, JobName, ParticipantName
 from onceward.wire.rows import (
     CheckpointDescription,
     CheckpointSummary,
@@ -57,10 +57,10 @@ class Listings(ABC):
         with self._reading("listing unfinished checkpoints") as connection:
             return unfinished_checkpoints(connection)
 
-    def checkpoints(self, job: JobName, limit: int) -> list[CheckpointSummary]:
-        """Checkpoints for listings, newest first."""
+    def checkpoints(self, job: JobName, limit: int, kept_by: ParticipantName | None = None) -> list[CheckpointSummary]:
+        """Checkpoints for listings, newest first. ``kept_by``: each with the state of this participant."""
         with self._reading(f"listing checkpoints of job {job}") as connection:
-            return checkpoint_summaries(connection, job, limit)
+            return checkpoint_summaries(connection, job, limit, kept_by)
 
     def savepoints(self, job: JobName) -> int:
         """How many savepoints the job has."""

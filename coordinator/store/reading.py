@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, select, true
 
-from onceward.coordinator.store.codec import document_from_text, phases_from_text, snapshots_from_text
+from onceward.coordinator.store.codec import (
+    document_from_text,
+    phases_from_text,
+    snapshots_from_text,
+    state_from_text,
+)
 from onceward.coordinator.store.errors import NoSuchCheckpointError
 from onceward.coordinator.store.schema import (
     checkpoints,
@@ -155,11 +160,22 @@ def unfinished_checkpoints(connection: Connection) -> list[tuple[JobName, Checkp
     return [(JobName(row["job"]), _checkpoint(row, damaged=False)) for row in rows if not unsealed(checkpoints, row)]
 
 
-def checkpoint_summaries(connection: Connection, job: JobName, limit: int) -> list[CheckpointSummary]:
-    """The newest checkpoints. Snapshots can be large, so each is loaded and verified separately."""
+def checkpoint_summaries(
+    connection: Connection, job: JobName, limit: int, kept_by: ParticipantName | None
+) -> list[CheckpointSummary]:
+    """The newest checkpoints. Snapshots can be large, so each is loaded and verified separately.
+
+    :param kept_by: each with the state of this participant.
+    """
     query = select(*_LISTED).where(checkpoints.c.job == job).order_by(checkpoints.c.checkpoint.desc()).limit(limit)
-    rows = connection.execute(query).mappings().all()
-    return [_checkpoint(row, damaged=_damaged(row, _snapshots(connection, job, row["checkpoint"]))) for row in rows]
+
+    def summary(row: Row) -> CheckpointSummary:
+        text = _snapshots(connection, job, row["checkpoint"])
+        damaged = _damaged(row, text)
+        kept = state_from_text(text, kept_by) if isinstance(text, str) and kept_by and not damaged else None
+        return _checkpoint(row, damaged=damaged, kept=kept)
+
+    return [summary(row) for row in connection.execute(query).mappings().all()]
 
 
 def savepoint_count(connection: Connection, job: JobName) -> int:
@@ -287,7 +303,7 @@ def _entry(row: Row) -> HistoryEntry:
     )
 
 
-def _checkpoint(row: Row, *, damaged: bool) -> CheckpointSummary:
+def _checkpoint(row: Row, *, damaged: bool, kept: Document | None = None) -> CheckpointSummary:
     kind = CheckpointKind.CHECKPOINT if damaged else CheckpointKind(row["kind"])
     reason = None if damaged or row["abort_reason"] is None else AbortReason[row["abort_reason"].upper()]
     return CheckpointSummary(
@@ -307,6 +323,7 @@ def _checkpoint(row: Row, *, damaged: bool) -> CheckpointSummary:
         decided=None if damaged else _duration(row["decided"]),
         settled=None if damaged else _duration(row["settled"]),
         phases={} if damaged else phases_from_text(row["phases"]),
+        kept=kept,
         **{name: 0 if damaged else row[name] for name in _COUNTS},
     )
 

@@ -699,6 +699,7 @@ class CheckpointSummary(_message.Message):
     DECIDED_US_FIELD_NUMBER: _builtins.int
     SETTLED_US_FIELD_NUMBER: _builtins.int
     PHASES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     checkpoint: _builtins.int
     """Its id."""
     base: _builtins.int
@@ -745,6 +746,10 @@ class CheckpointSummary(_message.Message):
     def phases(self) -> _participants_pb2.Phases:
         """What of `ran_us` its driver measured; absent when it reported nothing."""
 
+    @_builtins.property
+    def kept(self) -> _participants_pb2.Document:
+        """The state in the snapshot of the participant that the request names; absent if there is none."""
+
     def __init__(
         self,
         *,
@@ -770,10 +775,11 @@ class CheckpointSummary(_message.Message):
         decided_us: _builtins.int | None = ...,
         settled_us: _builtins.int | None = ...,
         phases: _participants_pb2.Phases | None = ...,
+        kept: _participants_pb2.Document | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "decided_us", b"decided_us", "phases", b"phases", "ran_us", b"ran_us", "settled_us", b"settled_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "decided_us", b"decided_us", "kept", b"kept", "phases", b"phases", "ran_us", b"ran_us", "settled_us", b"settled_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "amendment", b"amendment", "base", b"base", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "decided_us", b"decided_us", "detail", b"detail", "generation", b"generation", "kind", b"kind", "name", b"name", "phases", b"phases", "ran_us", b"ran_us", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "settled_us", b"settled_us", "state", b"state", "triggered_at_ms", b"triggered_at_ms", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason", "_decided_us", b"_decided_us", "_phases", b"_phases", "_ran_us", b"_ran_us", "_settled_us", b"_settled_us", "abort_reason", b"abort_reason", "amendment", b"amendment", "base", b"base", "bytes_read", b"bytes_read", "bytes_written", b"bytes_written", "checkpoint", b"checkpoint", "committables", b"committables", "decided_at_ms", b"decided_at_ms", "decided_us", b"decided_us", "detail", b"detail", "generation", b"generation", "kept", b"kept", "kind", b"kind", "name", b"name", "phases", b"phases", "ran_us", b"ran_us", "records_read", b"records_read", "records_written", b"records_written", "settled_at_ms", b"settled_at_ms", "settled_us", b"settled_us", "state", b"state", "triggered_at_ms", b"triggered_at_ms", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__abort_reason: _TypeAlias = _typing.Literal["abort_reason"]  # noqa: Y015
     _WhichOneofArgType__abort_reason: _TypeAlias = _typing.Literal["_abort_reason", b"_abort_reason"]  # noqa: Y015
@@ -804,19 +810,23 @@ class ListCheckpointsRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    KEPT_BY_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     limit: _builtins.int
     """Maximum number of entries, from 1 to 1,000; 0 for 20."""
+    kept_by: _builtins.str
+    """The participant whose state each completed checkpoint is listed with; empty for none."""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         limit: _builtins.int = ...,
+        kept_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "kept_by", b"kept_by", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

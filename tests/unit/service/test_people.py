@@ -1,6 +1,8 @@
 """Operator requests over the wire, with a driver that obeys: savepoints, ends, a return to older positions."""
 
+import queue
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,9 +24,11 @@ from onceward.protocol.values import (
     Claim,
     Generation,
     JobName,
+    ParticipantName,
     RequestId,
 )
 from onceward.wire.rows import CheckpointSummary
+from tests.support.documents import document
 from tests.support.scripted import SETTINGS, SINK, SOURCE, ScriptedDriver, positions, slots
 from tests.support.waiting import wait_until
 
@@ -68,6 +72,26 @@ def test_a_savepoint_is_taken_now_and_shown_with_its_name_and_durations(
     assert row.settled is not None
     assert all(duration >= _ZERO for duration in (row.waited, row.ran, row.decided or _ZERO, row.settled))
     on_demand.close()
+
+
+def test_checkpoints_are_listed_with_what_one_participant_keeps_if_that_is_asked(
+    client: CoordinatorClient, people: OperatorClient, job: str
+) -> None:
+    name, kept = JobName(job), document(letters=3)
+    session = client.open_job(name, (SOURCE, SINK), ON_DEMAND, None, driver="d")
+    reported: queue.Queue[object] = queue.Queue()
+    session.start_watch(reported.put)
+    trigger = reported.get(timeout=60)
+    assert isinstance(trigger, Trigger)
+    answers = {SOURCE.name: positions(1), SINK.name: replace(slots(1), state=kept)}
+    session.acknowledge(trigger.checkpoint, trigger.base, answers)
+    (row,) = people.checkpoints(name, kept_by=SINK.name)
+    assert (row.checkpoint, row.kept) == (trigger.checkpoint, kept)
+    for asked in (None, SOURCE.name, ParticipantName("absent")):
+        assert [one.kept for one in people.checkpoints(name, kept_by=asked)] == [None]
+    with pytest.raises(RefusedError, match="not a valid ParticipantName"):
+        people.checkpoints(name, kept_by="No name")  # type: ignore[arg-type]
+    session.close(CloseReason.STOPPED)
 
 
 def test_a_repeated_request_is_the_same_request(on_demand: ScriptedDriver, people: OperatorClient) -> None:

@@ -13,6 +13,7 @@ from onceward.coordinator.store.codec import (
     durable_parts,
     snapshots_from_text,
     snapshots_to_text,
+    state_from_text,
 )
 from onceward.protocol.durable import AbortedCheckpoint, Durable, Loss, Resolution, UndecidedCheckpoint
 from onceward.protocol.facts import AbortReason
@@ -26,6 +27,7 @@ from onceward.protocol.values import (
     Document,
     Generation,
     Outcome,
+    ParticipantName,
     RequestId,
     Snapshot,
 )
@@ -111,7 +113,10 @@ def test_snapshots_survive_a_round_trip_with_their_shared_parts() -> None:
             state=document({"counted": 8}),
         ),
     }
-    assert snapshots_from_text(snapshots_to_text(snapshots)) == snapshots
+    text = snapshots_to_text(snapshots)
+    assert snapshots_from_text(text) == snapshots
+    states = [state_from_text(text, name) for name in (SOURCE.name, SINK.name, ParticipantName("absent"))]
+    assert states == [None, document({"counted": 8}), None]
 
 
 def test_a_number_that_no_json_can_hold_is_never_written() -> None:
