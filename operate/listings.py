@@ -1,11 +1,13 @@
 """``onceward jobs``, ``onceward checkpoints``, ``onceward history``: ask a coordinator and show its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import ExitCode
 from onceward.common.readable import size
+from onceward.connectors.letter_counts import letters_in
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.operate.connecting import CoordinatorLocation, job_name, operators
 from onceward.operate.losses import exit_code, exit_code_of
 from onceward.operate.options import View
@@ -114,10 +116,13 @@ def list_checkpoints(job: str, limit: int, place: CoordinatorLocation, view: Vie
 
 
 def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -> Answer:
-    described, found = client.describe(job), client.checkpoints(job, limit)
+    described = client.describe(job)
+    outputs = [one for one in described.participants if one.role is Role.SINK]
+    counts_letters = any(one.name == DEAD_LETTERS for one in outputs)
+    found = client.checkpoints(job, limit, kept_by=DEAD_LETTERS if counts_letters else None)
+    letters = {one.checkpoint: letters_in(one.kept) for one in found}
     streaming = not view.as_json and any(one.kind == SPARK_BATCH for one in described.participants)
     batches = {one.checkpoint: _batch(client, job, one) for one in found} if streaming else {}
-    outputs = [one for one in described.participants if one.role is Role.SINK]
 
     def listings(times: Times) -> list[Listing]:
         shown = Listing(
@@ -132,6 +137,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
             Column(name="committed in", spare=3),
             "records read",
             "records written",
+            *(["dead letters"] if counts_letters else []),
             Column(name="size", spare=2),
             Column(name="transactions", spare=6),
             Column(name="continues", spare=9),
@@ -153,6 +159,7 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
                 as_duration(checkpoint.settled),
                 "-" if streaming else f"{checkpoint.records_read:,}",  # Spark reads them, and does not say how many
                 f"{checkpoint.records_written:,}",
+                *([_letters(letters[checkpoint.checkpoint])] if counts_letters else []),
                 size(checkpoint.bytes_written),
                 str(checkpoint.committables),
                 str(checkpoint.base or "-"),
@@ -163,8 +170,14 @@ def _checkpoints(client: OperatorClient, job: JobName, limit: int, view: View) -
 
     code = exit_code(described.summary.unacknowledged_losses)
     of_the_job = [{"name": one.name, "place": one.place, "branch": one.branch} for one in outputs]
-    values = [{**as_fields(one), "outputs": of_the_job} for one in found]
+    values = [{**as_fields(one), "dead_letters": letters[one.checkpoint], "outputs": of_the_job} for one in found]
+    for one in values:
+        del one["kept"]
     return Answer(values=values, listings=listings, code=code)
+
+
+def _letters(of_each_class: Mapping[str, int] | None) -> str:
+    return "-" if of_each_class is None else f"{sum(of_each_class.values()):,}"
 
 
 _MADE_IN = {False: "the shared pass", True: "a branch, which reads the input itself", None: "-"}

@@ -3,7 +3,9 @@
 import json
 import re
 import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,8 +29,11 @@ from onceward import (
     register,
 )
 from onceward.common.errors import ConfigurationError, HaltedError
+from onceward.coordinator.service.embedded import EmbeddedCoordinator
+from onceward.coordinator.service.listen import parse_listen
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
+from onceward.watch.web.page import Page
 from tests.support.database import database_on
 from tests.support.topics import Topics, wait_for
 
@@ -114,13 +119,37 @@ def broken(record: dict[str, Any]) -> dict[str, Any]:
     raise ValueError("a wrong deploy")
 
 
+def parsed_in_two_ways(record: dict[str, Any]) -> dict[str, Any]:
+    if record["value"] == b"{850":
+        raise KeyError("currency")
+    return parsed(record)
+
+
+def page_of(bench: Bench) -> str:
+    """The text that the page of the job shows of its letters."""
+    with (
+        EmbeddedCoordinator(bench.directory / "state") as coordinator,
+        closing(Page(parse_listen("127.0.0.1:0"))) as page,
+    ):
+        page.attach(coordinator.address, coordinator.address)
+        with urllib.request.urlopen(f"{page.url}jobs/{bench.job}", timeout=60) as answer:
+            shown = answer.read().decode()
+    (section,) = re.findall(r'<section aria-labelledby="letters">.*?</section>', shown, re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", section.replace("<wbr>", "")).split())
+
+
 @pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])
-def test_every_record_is_in_exactly_one_place(bench: Bench, tasks: Any) -> None:
+def test_every_record_is_in_exactly_one_place_and_the_page_says_why(bench: Bench, tasks: Any) -> None:
     read = {} if tasks == "per_checkpoint" else {"max_offsets_per_checkpoint": None}
-    assert bench.pipeline(per_record(parsed), tasks=tasks, read=read).run() is CloseReason.FINISHED
+    assert bench.pipeline(per_record(parsed_in_two_ways), tasks=tasks, read=read).run() is CloseReason.FINISHED
     assert (bench.written(), bench.letters()) == (GOOD, BAD)
     places = {(partition, key) for partition, _, key, _ in bench.topics.read(bench.dead)}
     assert places == {(n, b"key-%d" % n) for n in range(3)}, "each in the partition that it had"
+    page = page_of(bench)
+    assert re.search(rf"{len(BAD)} letters up to checkpoint \d+\.", page)
+    assert re.search(rf"JSONDecodeError 17 17 \d+ ({bench.source}-\d offset \d+ ?){{3}}", page)
+    assert re.search(rf"KeyError 1 1 \d+ {bench.source}-2 offset 250 onceward letters {bench.job} --servers", page)
+    assert not re.search("currency|Expecting", page), "no message, which may quote a record"
 
 
 @pytest.mark.parametrize("tasks", ["per_checkpoint", "staying"])

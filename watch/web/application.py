@@ -24,6 +24,7 @@ from onceward.protocol.rulings import CONSEQUENCE, OPTION, resolve_command
 from onceward.protocol.settings import CheckpointSettings
 from onceward.protocol.values import JobName, Outcome, ParticipantName
 from onceward.watch.web.bars import PHASES, WIDTH, bars, legend
+from onceward.watch.web.letters import letters_of
 from onceward.watch.web.outputs import outputs_of
 from onceward.watch.web.overview import InvalidQueryError, Order, first_wait, overview, parse_query
 from onceward.watch.web.reading import CheckpointView, CoordinatorView, JobView, Reader
@@ -148,6 +149,7 @@ class _Views:
             read_at=found.read_at,
             bars=shown,
             outputs=outputs_of(found.description),
+            letters=letters_of(found.description, found.checkpoints, self._reader.address),
             choices=choices,
             stake={} if found.halted_at is None else _stake(found.halted_at),
             settings=list(_settings(found.description.settings)),

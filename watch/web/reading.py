@@ -16,6 +16,7 @@ from onceward.client.access import with_known_token
 from onceward.client.calls import open_channel
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import CoordinatorLostError
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.protocol.status import JobStatus
 from onceward.protocol.values import JobName
 from onceward.wire.rows import (
@@ -58,6 +59,7 @@ class JobView:
 
     description: JobDescription
     checkpoints: Sequence[CheckpointSummary]
+    """Each with what it keeps of the job's dead letters."""
     halted_at: CheckpointDescription | None
     """The checkpoint whose slots a person must decide about; None if there are none."""
     losses: Sequence[LossReport]
@@ -133,9 +135,10 @@ class Reader:
             client = self._client(visitor)
             description = client.describe(job)
             summary = description.summary
+            kept_by = DEAD_LETTERS if any(one.name == DEAD_LETTERS for one in description.participants) else None
             return JobView(
                 description=description,
-                checkpoints=client.checkpoints(job, _CHECKPOINTS),
+                checkpoints=client.checkpoints(job, _CHECKPOINTS, kept_by=kept_by),
                 halted_at=client.checkpoint(job, summary.last_completed) if description.unresolved else None,
                 losses=client.losses(job, _LOSSES) if summary.unacknowledged_losses else (),
                 generations=client.generations(job, _GENERATIONS),

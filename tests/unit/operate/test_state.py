@@ -20,7 +20,7 @@ from onceward.protocol.values import SPARK_BATCH, JobName, ParticipantName
 from onceward.wire.rows import JobDescription, as_json
 from tests.support.commands import onceward
 from tests.support.scripted import SINK, SOURCE
-from tests.unit.web.chromium.prepared import NOW, RUNNING, PreparedClient, prepared
+from tests.unit.web.chromium.prepared import LETTERS, NOW, RUNNING, PreparedClient, prepared
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,23 @@ def test_checkpoints_lists_which_outputs_share_a_pass_and_which_are_branches(
     for row in json.loads(as_json(answer.values)):
         assert {one["name"]: one["branch"] for one in row["outputs"]} == how
         assert row["records_read"] >= 0
+
+
+def test_checkpoints_lists_the_dead_letters_of_a_job_that_may_have_some(capsys: pytest.CaptureFixture[str]) -> None:
+    client = cast(OperatorClient, PreparedClient())
+    view = View(as_json=False, utc=False, watch=False)
+    answer = listings._checkpoints(client, LETTERS, 10, view)
+    print_listings(answer.listings(Times(now=NOW, utc=False)))
+    _, table = capsys.readouterr().out.split("Checkpoints")
+    header, *rows = table.strip().splitlines()
+    listed = [row[header.index("dead letters") :].split()[0] for row in rows]
+    values = [row["dead_letters"] for row in json.loads(as_json(answer.values))]
+    assert values[1] == {"JSONDecodeError": 3}
+    assert values[9] is None, "it was aborted"
+    assert listed == ["-" if one is None else str(sum(one.values())) for one in values]
+    other = listings._checkpoints(client, RUNNING, 10, view)
+    print_listings(other.listings(Times(now=NOW, utc=False)))
+    assert "dead letters" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kind", "counted"), [(SPARK_BATCH, False), ("kafka", True)])

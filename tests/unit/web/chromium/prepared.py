@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import RefusedError
+from onceward.connectors.letter_counts import LetterCounts, Place
+from onceward.connectors.letters import DEAD_LETTERS
 from onceward.coordinator.service.listen import parse_listen
 from onceward.protocol.answers import Verdict
 from onceward.protocol.committing import Age
@@ -61,10 +63,23 @@ from onceward.wire.rows import (
 from tests.unit.web.browser import Site
 from tests.unit.web.rows import job
 
-__all__ = ["CHECKPOINT", "FINISHED", "HALTED", "NOW", "PRIVATE", "RESTARTING", "RUNNING", "PreparedClient", "prepared"]
+__all__ = [
+    "CHECKPOINT",
+    "FINISHED",
+    "HALTED",
+    "LETTERS",
+    "NOW",
+    "PRIVATE",
+    "RESTARTING",
+    "RUNNING",
+    "PreparedClient",
+    "prepared",
+]
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 HALTED, RESTARTING, RUNNING, FINISHED = map(JobName, ("clicks-eu", "payments", "orders-eur", "returns-2025"))
+LETTERS = JobName("inventory")
+"""The one that has dead letters."""
 PRIVATE = JobName("private")
 """Only a visitor with a token may see it."""
 CHECKPOINT = CheckpointId(1841)
@@ -77,6 +92,7 @@ _TABLES = (
         name=_TABLE, role=Role.SINK, kind="postgres", on_lost=OnLost.REPLAY, place="PostgreSQL table public.orders"
     ),
 )
+_DEAD = Participant(name=DEAD_LETTERS, role=Role.SINK, kind="kafka", place="Kafka topic inventory-dead")
 _GONE = Participant(
     name=ParticipantName("audit"),
     role=Role.SINK,
@@ -129,6 +145,7 @@ class PreparedClient:
                 Participant(name=ParticipantName("kafka-source"), role=Role.SOURCE, kind="kafka"),
                 Participant(name=_SINK, role=Role.SINK, kind="kafka", place=f"Kafka topic {_TOPICS.get(job, job)}"),
                 *(_TABLES if job == RUNNING else ()),
+                *((_DEAD,) if job == LETTERS else ()),
             ),
             settings=CheckpointSettings(),
             connected=summary.status is JobStatus.RUNNING,
@@ -140,8 +157,12 @@ class PreparedClient:
         )
         return self._changed(described)  # type: ignore[no-any-return]
 
-    def checkpoints(self, job: JobName, limit: int) -> Sequence[CheckpointSummary]:
-        return [self._changed(one) for one in _checkpoints(_JOBS[job])[:limit]]
+    def checkpoints(
+        self, job: JobName, limit: int, *, kept_by: ParticipantName | None = None
+    ) -> Sequence[CheckpointSummary]:
+        found = _checkpoints(_JOBS[job])[:limit]
+        kept = _letters(found) if kept_by == DEAD_LETTERS else {}
+        return [self._changed(replace(one, kept=kept.get(one.checkpoint))) for one in found]
 
     def checkpoint(self, job: JobName, checkpoint: int) -> CheckpointDescription:
         found = {one.checkpoint: one for one in _checkpoints(_JOBS[job])}
@@ -362,7 +383,7 @@ _JOBS: Mapping[str, JobSummary] = {
             waits=(JobWait(what="the interval until its next checkpoint", since=_ago(seconds=0.2)),),
             takeover_permitted=True,
         ),
-        _job("inventory", JobStatus.RUNNING, 5120, last_completed_at=_ago(seconds=2.2), generation=Generation(2)),
+        _job(LETTERS, JobStatus.RUNNING, 5120, last_completed_at=_ago(seconds=2.2), generation=Generation(2)),
         _job(
             "sessions",
             JobStatus.SUSPENDED,
@@ -443,6 +464,27 @@ def _checkpoints(job: JobSummary) -> Sequence[CheckpointSummary]:
             usual |= {"kind": CheckpointKind.SAVEPOINT, "name": "before-upgrade", "amendment": 1}
         found.append(CheckpointSummary(**usual))
     return found
+
+
+def _letters(listed: Sequence[CheckpointSummary]) -> Mapping[CheckpointId, Document]:
+    """What each checkpoint keeps of the dead letters; nothing if it was aborted."""
+    counts, kept = LetterCounts(letters=8), {}
+    for one in reversed(listed):
+        if one.state is CheckpointState.ABORTED:
+            continue
+        number = one.checkpoint
+        found = {
+            "JSONDecodeError": number % 4,
+            "KeyError": 1 - min(1, number % 3),
+            "UnsupportedCurrencyOfTheOrderInTheCountryOfItsWarehouseError": 1 - min(1, number % 7),
+            "too_large": 1 - min(1, number % 11),
+            "<b>Odd</b>": 1 - min(1, number % 13),
+        }
+        places = [Place("inventory-changes", number % 6, 88_120 + 37 * number - place) for place in range(3)]
+        letters = {kind: (count, places[:count]) for kind, count in found.items() if count}
+        counts = counts.followed(number, sum(found.values()), (), letters)
+        kept[number] = counts.to_document()
+    return kept
 
 
 def _phases(ran: timedelta, seed: int) -> Phases:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.unit.web.chromium.prepared import CHECKPOINT, FINISHED, HALTED, PRIVATE, RESTARTING, RUNNING
+from tests.unit.web.chromium.prepared import CHECKPOINT, FINISHED, HALTED, LETTERS, PRIVATE, RESTARTING, RUNNING
 
 __all__ = ["SHAPES", "VIEWS", "Shape", "View"]
 
@@ -42,6 +42,7 @@ VIEWS = (
     View(name="checkpoint", address=f"/jobs/{HALTED}/checkpoints/{CHECKPOINT}", drawn=True),
     View(name="coordinators", address="/cluster", drawn=True),
     View(name="sign in", address=f"/jobs/{PRIVATE}", refreshed=False),
+    View(name="letters", address=f"/jobs/{LETTERS}"),
     View(name="losses", address="/jobs/fraud-scores"),
     View(name="orphan", address="/jobs/sessions"),
     View(name="finishing", address="/jobs/audit-export"),
