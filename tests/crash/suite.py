@@ -161,6 +161,8 @@ def _letters(plan: Plan) -> Iterator[Schedule]:
         of_drivers = scene_of(KillPoint.DRIVER_AFTER_VOTES)
         per_batch = replace(of_drivers, setup=Setup(batches=True, adaptive=True, letters=True))
         yield visit(harness, per_batch, of_drivers.points(), (1, 2), "letters-of-batches", part="letters")
+        refused = replace(of_drivers, setup=Setup(outputs=2, letters=True, refusing=True))
+        yield visit(harness, refused, of_drivers.points(), (1, 2), "letters-of-an-output", part="letters")
         yield mark_letters(harness, "letters-of-dataframes")
         yield set_aside(harness, "letters-of-a-query", times=2)
 

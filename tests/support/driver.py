@@ -68,6 +68,12 @@ def _unless_fiftieth(record: dict[str, Any]) -> dict[str, Any]:
     return {"key": record["key"], "value": record["value"]}
 
 
+def _misplace_fiftieth(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Copy into two outputs, and send one record in 50 to a partition that one of them lacks."""
+    copied = {"key": record["key"], "value": record["value"], "partition": None}
+    return [("out-1", copied), ("out-2", copied | ({"partition": 99} if is_letter(record["value"]) else {}))]
+
+
 def is_letter(value: bytes | None) -> bool:
     """Whether a driver with ``letters`` sets the record aside."""
     return value is not None and value.rpartition(b"-")[2].isdigit() and int(value.rpartition(b"-")[2]) % 50 == 0
@@ -97,6 +103,11 @@ def _on_dataframes(spec: dict[str, Any]) -> Any:
 
 
 def _on_batches(spec: dict[str, Any]) -> Any:
+    if spec.get("refusing"):
+        import pyarrow as pa
+
+        columns = [("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32())]
+        return per_record(_misplace_fiftieth, schema=pa.schema(columns))
     if spec.get("letters") and not _marks(spec):
         return _batches_without_fiftieth if spec.get("batches") else per_record(_unless_fiftieth)
     return _in_the_worker if spec.get("batches") else None

@@ -62,6 +62,7 @@ class Setup:
         outputs: int = 1,
         tables: Sequence[str] = (),
         letters: bool = False,
+        refusing: bool = False,
     ) -> None:
         """``spark``: arguments of spark-submit; None = tasks run in the driver. ``query``: a Structured Streaming query
         that remembers every value; needs ``spark``. ``transform``: through the JVM.
@@ -70,7 +71,7 @@ class Setup:
         topic. ``spread``: its partitions; there are as many keys. ``source_on``, ``sink_on``: the brokers that hold
         every partition, the leader first; empty = the cluster chooses. ``outputs``: topics that get every record, each
         by a sink of its own. ``tables``: kinds of tables of the harness that do so, too. ``letters``: one record in
-        50 goes to a topic of its own instead."""
+        50 goes to a topic of its own instead. ``refusing``: because one of two outputs refuses it."""
         self.spark, self.query, self.transform, self.rate, self.output = spark, query, transform, rate, output
         self.per_checkpoint, self.transaction_timeout = per_checkpoint, transaction_timeout
         self.source_on, self.sink_on = source_on, sink_on
@@ -78,7 +79,7 @@ class Setup:
         self.at_least_once = at_least_once
         self.staying = staying
         self.spread = spread
-        self.outputs, self.tables, self.letters = outputs, tables, letters
+        self.outputs, self.tables, self.letters, self.refusing = outputs, tables, letters, refusing
         self.settings = {**_QUICK, **(settings or {})}
 
     def into(self, outputs: int, *, tables: Sequence[str] = (), letters: bool = False) -> Self:
@@ -179,6 +180,7 @@ class Job(KilledJob):
             "dataframe": self.setup.transform,
             "batches": self.setup.batches,
             "letters": self.dead,
+            "refusing": self.setup.refusing,
             "tasks": "staying" if self.setup.staying else "per_checkpoint",
             "source_options": {
                 "start": "earliest",
