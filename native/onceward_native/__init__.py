@@ -1,0 +1,31 @@
+"""Kafka's record batches from and to Arrow columns, without a Python object per record.
+
+    decode.py   Decoder: the records that one partition has in an answer of Fetch -> Arrow columns
+    errors.py   the errors, as a tree
+    library.py  the compiled library
+
+Importing this fails with ``ImportError`` where the library was not built (README.md says how).
+"""
+
+from onceward_native.decode import Chunk, Column, Decoder, columns_schema
+from onceward_native.errors import (
+    CodecError,
+    DamagedBatchError,
+    HeaderNameNotUtf8Error,
+    OldFormatError,
+    TooLargeError,
+    UnsupportedCompressionError,
+)
+
+__all__ = [
+    "Chunk",
+    "CodecError",
+    "Column",
+    "DamagedBatchError",
+    "Decoder",
+    "HeaderNameNotUtf8Error",
+    "OldFormatError",
+    "TooLargeError",
+    "UnsupportedCompressionError",
+    "columns_schema",
+]
