@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Each target does its own set-up; the second time that takes half a second.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check versions simulate explore mutants mutation crash network bench docs screenshots protos setup clean
+.PHONY: help demo test check versions simulate explore mutants mutation fuzz crash network bench docs screenshots protos setup clean
 
 # Answers to questions that the environment must not change.
 PY := .venv/bin/python
@@ -41,6 +41,9 @@ mutants: ## breaks the product in every way in turn, and says who notices (4 min
 mutation: ## breaks each line in small ways, part by part, and lists what no test without a broker notices (hours); PART= FILE=
 	@sh scripts/setup.sh --no-broker
 	@$(PY) -m tests.mutation $(PART) $(if $(FILE),--file $(FILE)) $(ARGS)
+
+fuzz: ## damaged batches of records through the compiled codec, under sanitizers (a minute); SECONDS= SEED=
+	@sh native/fuzz/run.sh $(or $(SECONDS),60) $(SEED)
 
 crash: setup ## kills every process everywhere on real brokers (two hours); SEED= SCHEDULES= PART=
 	@$(PY) -m tests.crash $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(PART),--part $(PART))

@@ -8,5 +8,5 @@ set -eu
 cd "$(dirname "$0")"
 out=${1:-onceward_native/libonceward_native.so}
 # Written beside its place and moved: a process that has the old one loaded keeps it.
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O3 -g -Wall -Wextra -Werror -Wshadow -Wvla -fvisibility=hidden -fPIC -shared -o "$out.new" src/*.c -pthread -ldl ${CFLAGS:-}
+"${CC:-cc}" -std=c11 -O3 -g -Wall -Wextra -Wshadow -Wvla -fvisibility=hidden -fPIC -shared -o "$out.new" src/*.c -pthread -ldl ${CFLAGS:-}
 mv "$out.new" "$out"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Sets up what this repository needs on a fresh machine, in .venv and in the user's cache:
-# a Python environment with the versions of constraints.txt, a check for Java, the jars of the local Kafka and PostgreSQL,
-# and archives of the classes that brokers and Spark load at their start.
+# a Python environment with the versions of constraints.txt, a check for Java, the compiled library of onceward-native where
+# there is a C compiler, the jars of the local Kafka and PostgreSQL, and archives of the classes that brokers and Spark load
+# at their start.
 # Run by every target of the Makefile; takes half a second if nothing changed since the last run.
 #
 #   scripts/setup.sh [--no-broker]
@@ -9,6 +10,7 @@
 #   PYTHON            the Python that creates the environment (default: the first that is new enough)
 #   ONCEWARD_VENV     the environment's directory (default: .venv)
 #   ONCEWARD_PYSPARK  the version of PySpark (default: that of constraints.txt)
+#   CC                the C compiler (default: cc)
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -116,6 +118,29 @@ make_environment() {
     fingerprint >"$STAMP"
 }
 
+# What the compiled library is made of.
+native_fingerprint() {
+    cat native/build.sh native/setup.py native/pyproject.toml native/src/*
+}
+
+# Compiles the library that reads and writes batches of records. It is not needed: librdkafka does that without it.
+make_native() {
+    native=$VENV/onceward-native
+    ! { native_fingerprint | cmp -s - "$native"; } 2>/dev/null || return 0
+    rm -f "$native"
+    if ! command -v "${CC:-cc}" >/dev/null 2>&1; then
+        say "there is no C compiler, so onceward-native is left out: librdkafka reads and writes all records; install one with: $(install_with 'gcc libc6-dev' gcc gcc)"
+        return 0
+    fi
+    say 'compiling onceward-native'
+    if ! sh native/build.sh >>"$LOG" 2>&1; then
+        say "onceward-native does not compile (the reason is in $LOG), so it is left out: librdkafka reads and writes all records"
+        return 0
+    fi
+    pip_install --no-build-isolation --no-deps -e ./native
+    native_fingerprint >"$native"
+}
+
 broker=yes
 [ "${1:-}" != --no-broker ] || broker=no
 
@@ -123,6 +148,7 @@ if ! { "$VENV/bin/python" -c '' && fingerprint | cmp -s - "$STAMP"; } 2>/dev/nul
     make_environment
 fi
 check_java
+make_native
 if [ "$broker" = yes ]; then
     "$VENV/bin/python" -m onceward.dev.kafka --prepare-only
     "$VENV/bin/python" -m onceward.dev.postgres >/dev/null

@@ -366,7 +366,7 @@ static int read_batches(Decoder *d, Chunk *c, int64_t most) {
     Progress *now = &d->progress;
     while (now->next_offset < d->end && now->bytes_used < d->size) {
         Counts is = c->is;
-        if (is.key + is.value + is.names + is.contents + 16 * is.rows >= most)
+        if (is.rows && is.key + is.value + is.names + is.contents + 16 * is.rows >= most)
             break;
         const uint8_t *batch = d->data + now->bytes_used;
         int64_t left = d->size - now->bytes_used;

@@ -240,6 +240,16 @@ def test_every_room_has_its_rules() -> None:
     assert {package.partition("/")[0] for package in ALLOWED} == set(ROOMS) - {"dev"}
 
 
+def test_the_compiled_codec_needs_only_arrow() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sorted((ROOT / "native" / "onceward_native").glob("*.py"))
+        for module in named(file)
+        if module.partition(".")[0] not in {*sys.stdlib_module_names, "onceward_native", "pyarrow"}
+    ]
+    assert wrong == []
+
+
 def test_the_core_is_pure() -> None:
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"

@@ -56,6 +56,14 @@ class Machine:
         (self.venv / "bin" / "python").symlink_to(sys.executable)
         made_of = f"{ROOT}\n{(ROOT / 'pyproject.toml').read_text()}{(ROOT / 'constraints.txt').read_text()}"
         (self.venv / "onceward-setup").write_text(made_of)
+        native = ROOT / "native"
+        sources = [
+            native / "build.sh",
+            native / "setup.py",
+            native / "pyproject.toml",
+            *sorted((native / "src").iterdir()),
+        ]
+        (self.venv / "onceward-native").write_text("".join(map(Path.read_text, sources)))
 
     def set_up(self) -> tuple[int, str]:
         """Run the set-up; return its exit code and its output."""
@@ -140,6 +148,34 @@ def test_a_finished_set_up_is_not_repeated_and_prints_nothing(machine: Machine, 
     machine.add_environment()
     machine.add_java(version)
     assert machine.set_up() == (0, "")
+
+
+def test_a_machine_without_a_c_compiler_is_set_up_without_the_compiled_library(machine: Machine) -> None:
+    machine.add_environment()
+    machine.add_java("17")
+    machine.add("dnf", "")
+    (machine.venv / "onceward-native").unlink()
+    assert machine.set_up() == (
+        0,
+        "setup: there is no C compiler, so onceward-native is left out: librdkafka reads and writes all records; "
+        "install one with: sudo dnf install -y gcc\n",
+    )
+
+
+def test_a_library_that_does_not_compile_is_left_out_and_tried_again(machine: Machine) -> None:
+    machine.add_environment()
+    machine.add_java("17")
+    machine.add("cc", "echo no headers; exit 1")
+    (machine.venv / "onceward-native").unlink()
+    log = machine.venv / "onceward-setup.log"
+    for _ in range(2):
+        assert machine.set_up() == (
+            0,
+            "setup: compiling onceward-native\n"
+            f"setup: onceward-native does not compile (the reason is in {log}), so it is left out: "
+            "librdkafka reads and writes all records\n",
+        )
+    assert log.read_text() == "no headers\n" * 2
 
 
 def test_packages_that_cannot_be_installed_end_the_set_up_and_the_next_one_tries_again(machine: Machine) -> None:

@@ -32,9 +32,9 @@ INSTEAD = {
 }
 PLACES = (
     *(*ROOMS, "protos", "docs", "examples", "compose", "deploy"),
-    *("tests", "benchmarks", "scripts"),
+    *("native", "tests", "benchmarks", "scripts"),
 )
-ENDINGS = (".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yml")
+ENDINGS = (".c", ".h", ".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yml")
 NEWLINE = "\n"
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 

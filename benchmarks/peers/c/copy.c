@@ -162,7 +162,7 @@ static void *copy(void *argument) {
             ssize_t count = rd_kafka_consume_batch_queue(queue, steady ? 2 : 10, messages, BATCH);
             for (ssize_t i = 0; i < count; i++) {
                 rd_kafka_message_t *message = messages[i];
-                if (message->err) { /* no record but news; the library goes on by itself */
+                if (message->err) { /* no record but news; the library continues by itself */
                     fprintf(stderr, "consume: %s\n", rd_kafka_err2str(message->err));
                     rd_kafka_message_destroy(message);
                     continue;
