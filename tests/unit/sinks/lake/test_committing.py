@@ -3,10 +3,9 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,7 @@ from onceward.sinks.iceberg.kind import ICEBERG
 from onceward.sinks.lake.control import staged
 from onceward.sinks.lake.control.tables import LakeTable
 from onceward.sinks.lake.identifiers import staged_folder
-from tests.unit.sinks.delta.tables import Table as DeltaPlace
-from tests.unit.sinks.iceberg.tables import Table as IcebergPlace
-from tests.unit.sinks.iceberg.tables import sqlite_catalog
+from tests.unit.sinks.lake.conftest import PLACES
 from tests.unit.sinks.lake.places import LARGE, LakePlace, in_processes, once_before, run_python
 
 CHILD = """
@@ -33,22 +30,6 @@ from tests.unit.sinks.lake.test_committing import commit_in_a_child
 commit_in_a_child(*sys.argv[1:])
 """
 KINDS = {"delta": DELTA, "iceberg": ICEBERG}
-PLACES: dict[str, type[LakePlace]] = {"delta": DeltaPlace, "iceberg": IcebergPlace}
-
-
-def new_place(kind: str, at: Path) -> LakePlace:
-    return DeltaPlace(at / "table") if kind == "delta" else IcebergPlace(sqlite_catalog(at))
-
-
-@pytest.fixture(params=PLACES)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakePlace:
-    return new_place(request.param, tmp_path)
-
-
-@pytest.fixture
-def jobs(table: LakePlace) -> Iterator[Jobs]:
-    with table.jobs() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,20 +14,10 @@ from onceward.dev.promises.sink_case import Driver, Jobs, from_json
 from onceward.protocol.values import Committable, Document, Outcome
 from tests.support.commands import onceward, parsed
 from tests.unit.sinks.delta.tables import Table as DeltaPlace
+from tests.unit.sinks.lake.conftest import PLACES, new_place
 from tests.unit.sinks.lake.places import LakePlace
-from tests.unit.sinks.lake.test_committing import PLACES, committed, new_place
+from tests.unit.sinks.lake.test_committing import committed
 from tests.unit.sinks.lake.test_job import Place
-
-
-@pytest.fixture(params=PLACES)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakePlace:
-    return new_place(request.param, tmp_path)
-
-
-@pytest.fixture
-def jobs(table: LakePlace) -> Iterator[Jobs]:
-    with table.jobs() as opened:
-        yield opened
 
 
 def commits(driver: Driver, checkpoint: int) -> tuple[Committable, ...]:

@@ -11,8 +11,8 @@ from custom_source import LinesSource
 from onceward import CheckpointSettings
 from onceward.common.killpoints import KILL_ONCE_VARIABLE, KILL_POINT_VARIABLE, KillPoint
 from tests.support.sparkless import SparklessPipeline
+from tests.unit.sinks.lake.conftest import PLACES, new_place
 from tests.unit.sinks.lake.places import LakePlace
-from tests.unit.sinks.lake.test_committing import PLACES, new_place
 
 EXAMPLES = str(Path(__file__).resolve().parents[4] / "examples")
 JOB = "import sys; from tests.unit.sinks.lake.test_job import run; run(*sys.argv[1:])"
