@@ -1,4 +1,4 @@
-/* Makes batches, damages most of them in random ways, and reads them. Built with sanitizers, which end the process at the
+/* Makes batches, damages most of them in random ways, reads them, and writes and reads again what was read. Built with sanitizers, which end the process at the
  * first access outside of an array, and at the first undefined operation (README.md).
  *
  *   fuzz SECONDS SEED [ROUNDS]
@@ -20,10 +20,18 @@ void onceward_decoder_limit(Decoder *d, int64_t largest);
 void onceward_decoder_open(Decoder *d, const uint8_t *data, int64_t size, int64_t start, int64_t end,
                            const int64_t *aborted, int64_t aborted_count);
 int64_t onceward_decoder_read(Decoder *d, int64_t most, struct ArrowArray *out);
+typedef struct Encoder Encoder;
+Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, int transactional, int64_t most);
+void onceward_encoder_free(Encoder *e);
+void onceward_encoder_begin(Encoder *e, int64_t producer, int64_t epoch);
+int64_t onceward_encoder_ready(const Encoder *e, int64_t from, int64_t least);
+int64_t onceward_encoder_add(Encoder *e, const struct ArrowArray *records, const uint8_t *kinds, int64_t row,
+                             int64_t keyless, int64_t now);
+int64_t onceward_encoder_take(Encoder *e, int64_t partition, struct ArrowArray *out);
 
 enum { INPUTS = 256, KINDS = 32, INFLATED = 1 << 20 };
 static uint64_t seed, state;
-static uint64_t read_rows, outcomes[KINDS]; /* by the negative of an error; 0 for none */
+static uint64_t read_rows, written_rows, outcomes[KINDS]; /* by the negative of an error; 0 for none */
 
 static void died(void) { fprintf(stderr, "\nfuzz: replay with: make fuzz SECONDS=0 SEED=%llu\n", (unsigned long long)seed); }
 #define EXPECT(what)                                                                                                   \
@@ -264,7 +272,85 @@ static void read_column(int column, const struct ArrowArray *a, int64_t rows) {
     }
 }
 
-static void run_input(Decoder *d, const uint8_t *columns, int64_t count, Deflater *deflater) {
+/* ---- what was read, written and read again ---- */
+
+/* A sum over the values of a column, in any order. */
+static uint64_t sum_of(const struct ArrowArray *a) {
+    const uint8_t *ok = a->buffers[0], *p = a->buffers[2];
+    const int32_t *at = a->buffers[1];
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < a->length; i++) {
+        uint64_t hash = 0xcbf29ce484222325u;
+        if (!ok || ok[i >> 3] >> (i & 7) & 1)
+            for (int32_t byte = at[i]; byte < at[i + 1]; byte++)
+                hash = (hash ^ p[byte]) * 0x100000001b3u;
+        else
+            hash = 1;
+        sum += hash;
+    }
+    return sum;
+}
+typedef struct {
+    int64_t rows;
+    uint64_t keys, values, names, contents, times;
+} Sum;
+static void add_to(Sum *sum, const uint8_t *columns, const struct ArrowArray *a) {
+    sum->rows += a->length;
+    for (int64_t i = 0; i < a->n_children; i++) {
+        const struct ArrowArray *column = a->children[i];
+        switch (columns[i]) {
+        case 0: sum->keys += sum_of(column); break;
+        case 1: sum->values += sum_of(column); break;
+        case 3:
+            for (int64_t row = 0; row < a->length; row++)
+                sum->times += ((const uint64_t *)column->buffers[1])[row];
+            break;
+        case 5:
+            sum->names += sum_of(column->children[0]->children[0]);
+            sum->contents += sum_of(column->children[0]->children[1]);
+            break;
+        }
+    }
+}
+static void take(Encoder *e, int64_t partition, int64_t most, Decoder *d, const uint8_t *columns, Sum *sum) {
+    struct ArrowArray batch, a;
+    int64_t size = onceward_encoder_take(e, partition, &batch), got;
+    EXPECT(size > HEADER && size <= most && batch.length == size);
+    onceward_decoder_open(d, batch.buffers[1], size, 0, INT64_MAX, NULL, 0);
+    while ((got = onceward_decoder_read(d, 1000, &a)) > 0) {
+        add_to(sum, columns, &a);
+        a.release(&a);
+    }
+    EXPECT(got == 0);
+    batch.release(&batch);
+}
+static void write_again(const struct ArrowArray *a, Decoder *d, const uint8_t *columns) {
+    /* kinds of columns of the writer; the type of the timestamp is a partition, too, and the offset is no column */
+    static const uint8_t kind_of[] = {0, 1, 255, 3, 2, 4};
+    enum { TOO_MUCH = -19, PARTITIONS = 3 };
+    uint8_t kinds[6];
+    for (int64_t i = 0; i < a->n_children; i++)
+        kinds[i] = kind_of[columns[i]];
+    int64_t most = 100 + below(5000), row = 0;
+    Sum before = {0}, after = {0};
+    add_to(&before, columns, a);
+    Encoder *e = onceward_encoder_new(PARTITIONS, (int)below(CODECS), DEFAULT_LEVEL, one_in(2), most);
+    onceward_encoder_begin(e, below(3) - 1, 1);
+    while ((row = onceward_encoder_add(e, a, kinds, row, 2, 7)) >= 0 && row < a->length)
+        take(e, ((const int64_t *)(const void *)e)[1] /* its report.partition */, most, d, columns, &after);
+    if (row == TOO_MUCH) {
+        onceward_encoder_free(e);
+        return;
+    }
+    EXPECT(row == a->length);
+    for (int64_t i; (i = onceward_encoder_ready(e, 0, 0)) >= 0;)
+        take(e, i, most, d, columns, &after);
+    onceward_encoder_free(e);
+    EXPECT(!memcmp(&before, &after, sizeof before));
+    written_rows += (uint64_t)a->length;
+}
+
+static void run_input(Decoder *d, Decoder *again, const uint8_t *columns, int64_t count, Deflater *deflater) {
     int64_t aborted[8] = {0}, aborted_count = one_in(2) ? below(4) : 0, visible = 0;
     for (int64_t i = 0; i < aborted_count; i++) {
         aborted[2 * i] = below(4);
@@ -296,6 +382,8 @@ static void run_input(Decoder *d, const uint8_t *columns, int64_t count, Deflate
             for (int64_t i = 0; i < count; i++)
                 read_column(columns[i], a.children[i], got);
             rows += got;
+            if (one_in(4))
+                write_again(&a, again, columns);
             a.release(&a);
         }
     } while (got > 0);
@@ -319,9 +407,11 @@ static void run_round(void) {
     Deflater deflater = {0};
     Decoder *d = onceward_decoder_new(columns, count, one_in(8));
     onceward_decoder_limit(d, INFLATED);
+    Decoder *again = onceward_decoder_new(columns, count, 1);
     for (int i = 0; i < INPUTS; i++)
-        run_input(d, columns, count, &deflater);
+        run_input(d, again, columns, count, &deflater);
     onceward_decoder_free(d);
+    onceward_decoder_free(again);
     deflater_free(&deflater);
 }
 
@@ -336,8 +426,9 @@ int main(int argc, char **argv) {
     do
         run_round();
     while (++seed - first < rounds && (argc > 3 || time(NULL) < until));
-    printf("fuzz: %llu inputs, seeds %llu to %llu, %llu records read; inputs by outcome:", (unsigned long long)(seed - first) * INPUTS,
-           (unsigned long long)first, (unsigned long long)seed - 1, (unsigned long long)read_rows);
+    printf("fuzz: %llu inputs, seeds %llu to %llu, %llu records read, %llu written; inputs by outcome:",
+           (unsigned long long)(seed - first) * INPUTS, (unsigned long long)first, (unsigned long long)seed - 1,
+           (unsigned long long)read_rows, (unsigned long long)written_rows);
     for (int kind = 0; kind < KINDS; kind++)
         if (outcomes[kind])
             printf(" %d: %llu", -kind, (unsigned long long)outcomes[kind]);

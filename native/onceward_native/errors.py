@@ -13,9 +13,13 @@ __all__ = [
     "DamagedBatchError",
     "HeaderNameNotUtf8Error",
     "OldFormatError",
+    "RecordTooLargeError",
     "TooLargeError",
+    "UnfitRecordError",
     "UnsupportedCompressionError",
     "error_of_batch",
+    "error_of_ending",
+    "error_of_row",
 ]
 
 
@@ -51,6 +55,23 @@ class TooLargeError(CodecError):
     """The batch has more bytes than a column may hold."""
 
 
+class UnfitRecordError(CodecError):
+    """A row cannot be written: its partition does not exist, or a header has no name. ``row``: its place in the batch
+    of columns. Only a part of the rows was added, so what was built since ``begin`` must not be committed."""
+
+    def __init__(self, message: str, *, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class RecordTooLargeError(UnfitRecordError):
+    """A batch with this record alone would be larger than the limit. ``bytes``: how large it would be."""
+
+    def __init__(self, message: str, *, row: int, size: int) -> None:
+        super().__init__(message, row=row)
+        self.bytes = size
+
+
 NO_MEMORY = -1
 # batch.h has the same list.
 _REASONS: dict[int, tuple[type[CodecError], str]] = {
@@ -83,3 +104,28 @@ def error_of_batch(code: int, offset: int, position: int, record: int) -> Except
     where = f"The batch at offset {offset} (byte {position} of the answer"
     where += f", record {record}" if record >= 0 else ""
     return kind(f"{where}) {what}. None of its records was returned.", offset=offset, position=position, record=record)
+
+
+_WRONG_PARTITION, _NAMELESS_HEADER, _RECORD_TOO_LARGE = -17, -18, -19
+
+
+def error_of_row(code: int, row: int, partition: int, size: int, partitions: int, most: int) -> Exception:
+    """Return the error for a code of the library about a row."""
+    then = "Only the rows before it were added: abort the transaction."
+    if code == _WRONG_PARTITION:
+        return UnfitRecordError(
+            f"Row {row} names partition {partition}, and the topic has {partitions}. {then}", row=row
+        )
+    if code == _NAMELESS_HEADER:
+        return UnfitRecordError(f"Row {row} has a header without a name. {then}", row=row)
+    if code == _RECORD_TOO_LARGE:
+        what = f"Row {row} is too large: a batch with it alone has {size} bytes, of at most {most}. {then}"
+        return RecordTooLargeError(what, row=row, size=size)
+    return MemoryError(f"There is no memory for row {row}. {then}")
+
+
+def error_of_ending(code: int, compression: str) -> Exception:
+    """Return the error for a code of the library about a batch that was to be ended."""
+    if code == NO_MEMORY:
+        return MemoryError("There is no memory to end a batch: abort the transaction.")
+    return CodecError(f"The library for {compression} could not compress a batch: abort the transaction.")

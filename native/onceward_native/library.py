@@ -5,7 +5,7 @@ from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_uint32, c_voi
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ArrowArray", "Progress", "lib"]
+__all__ = ["ArrowArray", "Progress", "Report", "lib"]
 
 _FILE = Path(__file__).resolve().parent / "libonceward_native.so"
 
@@ -16,6 +16,12 @@ class Progress(Structure):
     _fields_ = [
         (name, c_int64) for name in ("next_offset", "bytes_used", "leader_epoch", "offset", "position", "record")
     ]
+
+
+class Report(Structure):
+    """Report of encode.c."""
+
+    _fields_ = [(name, c_int64) for name in ("row", "partition", "bytes", "count", "sequence", "max_timestamp")]
 
 
 class ArrowArray(Structure):
@@ -33,6 +39,14 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "decoder_limit": (None, [c_void_p, c_int64]),
     "decoder_open": (None, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64]),
     "decoder_read": (c_int64, [c_void_p, c_int64, POINTER(ArrowArray)]),
+    "encoder_new": (POINTER(Report), [c_int64, c_int, c_int, c_int, c_int64]),
+    "encoder_free": (None, [c_void_p]),
+    "encoder_begin": (None, [c_void_p, c_int64, c_int64]),
+    "encoder_ready": (c_int64, [c_void_p, c_int64, c_int64]),
+    "encoder_add": (c_int64, [c_void_p, POINTER(ArrowArray), c_char_p, c_int64, c_int64, c_int64]),
+    "encoder_take": (c_int64, [c_void_p, c_int64, POINTER(ArrowArray)]),
+    "release": (None, [POINTER(ArrowArray)]),
+    "has_codec": (c_int, [c_int]),
     "crc32c": (c_uint32, [c_char_p, c_int64, c_int]),
     "has_crc_instruction": (c_int, []),
 }

@@ -53,6 +53,9 @@ enum {
     WRONG_HEADERS = -14,
     NAME_NOT_UTF8 = -15,
     WRONG_MARKER = -16,
+    WRONG_PARTITION = -17,
+    NAMELESS_HEADER = -18,
+    RECORD_TOO_LARGE = -19,
 };
 
 static inline uint16_t get16(const uint8_t *p) {

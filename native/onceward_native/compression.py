@@ -1,0 +1,16 @@
+"""The names of the codecs, and whether the machine has their libraries."""
+
+from typing import Literal, get_args
+
+from onceward_native.library import lib
+
+__all__ = ["COMPRESSIONS", "Compression", "compressions"]
+
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+"""By their number in a batch."""
+
+
+def compressions() -> tuple[Compression, ...]:
+    """Return what can be read and written here: ``none``, ``snappy``, and the codecs whose library is found."""
+    return tuple(name for number, name in enumerate(COMPRESSIONS) if lib.has_codec(number))
