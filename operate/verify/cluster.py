@@ -245,16 +245,18 @@ class Reader:
         elif self._assigned and time.monotonic() - self._heard_at > _SILENCE_S:
             self._reconnect_if_lost()
         for message in messages:
-            lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
             error = message.error()
-            if error is None:
-                self.reached[lane] = offset + 1
-                record = Raw(lane, offset, _bytes(message.key()), _bytes(message.value()))
-                records.append(_with_headers(record, message) if self._headers else record)
-            elif error.code() == KafkaError._PARTITION_EOF:
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, *_HOPELESS):
+                    raise KafkaException(error)
+                continue
+            lane, offset = Lane(message.topic() or "", _number(message.partition())), _number(message.offset())
+            if error is not None:
                 self.reached[lane] = max(offset, self.reached[lane])
-            elif error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, *_HOPELESS):
-                raise KafkaException(error)
+                continue
+            self.reached[lane] = offset + 1
+            record = Raw(lane, offset, _bytes(message.key()), _bytes(message.value()))
+            records.append(_with_headers(record, message) if self._headers else record)
         return records
 
     def close(self) -> None:

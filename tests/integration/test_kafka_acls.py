@@ -3,6 +3,7 @@
 The one password is a canary: it is in no log, event, store, configuration, argument or message.
 """
 
+import json
 import logging
 import traceback
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from onceward import CheckpointSettings, KafkaCluster, KafkaSink, KafkaSource
+from onceward import CheckpointSettings, DeadLetters, KafkaCluster, KafkaSink, KafkaSource, per_record
 from onceward.client.operators import OperatorClient
 from onceward.common.errors import OncewardError
 from onceward.common.killpoints import KillPoint
@@ -28,6 +29,7 @@ from onceward.protocol.values import Outcome
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.wire.rows import JobSummary
+from tests.support.commands import onceward
 from tests.support.guarded import ROLES, Guarded, Right, guarded_kafka, least_rights
 from tests.support.processes import QUICK, JobProcesses, Process, bounded, descendants, free_address
 from tests.support.sink_job import SinkJob
@@ -264,10 +266,58 @@ def test_rights_that_are_missing_for_a_moment_amid_the_commits_halt_no_job(
         assert here.topics.values(here.sink) == [b"a"]
 
 
-def pipeline(here: GuardedJob, directory: Path, **changes: str) -> SparklessPipeline:
+@pytest.mark.parametrize("guarded", ["SASL_SSL"], indirect=True)
+def test_dead_letters_need_the_rights_of_one_more_output_and_go_back_with_those_of_a_job_of_their_own(
+    guarded: Guarded, job: str, tmp_path: Path
+) -> None:
+    here = GuardedJob(guarded, job, tmp_path, records=150)
+    dead = here.topics.create("dead", 3)
+
+    def with_letters(function: Any) -> SparklessPipeline:
+        cluster = KafkaCluster(guarded.kafka.bootstrap_servers, config=guarded.config("driver"))
+        letters = DeadLetters(KafkaSink(cluster, topic=dead), rate=1.0)
+        return pipeline(here, tmp_path, transform_batches=per_record(function), dead_letters=letters)
+
+    def refused(record: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("wrong")
+
+    def copied(record: dict[str, Any]) -> dict[str, Any]:
+        return {"key": record["key"], "value": record["value"]}
+
+    def rights(names: dict[str, str]) -> list[Right]:
+        found = [one for outputs in (here.sink, dead) for one in least_rights("driver", {**names, "OUTPUT": outputs})]
+        return list(dict.fromkeys(found))
+
+    def listed() -> Any:
+        systems = tmp_path / "systems.toml"
+        settings = "".join(f'"{key}" = "{value}"\n' for key, value in guarded.config("driver").items())
+        address = guarded.kafka.bootstrap_servers
+        systems.write_text(f'[clusters.main]\nbootstrap_servers = "{address}"\n[clusters.main.config]\n{settings}')
+        return onceward("letters", job, "--state-dir", str(tmp_path / "state"), "--systems", str(systems), "--json")
+
+    writing = Right(operation="Write", resource="Topic", name=dead)
+    with pytest.raises(OncewardError) as missing:
+        with_letters(refused).run()
+    assert names_it(str(missing.value), writing), missing.value
+    guarded.allow("driver", rights(here.names))
+    assert with_letters(refused).run() is CloseReason.FINISHED
+    assert here.topics.values(here.sink) == []
+    assert f"READ on topic {dead}" in listed().stderr
+    back = f"{job}-redrive"
+    guarded.allow("driver", rights({"INPUT": dead, "JOB": back, "GROUP": back}))
+    assert json.loads(listed().stdout)["reasons"][0]["letters"] == 3 * 150
+    assert with_letters(copied).redrive().run() is CloseReason.FINISHED
+    here.is_complete()
+
+
+def pipeline(
+    here: GuardedJob, directory: Path, *, transform_batches: Any = None, dead_letters: Any = None, **changes: str
+) -> SparklessPipeline:
     config = {**here.guarded.config("driver"), **changes}
     cluster = KafkaCluster(here.guarded.kafka.bootstrap_servers, config=config)
     return SparklessPipeline(
+        transform_batches=transform_batches,
+        dead_letters=dead_letters,
         job=here.processes.spec["job"],
         source=KafkaSource(cluster, topics=[here.source], start="earliest", end="latest"),
         sink=KafkaSink(cluster, topic=here.sink),
