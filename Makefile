@@ -52,7 +52,7 @@ crash: setup ## kills every process everywhere on real brokers (two hours); SEED
 network: setup ## every link fails in every way, on real brokers (289 runs); SEED= SCENARIO= MINUTES= for a random mix
 	@$(PY) -m tests.network $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SCENARIO),--scenario $(SCENARIO))
 
-bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, latency, start, settle, reading, outputs, scale or queries
+bench: setup ## speed of whole jobs; PEERS=all or flink,streams,quix,c beside ours; QUICK=1; BENCH=coordinator, latency, start, settle, reading, outputs, letters, scale or queries
 	@$(PY) -m benchmarks $(BENCH) $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick) $(ARGS)
 
 docs: ## the pages as a site on 127.0.0.1:8000, rebuilt when a page changes

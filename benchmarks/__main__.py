@@ -4,7 +4,8 @@
 interval, by rate and partitions; ``settle`` measures how quickly many pending transactions are committed; ``reading``
 measures reading into Spark; ``queries`` measures Structured Streaming queries; ``outputs`` measures one
 job with several outputs beside several jobs; ``scale`` measures our job with more partitions, executors and slots, and
-larger records; ``start`` measures how long a job takes to its first settled checkpoint.
+larger records; ``start`` measures how long a job takes to its first settled checkpoint; ``letters`` measures what dead
+letters cost.
 """
 
 import signal
@@ -12,6 +13,7 @@ import sys
 
 from benchmarks.coordinator.main import main as coordinator
 from benchmarks.latency import main as latency
+from benchmarks.letters import main as letters
 from benchmarks.main import main as systems
 from benchmarks.outputs import main as outputs
 from benchmarks.queries.main import main as queries
@@ -28,6 +30,8 @@ if __name__ == "__main__":
             coordinator(arguments)
         case ["latency", *arguments]:
             latency(arguments)
+        case ["letters", *arguments]:
+            letters(arguments)
         case ["outputs", *arguments]:
             outputs(arguments)
         case ["queries", *arguments]:

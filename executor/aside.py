@@ -188,12 +188,14 @@ class OfFunction:
         yield from aside.fitting([(sink, one, places[-1]) for sink, one in route(iter([batch]))], page)
 
     def _search(self, batch: "pa.RecordBatch", page: Page, aside: TaskAside) -> Routed:
-        start, end = 0, batch.num_rows
-        while start < end:
+        start, step, faults = 0, batch.num_rows, 0
+        while start < batch.num_rows:
+            end = min(start + step, batch.num_rows)
             made, why = self._tried(batch, start, end, aside)
             yield from made
             if why is None:
-                return
+                start, step = end, 2 * step
+                continue
             low, high, tried = start, end, (start, end)
             while high - low > 1:  # one of these records is the first at fault
                 middle = (low + high) // 2
@@ -209,7 +211,9 @@ class OfFunction:
                 why = failed
             if why is not None:  # else it fails only beside other records
                 page.add(low, why)
-            start = high
+            start, faults = high, faults + 1
+            if faults > 1:  # else each of many would cost a run of all that follow
+                step = max(1, 2 * high // faults)
 
     def _tried(
         self, batch: "pa.RecordBatch", start: int, end: int, aside: TaskAside

@@ -37,6 +37,8 @@ class TaskSlots:
         self._open: dict[str, OpenSlot] = {}
         self._asked: dict[str, OpenSlot] = {}
         """Of sinks that this task does not write to, as when one of several outputs is written again."""
+        self._checking: dict[str, CheckingSlot | None] = {}
+        """Those that look for what they cannot write. To ask a slot each time would cost 50 µs."""
 
     @property
     def task(self) -> CheckpointTask:
@@ -45,11 +47,13 @@ class TaskSlots:
     def unfit(self, sink: str, batch: "pa.RecordBatch", kinds: Collection[str]) -> Iterator[Unfit]:
         """Yield the records of ``batch`` that ``sink`` cannot write, for one of ``kinds``. See
         :meth:`CheckingSlot.unfit`."""
-        slot = self._open.get(sink) or self._asked.get(sink)
-        if slot is None:
-            slot = self._asked[sink] = self._writers[sink].open(self._attempt.at(sink))
-        if isinstance(slot, CheckingSlot):
-            yield from (one for one in slot.unfit(batch) if one.kind in kinds)
+        if sink not in self._checking:
+            slot = self._open.get(sink)
+            if slot is None:
+                slot = self._asked[sink] = self._writers[sink].open(self._attempt.at(sink))
+            self._checking[sink] = slot if isinstance(slot, CheckingSlot) else None
+        if (checking := self._checking[sink]) is not None:
+            yield from (one for one in checking.unfit(batch) if one.kind in kinds)
 
     def write(self, batches: Routed, announced: Callable[[Ballot], object] | None = None) -> Ballot:
         """Write ``batches`` to the sinks of the task; drop those for other sinks. On any error, also one of

@@ -65,11 +65,12 @@ class Counted:
     """Doubles the numbers of a batch, all at once, and counts the calls."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls = self.records = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.calls += 1
+            self.records += batch.num_rows
             doubled = [b"%d" % (2 * json.loads(value)) for value in batch.column("value").to_pylist()]
             yield pa.RecordBatch.from_pydict({"value": doubled})
 
@@ -114,6 +115,14 @@ def test_all_other_records_of_a_batch_are_written_in_order(bad: set[int]) -> Non
     assert made == {"sink": doubled(range(1000), *bad)}
     assert [letter["key"] for letter in letters] == [b"k%d" % n for n in sorted(bad)]
     assert function.calls <= 1 + len(bad) * 12, "log2(1000) is 10"
+
+
+def test_many_bad_records_of_a_batch_cost_no_run_of_all_that_follow_each() -> None:
+    function, bad = Counted(), {*range(50, 10_000, 100)}
+    made, letters = run(rule(function), batch_of(range(10_000), bad=bad))
+    assert (made, len(letters)) == ({"sink": doubled(range(10_000), *bad)}, 100)
+    assert function.calls < 11 * len(bad), "log2(100) is 7"
+    assert function.records < 9 * 10_000, "not half of it for each, which is 50 times"
 
 
 def test_a_function_with_a_state_runs_once_and_fails_the_checkpoint() -> None:
