@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -16,12 +16,13 @@ class Build(build_py):
 
 
 class Wheel(bdist_wheel):
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
-setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel})
+class Compiled(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True  # so that the wheel is for one platform
+
+
+setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel}, distclass=Compiled)

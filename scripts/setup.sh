@@ -127,7 +127,7 @@ native_fingerprint() {
 make_native() {
     native=$VENV/onceward-native
     ! { native_fingerprint | cmp -s - "$native"; } 2>/dev/null || return 0
-    rm -f "$native"
+    rm -f "$native" native/onceward_native/libonceward_native.so # an older library does not fit the modules beside it
     if ! command -v "${CC:-cc}" >/dev/null 2>&1; then
         say "there is no C compiler, so onceward-native is left out: librdkafka reads and writes all records; install one with: $(install_with 'gcc libc6-dev' gcc gcc)"
         return 0

@@ -53,12 +53,12 @@ static int one_in(int64_t n) { return !below(n); }
 
 /* ---- input ---- */
 
-static Memory data;
+static uint8_t data[1 << 20];
 static int64_t used;
 
 static void add(const void *p, int64_t n) {
-    EXPECT(!grow(&data, used + n));
-    memcpy(data.p + used, p, (size_t)n);
+    EXPECT(used + n <= (int64_t)sizeof data);
+    memcpy(data + used, p, (size_t)n);
     used += n;
 }
 static void add_byte(int byte) { add(&(uint8_t){(uint8_t)byte}, 1); }
@@ -94,20 +94,20 @@ static void damage(int64_t from) {
         int64_t at = one_in(3) ? from + below(size) : one_in(2) ? from + below(some) : used - 1 - below(few);
         int64_t left = used - at;
         switch (below(8)) {
-        case 0: data.p[at] = (uint8_t)any(); break;
-        case 1: data.p[at] ^= (uint8_t)(1 << below(8)); break;
-        case 2: data.p[at] = (uint8_t)interesting(); break;
-        case 7: data.p[at] += (uint8_t)(below(21) - 10); break; /* a length that is almost right */
+        case 0: data[at] = (uint8_t)any(); break;
+        case 1: data[at] ^= (uint8_t)(1 << below(8)); break;
+        case 2: data[at] = (uint8_t)interesting(); break;
+        case 7: data[at] += (uint8_t)(below(21) - 10); break; /* a length that is almost right */
         case 3: { /* a number of four or eight bytes */
             uint64_t v = __builtin_bswap64((uint64_t)interesting());
             int64_t n = left < 8 ? left : one_in(2) ? 4 : 8;
-            memcpy(data.p + at, (uint8_t *)&v + 8 - n, (size_t)n);
+            memcpy(data + at, (uint8_t *)&v + 8 - n, (size_t)n);
             break;
         }
         case 4: { /* a varint, in the place of a byte */
             int64_t tail = left - 1;
             uint8_t *kept = malloc((size_t)tail + 1);
-            memcpy(kept, data.p + at + 1, (size_t)tail);
+            memcpy(kept, data + at + 1, (size_t)tail);
             used = at;
             add_varint(interesting());
             add(kept, tail);
@@ -116,14 +116,14 @@ static void damage(int64_t from) {
         }
         case 5: { /* leave out */
             int64_t n = 1 + below(left < 8 ? left : 8);
-            memmove(data.p + at, data.p + at + n, (size_t)(left - n));
+            memmove(data + at, data + at + n, (size_t)(left - n));
             used -= n;
             break;
         }
         case 6: { /* repeat */
             int64_t n = 1 + below(left < 64 ? left : 64);
-            EXPECT(!grow(&data, used + n));
-            memmove(data.p + at + n, data.p + at, (size_t)left);
+            EXPECT(used + n <= (int64_t)sizeof data);
+            memmove(data + at + n, data + at, (size_t)left);
             used += n;
             break;
         }
@@ -133,7 +133,7 @@ static void damage(int64_t from) {
 
 static void fix_length(int64_t batch) {
     uint32_t length = __builtin_bswap32((uint32_t)(used - batch - AFTER_LENGTH));
-    memcpy(data.p + batch + LENGTH, &length, 4);
+    memcpy(data + batch + LENGTH, &length, 4);
 }
 
 /* Adds a batch from offset `base` on; returns the offset after it, and counts the records between `start` and `end`. */
@@ -178,7 +178,7 @@ static int64_t add_batch(Deflater *deflater, int64_t base, int harm, int64_t sta
         }
         int64_t size = used - before;
         uint8_t *record = malloc((size_t)size);
-        memcpy(record, data.p + before, (size_t)size);
+        memcpy(record, data + before, (size_t)size);
         used = before;
         add_varint(size);
         add(record, size);
@@ -187,7 +187,7 @@ static int64_t add_batch(Deflater *deflater, int64_t base, int harm, int64_t sta
     if (one_in(8))
         last += below(4);
     uint32_t delta = __builtin_bswap32((uint32_t)last);
-    memcpy(data.p + batch + LAST_OFFSET_DELTA, &delta, 4);
+    memcpy(data + batch + LAST_OFFSET_DELTA, &delta, 4);
     if (harm == 1)
         damage(batch + HEADER);
     if (codec && used > batch + HEADER) {
@@ -196,7 +196,7 @@ static int64_t add_batch(Deflater *deflater, int64_t base, int harm, int64_t sta
         if (codec == SNAPPY && one_in(2)) { /* Java's frame */
             static const uint8_t frame[16] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1};
             uint8_t *raw = malloc((size_t)n);
-            memcpy(raw, data.p + batch + HEADER, (size_t)n);
+            memcpy(raw, data + batch + HEADER, (size_t)n);
             used = batch + HEADER;
             add(frame, sizeof frame);
             for (int64_t at = 0, part; at < n; at += part) {
@@ -208,7 +208,7 @@ static int64_t add_batch(Deflater *deflater, int64_t base, int harm, int64_t sta
             }
             free(raw);
         } else {
-            int64_t size = deflate_batch(deflater, codec, DEFAULT_LEVEL, data.p + batch + HEADER, n, &packed, 0);
+            int64_t size = deflate_batch(deflater, codec, DEFAULT_LEVEL, data + batch + HEADER, n, &packed, 0);
             EXPECT(size > 0);
             used = batch + HEADER;
             add(packed.p, size);
@@ -220,8 +220,8 @@ static int64_t add_batch(Deflater *deflater, int64_t base, int harm, int64_t sta
     if (harm == 3)
         damage(batch);
     if (harm != 3) {
-        uint32_t crc = __builtin_bswap32(crc32c(data.p + batch + ATTRIBUTES, used - batch - ATTRIBUTES));
-        memcpy(data.p + batch + CRC, &crc, 4);
+        uint32_t crc = __builtin_bswap32(crc32c(data + batch + ATTRIBUTES, used - batch - ATTRIBUTES));
+        memcpy(data + batch + CRC, &crc, 4);
     }
     return base + last + 1;
 }
@@ -371,7 +371,7 @@ static void run_input(Decoder *d, Decoder *again, const uint8_t *columns, int64_
         harmed = 1;
     }
     uint8_t *exact = malloc((size_t)used); /* exactly as large, so that a sanitizer sees what is read behind it */
-    memcpy(exact, data.p, (size_t)used);
+    memcpy(exact, data, (size_t)used);
     onceward_decoder_open(d, exact, used, start, end, aborted, aborted_count);
     int64_t rows = 0, got;
     do {
@@ -433,6 +433,5 @@ int main(int argc, char **argv) {
         if (outcomes[kind])
             printf(" %d: %llu", -kind, (unsigned long long)outcomes[kind]);
     printf("\n");
-    free(data.p);
     return 0;
 }

@@ -83,13 +83,42 @@ EXPORT void onceward_decoder_open(Decoder *d, const uint8_t *data, int64_t size,
 
 /* ---- memory of a chunk ---- */
 
+/* A few freed chunks are kept: the system clears the pages of new memory, which takes longer than to fill them. The
+ * exchanges are atomic, because Arrow frees in any thread, and no lock could be held while a process forks. */
+#ifdef __SANITIZE_ADDRESS__
+enum { KEPT = 0 }; /* so that a sanitizer sees what is used after it was freed */
+#else
+enum { KEPT = 4 };
+#endif
+enum { KEPT_BYTES = 8 << 20 }; /* of a chunk */
+static Chunk *kept[KEPT + 1];
+
 static void chunk_free(Chunk *c) {
     Memory *all[] = {&c->key_at,    &c->key,     &c->key_ok,  &c->value_at, &c->value,      &c->value_ok,
                      &c->offset,    &c->timestamp, &c->type,  &c->list_at,  &c->list_ok,    &c->name_at,
                      &c->name,      &c->content_at, &c->content, &c->content_ok};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        bytes += all[i]->size;
+    for (int i = 0; i < KEPT && bytes <= KEPT_BYTES; i++) {
+        Chunk *none = NULL;
+        if (__atomic_compare_exchange_n(&kept[i], &none, c, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return;
+    }
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->p);
     free(c);
+}
+static Chunk *chunk_kept(void) {
+    for (int i = 0; i < KEPT; i++) {
+        Chunk *c = __atomic_exchange_n(&kept[i], NULL, __ATOMIC_ACQ_REL);
+        if (c) {
+            c->is = (Counts){0};
+            c->alive = 0;
+            return c;
+        }
+    }
+    return calloc(1, sizeof(Chunk));
 }
 
 /* Makes room for the validity of more rows, and sets it. */
@@ -125,7 +154,7 @@ static int reserve(const Decoder *d, Chunk *c, int64_t count, int64_t bytes) {
 
 /* The offset arrays begin with 0, also in a chunk without rows. */
 static Chunk *chunk_new(const Decoder *d) {
-    Chunk *c = calloc(1, sizeof *c);
+    Chunk *c = chunk_kept();
     if (!c)
         return NULL;
     Memory *begins[] = {&c->key_at, &c->value_at, &c->list_at, &c->name_at, &c->content_at};

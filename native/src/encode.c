@@ -191,31 +191,35 @@ EXPORT int64_t onceward_encoder_add(Encoder *e, const struct ArrowArray *records
     if (!records->length) /* the buffers may be absent */
         return 0;
     const Columns c = columns_of(records, kinds);
-    const uint32_t partitions = (uint32_t)e->partitions;
+    const Binary keys = c.key, values = c.value; /* whose addresses no call gets, so that they can be in registers */
+    const Fixed wheres = c.partition, times = c.timestamp;
+    const int32_t *lists = c.lists;
+    const int64_t most = e->most, partitions = e->partitions;
+    Open *const all = e->open;
     for (; row < records->length; row++) {
-        const int64_t key = size_of(&c.key, row), value = size_of(&c.value, row);
+        const int64_t key = size_of(&keys, row), value = size_of(&values, row);
         int64_t partition = keyless;
-        if (c.partition.p && is_valid(c.partition.ok, c.partition.shift + row))
-            partition = ((const int32_t *)c.partition.p)[row];
+        if (wheres.p && is_valid(wheres.ok, wheres.shift + row))
+            partition = ((const int32_t *)wheres.p)[row];
         else if (key >= 0)
-            partition = (murmur2(c.key.p + c.key.at[row], key) & 0x7fffffff) % partitions;
-        if (partition < 0 || partition >= e->partitions)
+            partition = (murmur2(keys.p + keys.at[row], key) & 0x7fffffff) % (uint32_t)partitions;
+        if (partition < 0 || partition >= partitions)
             return fail(e, WRONG_PARTITION, row, partition, 0);
         int64_t time = now, first = 0, headers = 0, headers_bytes = 0;
-        if (c.timestamp.p && is_valid(c.timestamp.ok, c.timestamp.shift + row))
-            time = ((const int64_t *)c.timestamp.p)[row];
-        if (c.lists && is_valid(c.lists_ok, c.lists_shift + row)) {
-            first = c.lists[row];
-            headers = c.lists[row + 1] - first;
+        if (times.p && is_valid(times.ok, times.shift + row))
+            time = ((const int64_t *)times.p)[row];
+        if (lists && is_valid(c.lists_ok, c.lists_shift + row)) {
+            first = lists[row];
+            headers = lists[row + 1] - first;
             if ((headers_bytes = headers_size(&c, first, first + headers)) < 0)
                 return fail(e, NAMELESS_HEADER, row, partition, 0);
         }
-        Open *o = &e->open[partition];
+        Open *o = &all[partition];
         const int64_t delta = o->count ? difference(time, o->base_timestamp) : 0;
         const int64_t body = 1 + varint_size(delta) + varint_size(o->count) + field_size(key) + field_size(value) +
                              varint_size(headers) + headers_bytes;
         const int64_t size = varint_size(body) + body;
-        if (HEADER + o->used + size > e->most || o->count == INT32_MAX) {
+        if (HEADER + o->used + size > most || o->count == INT32_MAX) {
             if (!o->count)
                 return fail(e, RECORD_TOO_LARGE, row, partition, HEADER + size);
             e->report = (Report){.row = row, .partition = partition};
@@ -235,8 +239,8 @@ EXPORT int64_t onceward_encoder_add(Encoder *e, const struct ArrowArray *records
         *to++ = 0; /* attributes: unused */
         to = put_varint(to, delta);
         to = put_varint(to, o->count);
-        to = put_field(to, &c.key, row, key);
-        to = put_field(to, &c.value, row, value);
+        to = put_field(to, &keys, row, key);
+        to = put_field(to, &values, row, value);
         to = put_varint(to, headers);
         for (int64_t i = first; i < first + headers; i++) {
             to = put_field(to, &c.name, i, size_of(&c.name, i));

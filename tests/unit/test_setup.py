@@ -19,6 +19,7 @@ class Machine:
         self.programs = directory / "bin"
         self.venv = directory / "venv"
         self.variables: dict[str, str] = {}
+        self.checkout = ROOT
         self.programs.mkdir()
         for tool in TOOLS:
             found = shutil.which(tool)
@@ -54,7 +55,7 @@ class Machine:
         """Add an environment as a finished set-up leaves it."""
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
-        made_of = f"{ROOT}\n{(ROOT / 'pyproject.toml').read_text()}{(ROOT / 'constraints.txt').read_text()}"
+        made_of = f"{self.checkout}\n{(ROOT / 'pyproject.toml').read_text()}{(ROOT / 'constraints.txt').read_text()}"
         (self.venv / "onceward-setup").write_text(made_of)
         native = ROOT / "native"
         sources = [
@@ -65,10 +66,19 @@ class Machine:
         ]
         (self.venv / "onceward-native").write_text("".join(map(Path.read_text, sources)))
 
+    def add_checkout(self, directory: Path) -> Path:
+        """Add a copy of what the set-up reads, for one that changes it; return the place of the compiled library."""
+        self.checkout = directory
+        for name in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, directory / name)
+        shutil.copytree(ROOT / "native", directory / "native", ignore=shutil.ignore_patterns("*.so"))
+        return directory / "native" / "onceward_native" / "libonceward_native.so"
+
     def set_up(self) -> tuple[int, str]:
         """Run the set-up; return its exit code and its output."""
         done = subprocess.run(
-            [shutil.which("sh") or "sh", str(ROOT / "scripts" / "setup.sh"), "--no-broker"],
+            [shutil.which("sh") or "sh", str(self.checkout / "scripts" / "setup.sh"), "--no-broker"],
             env={"PATH": str(self.programs), "ONCEWARD_VENV": str(self.venv), **self.variables},
             capture_output=True,
             text=True,
@@ -150,7 +160,11 @@ def test_a_finished_set_up_is_not_repeated_and_prints_nothing(machine: Machine, 
     assert machine.set_up() == (0, "")
 
 
-def test_a_machine_without_a_c_compiler_is_set_up_without_the_compiled_library(machine: Machine) -> None:
+def test_a_machine_without_a_c_compiler_is_set_up_without_the_compiled_library(
+    machine: Machine, tmp_path: Path
+) -> None:
+    library = machine.add_checkout(tmp_path / "checkout")
+    library.write_text("an older one")
     machine.add_environment()
     machine.add_java("17")
     machine.add("dnf", "")
@@ -160,9 +174,12 @@ def test_a_machine_without_a_c_compiler_is_set_up_without_the_compiled_library(m
         "setup: there is no C compiler, so onceward-native is left out: librdkafka reads and writes all records; "
         "install one with: sudo dnf install -y gcc\n",
     )
+    assert not library.exists()
 
 
-def test_a_library_that_does_not_compile_is_left_out_and_tried_again(machine: Machine) -> None:
+def test_a_library_that_does_not_compile_is_left_out_and_tried_again(machine: Machine, tmp_path: Path) -> None:
+    library = machine.add_checkout(tmp_path / "checkout")
+    library.write_text("an older one")
     machine.add_environment()
     machine.add_java("17")
     machine.add("cc", "echo no headers; exit 1")
@@ -176,6 +193,7 @@ def test_a_library_that_does_not_compile_is_left_out_and_tried_again(machine: Ma
             "librdkafka reads and writes all records\n",
         )
     assert log.read_text() == "no headers\n" * 2
+    assert not library.exists()
 
 
 def test_packages_that_cannot_be_installed_end_the_set_up_and_the_next_one_tries_again(machine: Machine) -> None:
