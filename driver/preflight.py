@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from onceward.common.errors import ConfigurationError, ExitCode, OncewardError, PreflightError
 from onceward.common.printable import logger
 from onceward.connectors.interfaces import Finding, Resource, Risk, Severity, SinkSession, Source
+from onceward.connectors.letters import DEAD_LETTERS
 
 _log = logger("onceward.preflight")
 
@@ -60,6 +61,9 @@ def examine(source: Source, sinks: Sequence[SinkSession]) -> list[Finding]:
         raise PreflightError(f"The preflight could not be finished: {error}") from error
     if not any(finding.severity is Severity.ERROR for finding in findings):
         findings += [_feedback(resource) for sink in sinks for resource in sink.writes() if source.reads(resource)]
+        dead = {resource for sink in sinks if sink.participant.name == DEAD_LETTERS for resource in sink.writes()}
+        others = {resource for sink in sinks if sink.participant.name != DEAD_LETTERS for resource in sink.writes()}
+        findings += [_mixed(resource) for resource in sorted(dead & others, key=str)]
     return findings
 
 
@@ -69,6 +73,15 @@ def _feedback(resource: Resource) -> Finding:
         subject=f"{resource.kind} {resource.name}",
         message=f"on cluster {resource.cluster} it would be input and output: the job would feed itself",
         fix="write to one that the job does not read",
+    )
+
+
+def _mixed(resource: Resource) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        subject=f"{resource.kind} {resource.name}",
+        message="it would have dead letters among the records of an output, whose readers take them for ordinary ones",
+        fix="write the letters to a place of their own",
     )
 
 

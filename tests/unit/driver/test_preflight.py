@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,14 @@ def finding(severity: Severity, subject: str) -> Finding:
 class Side:
     """A source or a sink with the findings that a test sets."""
 
-    def __init__(self, *findings: Finding, resources: Sequence[Resource] = (), error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        *findings: Finding,
+        resources: Sequence[Resource] = (),
+        error: Exception | None = None,
+        name: str = "sink",
+    ) -> None:
+        self.participant = SimpleNamespace(name=name)
         self._findings, self._resources, self._error = findings, resources, error
 
     def preflight(self) -> Sequence[Finding]:
@@ -104,6 +111,14 @@ def test_warnings_alone_keep_no_job_from_starting() -> None:
 
 def topics(*names: str) -> list[Resource]:
     return [Resource(kind="Kafka topic", cluster="c1", name=name) for name in names]
+
+
+def test_dead_letters_are_refused_in_a_topic_of_an_output() -> None:
+    dead = Side(resources=topics("dead", "out"), name="dead-letters")
+    (mixed,) = examine(cast("Any", Side()), [cast("Any", Side(resources=topics("out"))), cast("Any", dead)])
+    assert (mixed.severity, mixed.subject) == (ERROR, "Kafka topic out")
+    both = [cast("Any", Side(resources=topics("out"), name=name)) for name in ("a", "b")]
+    assert examine(cast("Any", Side()), both) == [], "two outputs may share a topic"
 
 
 def test_a_job_that_would_feed_itself_is_refused_for_each_such_topic() -> None:
