@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition
 from benchmarks.percentiles import percentile
 from benchmarks.topics import Topics
 from benchmarks.workloads import KEY_BYTES, stamped, stamps
-from onceward.sources.kafka.client.fetched import Records
+from onceward.sources.kafka.client import Records
 
 __all__ = ["Reader", "Stamped", "figures"]
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from benchmarks.queries.workloads import KEYS, QueryWorkload, last_needed
 from benchmarks.steady import Reader
 from benchmarks.topics import Topics
-from onceward.sources.kafka.client.fetched import Records
+from onceward.sources.kafka.client import Records
 
 __all__ = ["Results"]
 

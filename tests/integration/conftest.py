@@ -7,6 +7,8 @@ import pytest
 
 from onceward.dev.kafka import places
 from onceward.driver.spark.session import make_session
+from onceward.sources.kafka.client.choice import READER_VARIABLE
+from onceward.sources.kafka.executor.clients import close_idle_clients
 from tests.support.shared_kafka import SharedKafka
 from tests.support.sink_job import SinkJob
 from tests.support.topics import Topics
@@ -20,6 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         places.PORTS = places.PORTS[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
+
+
+@pytest.fixture(params=["native", "librdkafka"])
+def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run the test with each client that reads."""
+    if request.param == "native":
+        pytest.importorskip("onceward_native")
+    monkeypatch.setenv(READER_VARIABLE, request.param)
+    close_idle_clients()
+    yield request.param
+    close_idle_clients()
 
 
 @pytest.fixture

@@ -97,8 +97,10 @@ def test_a_secret_by_reference_opens_both_clients(guarded: LocalKafka, password:
         control.close()
 
 
-def test_an_executor_reads_with_the_secret_resolved_there(guarded: LocalKafka, password: pytest.MonkeyPatch) -> None:
-    topics = Topics(guarded.internal_servers, "guarded")
+def test_an_executor_reads_with_the_secret_resolved_there(
+    guarded: LocalKafka, password: pytest.MonkeyPatch, each_reader: str
+) -> None:
+    topics = Topics(guarded.internal_servers, f"guarded-{each_reader}")
     topic = topics.create("in")
     topics.fill(topic, [b"a", b"b"])
     # On the topic only: the client names a group to the broker but never uses it.

@@ -147,15 +147,17 @@ def test_a_writer_whose_metadata_named_no_broker_finds_them_again(relayed: tuple
     producer.abort_transaction(30)
 
 
-def test_a_reader_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_reader_whose_metadata_named_no_broker_finds_them_again(
+    relayed: tuple[LocalKafka, Relay, str], each_reader: str
+) -> None:
     kafka, relay, address = relayed
-    topics = Topics(kafka.bootstrap_servers, "reader")
+    topics = Topics(kafka.bootstrap_servers, each_reader)
     topic = topics.create("in")
-    reader = KafkaSplitReader(cluster=_cluster(address, "reader"), group_id="g")
+    reader = KafkaSplitReader(cluster=_cluster(address, each_reader), group_id="g")
     split = {"topic": topic, "partition": 0, "start": 0, "end": 1}
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(lambda: sum(batch.num_rows for batch in reader(split, frozenset({"value"}))))
-        with _hidden(relay, "reader"), pytest.raises(TimeoutError):
+        with _hidden(relay, each_reader), pytest.raises(TimeoutError):
             read.result(1.0)
         topics.fill(topic, [b"after"])
         assert read.result(120) == 1  # a task that receives nothing for a minute fails

@@ -33,6 +33,8 @@ from tests.support.shared_kafka import SharedKafka
 from tests.support.topics import Topics, transaction, values, wait_for
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("each_reader")
+
 KEPT = {"retention.ms": "-1"}
 """For records with old timestamps, which the broker would delete by retention during the test."""
 

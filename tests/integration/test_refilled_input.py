@@ -22,7 +22,7 @@ from onceward.dev.kafka import LocalKafka
 from onceward.driver.restarts import NO_RESTART
 from onceward.protocol.events import CloseReason
 from onceward.protocol.values import Document, JobName
-from onceward.sources.kafka.client import ArrowConsumer
+from onceward.sources.kafka.client import new_consumer
 from onceward.sources.kafka.control.leaders import Leaders
 from onceward.sources.kafka.executor.reader import KafkaSplitReader, close_idle_clients
 from onceward.sources.kafka.positions import Partition, skip_to
@@ -30,7 +30,7 @@ from tests.support.sparkless import SparklessPipeline
 from tests.support.topics import Topics, transaction
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("each_reader")]
 
 KEPT, READ, PLANNED, NEW = 100, 200, 220, 300
 """Offsets of the cut log: where it starts to differ, the ends of what was read and planned, and its end afterwards."""
@@ -138,7 +138,7 @@ def test_a_range_that_was_planned_before_the_log_was_cut_is_not_read_from_the_ne
 
 
 def test_a_reader_passes_markers_and_aborted_records_and_knows_their_leader_epoch(scene: Scene) -> None:
-    consumer = ArrowConsumer(
+    consumer = new_consumer(
         KafkaSplitReader(cluster=KafkaCluster(scene.servers), group_id="g").settings(),
         logger=logging.getLogger("onceward.kafka"),
     )

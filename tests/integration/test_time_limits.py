@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,19 @@ def _reading(peer: Peer) -> None:
             consumer.consume(10, 0.02)
 
 
+def _reading_natively(peer: Peer) -> None:
+    from onceward.sources.kafka.client.native.consumer import NativeConsumer
+
+    settings = KafkaSplitReader(cluster=_cluster(peer), group_id="g").settings()
+    with closing(NativeConsumer(settings, logger=logging.getLogger())) as consumer:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        limit = time.monotonic() + WATCHED_S
+        while time.monotonic() < limit:
+            consumer.rebootstrap()
+            with consumer.fetched(10, 0.02) as got:
+                assert not got.records
+
+
 def _asking_for_jobs(peer: Peer) -> None:
     with OperatorClient(peer.address, patience=f"{WATCHED_S:g}s") as people, pytest.raises(CoordinatorLostError):
         people.jobs()
@@ -122,6 +136,8 @@ CLIENTS: dict[str, Callable[[Peer], None]] = {
     "reader": _reading,
     "coordinator": _asking_for_jobs,
 }
+if find_spec("onceward_native"):
+    CLIENTS["native reader"] = _reading_natively
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,37 @@
-"""librdkafka's consumer for records that become columns, without a Python object per record.
+"""Kafka's consumers for records that become columns, without a Python object per record.
 
-consumer.py  ArrowConsumer: a consumer of ranges
-queues.py    a queue for each of its partitions
-fetched.py   the result of one consumer call: messages in the library's memory, and Arrow columns of them
+interface.py  what a consumer offers, whichever it is
+choice.py     which one reads
+native        one of our own
+consumer.py   ArrowConsumer: a consumer of librdkafka
+queues.py     a queue for each of its partitions
+fetched.py    the result of one of its calls: messages in the library's memory, and Arrow columns of them
 
-The library binding and what all its clients share are in connections/rdkafka.
+The binding of librdkafka and what all its clients share are in connections/rdkafka, the connections of our own in
+connections/sockets.
 """
 
+from onceward.sources.kafka.client.choice import new_consumer
 from onceward.sources.kafka.client.consumer import ArrowConsumer, slow_release
-from onceward.sources.kafka.client.fetched import Event, Fetched, Headers, Records
-from onceward.sources.kafka.client.queues import PartitionQueues
+from onceward.sources.kafka.client.interface import (
+    Consumer,
+    Event,
+    Fetched,
+    Headers,
+    Queues,
+    Records,
+    Throttling,
+)
 
-__all__ = ["ArrowConsumer", "Event", "Fetched", "Headers", "PartitionQueues", "Records", "slow_release"]
+__all__ = [
+    "ArrowConsumer",
+    "Consumer",
+    "Event",
+    "Fetched",
+    "Headers",
+    "Queues",
+    "Records",
+    "Throttling",
+    "new_consumer",
+    "slow_release",
+]

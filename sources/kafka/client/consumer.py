@@ -2,9 +2,9 @@
 
 import ctypes
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import numpy as np
@@ -22,7 +22,11 @@ from onceward.connections.rdkafka.client import (
     topic_partitions,
 )
 from onceward.connections.rdkafka.library import Metadata, TopicPositions, lib, raise_error
-from onceward.sources.kafka.client.fetched import Fetched, fetched
+from onceward.sources.kafka.client.fetched import fetched
+from onceward.sources.kafka.client.interface import Fetched, Throttling
+
+if TYPE_CHECKING:
+    from onceward.sources.kafka.client.queues import PartitionQueues
 
 __all__ = ["ArrowConsumer", "slow_release"]
 
@@ -30,26 +34,8 @@ _LOGGER = logger("onceward.kafka")
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
-class Throttling:
-    """For how long brokers have held requests of a client back."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.seconds += seconds
-
-    def taken(self) -> float:
-        """Return the seconds since the last call."""
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
-
-
 class ArrowConsumer:
-    """One client with its threads and connections. Not thread-safe; it never joins its group.
-
-    It raises confluent-kafka's errors: KafkaException with a KafkaError.
-    """
+    """A :class:`Consumer`: one client with its threads and connections."""
 
     def __init__(self, config: Mapping[str, Any], *, logger: logging.Logger) -> None:
         """``config``: librdkafka's properties. Raises KafkaException if librdkafka rejects the configuration."""
@@ -69,8 +55,10 @@ class ArrowConsumer:
         before a generator that holds it ends: in a cycle, weak references are cleared first."""
         return not self._release.alive
 
-    def assign(self, positions: Sequence[TopicPartition]) -> None:
-        """Read exactly these partitions, from these offsets. Raises KafkaException."""
+    def assign(
+        self, positions: Sequence[TopicPartition], *, ends: Sequence[int] = (), columns: frozenset[str] | None = None
+    ) -> None:
+        """The client fetches behind ``ends``, and ``columns`` are read from its memory when they are asked for."""
         with topic_partitions(positions) as listed:
             check(lib.assign(self._client, listed))
 
@@ -82,6 +70,11 @@ class ArrowConsumer:
     def unassign(self) -> None:
         """Stop reading all partitions. Raises KafkaException."""
         check(lib.assign(self._client, None))
+
+    def queues(self, places: Iterable[tuple[str, int]]) -> "PartitionQueues":
+        from onceward.sources.kafka.client.queues import PartitionQueues
+
+        return PartitionQueues(self, places)
 
     @property
     def queue(self) -> int:

@@ -4,14 +4,14 @@ A message is a structure at an arbitrary address, with the addresses of its key 
 functions here copy the structures into one array, then all keys or values into one Arrow column. Timestamps and headers
 are not in the structure: they cost one call of the library per message.
 
-`Records` hold addresses, so they are valid only while the library keeps the messages (`ArrowConsumer.fetched`). Their
-methods return copies, which remain valid.
+`MessageRecords` hold addresses, so they are valid only while the library keeps the messages (`ArrowConsumer.fetched`).
+Their methods return copies, which remain valid.
 """
 
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,37 +20,17 @@ from confluent_kafka import KafkaError
 
 from onceward.connections.rdkafka.client import check
 from onceward.connections.rdkafka.library import MESSAGE, lib
+from onceward.sources.kafka.client.interface import Event, Fetched, Headers
 
-__all__ = ["Event", "Fetched", "Headers", "Records", "fetched"]
+__all__ = ["MessageRecords", "fetched"]
 
 _WORD = 8
 _WORDS = np.arange(MESSAGE.itemsize // _WORD)
 
 
 @dataclass(frozen=True)
-class Event:
-    """Not a record: the end of a partition, or an error."""
-
-    topic: str | None
-    partition: int
-    offset: int
-    error: KafkaError
-
-
-class Headers(NamedTuple):
-    """The headers of a sequence of records."""
-
-    counts: npt.NDArray[np.int64]
-    """Number of headers per record."""
-    names: list[str]
-    """Names for all records, in order; invalid UTF-8 is replaced, as in Java."""
-    contents: pa.Array
-    """binary, one per name."""
-
-
-@dataclass(frozen=True)
-class Records:
-    """Consecutive messages of one partition, or those of several together."""
+class MessageRecords:
+    """:class:`Records` in the library's memory."""
 
     topic: str
     partition: int
@@ -61,7 +41,7 @@ class Records:
     """Copies of the structures (`MESSAGE`)."""
 
     @classmethod
-    def together(cls, parts: Sequence["Records"]) -> "Records":
+    def together(cls, parts: Sequence["MessageRecords"]) -> "MessageRecords":
         """Return the records of several partitions of a topic, one partition after the other."""
         if len(parts) == 1:
             return parts[0]
@@ -83,10 +63,10 @@ class Records:
         """Return the leader epoch of the last record; epochs only grow."""
         return int(lib.message_leader_epoch(int(self.addresses[-1])))
 
-    def below(self, offset: int) -> "Records":
+    def below(self, offset: int) -> "MessageRecords":
         """Return the records before ``offset``."""
         kept = self.messages["offset"] < offset
-        return Records(self.topic, self.partition, self.addresses[kept], self.messages[kept])
+        return MessageRecords(self.topic, self.partition, self.addresses[kept], self.messages[kept])
 
     def keys(self) -> pa.Array:
         """Return the keys: binary, null where a record has none."""
@@ -123,14 +103,6 @@ class Records:
         return Headers(counts, [(text or b"").decode(errors="replace") for text in texts], _binary(contents, sizes))
 
 
-class Fetched(NamedTuple):
-    """The result of one consumer call."""
-
-    records: list[Records]
-    """One of each partition, in the order of its offsets."""
-    events: list[Event]
-
-
 def fetched(addresses: npt.NDArray[np.intp]) -> Fetched:
     """Split the messages at ``addresses`` into records and events, in order."""
     messages = _structures(addresses)
@@ -152,7 +124,7 @@ def _structures(addresses: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     return words.view(MESSAGE).reshape(-1)
 
 
-def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -> Iterator[Records]:
+def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -> Iterator[MessageRecords]:
     cuts = _cuts(messages)
     if len(cuts) > 1:  # of several fetches: join what each partition sent, because each piece costs half a millisecond
         order = np.lexsort((messages["partition"], messages["rkt"]))  # stable
@@ -161,7 +133,7 @@ def _by_partition(addresses: npt.NDArray[np.intp], messages: npt.NDArray[Any]) -
     for begin, end in zip([0, *cuts], [*cuts, len(messages)], strict=True):
         if begin < end:
             first = messages[begin]
-            yield Records(
+            yield MessageRecords(
                 lib.topic_name(int(first["rkt"])).decode(),
                 int(first["partition"]),
                 addresses[begin:end],

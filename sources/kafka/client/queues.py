@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from onceward.connections.rdkafka.library import lib
 from onceward.sources.kafka.client.consumer import ArrowConsumer
-from onceward.sources.kafka.client.fetched import Fetched
+from onceward.sources.kafka.client.interface import Fetched
 
 __all__ = ["PartitionQueues"]
 

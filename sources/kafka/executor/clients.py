@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.per_process import PerProcess
-from onceward.sources.kafka.client import ArrowConsumer, Records
+from onceward.sources.kafka.client import Consumer, Records
 
 __all__ = [
     "CAREFUL",
@@ -101,7 +101,7 @@ class Client(NamedTuple):
     fetch: Fetch
 
 
-_idle: PerProcess[Client, ArrowConsumer] = PerProcess()
+_idle: PerProcess[Client, Consumer] = PerProcess()
 """Clients waiting for the next task, longest wait first. There are many only if a process serves several jobs."""
 _sizes: dict[str, int] = {}
 """Topic -> bytes of a record, as last measured."""
@@ -140,12 +140,12 @@ def noticed(records: Records) -> None:
     _sizes[records.topic] = _OVERHEAD_BYTES + records.value_bytes() // len(records)
 
 
-def take(client: Client) -> ArrowConsumer | None:
+def take(client: Client) -> Consumer | None:
     """Return an idle consumer without a partition, if there is one. The caller owns it."""
     return _idle.mine().pop(client, None)
 
 
-def keep(client: Client, consumer: ArrowConsumer) -> None:
+def keep(client: Client, consumer: Consumer) -> None:
     """Keep ``consumer`` for the next :func:`take`. It must have no partition."""
     idle = _idle.mine()
     surplus = idle.pop(client, None)

@@ -63,8 +63,8 @@ def ddl_of(columns: Sequence[str]) -> str:
 def batch_builder(schema: pa.Schema, columns: frozenset[str]) -> BatchBuilder:
     """Return a function that turns records into a batch, with nulls for unused columns."""
     makers: dict[str, Callable[[Records], pa.Array]] = {
-        "key": Records.keys,
-        "value": Records.values,
+        "key": lambda records: records.keys(),
+        "value": lambda records: records.values(),
         "topic": lambda records: pa.repeat(records.topic, len(records)),
         "partition": lambda records: pa.array(records.partitions),
         "offset": lambda records: pa.array(records.offsets),

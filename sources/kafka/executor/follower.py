@@ -22,7 +22,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, TopicPartition
 
 from onceward.connections.limits import LOST_S
-from onceward.sources.kafka.client import ArrowConsumer, Event, Records
+from onceward.sources.kafka.client import Consumer, Event, Records
 from onceward.sources.kafka.executor.columns import bounded
 from onceward.sources.kafka.executor.ranges import Range, confused, noted, stalled
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
@@ -95,7 +95,7 @@ class KafkaFollower:
 
     def __init__(
         self,
-        consumer: ArrowConsumer,
+        consumer: Consumer,
         ranges: list[Followed],
         limits: KafkaSplitReader,
         *,
@@ -110,7 +110,11 @@ class KafkaFollower:
         self._cut = threading.Event()
         self._closing, self._closed = threading.Lock(), False
         left = [each for each in ranges if not each.done]
-        consumer.assign([TopicPartition(each.range.topic, each.range.partition, each.position) for each in left])
+        consumer.assign(
+            [TopicPartition(each.range.topic, each.range.partition, each.position) for each in left],
+            ends=[each.range.end for each in left],
+            columns=self._first.columns,
+        )
         self._said = "nothing"
         self._finished = False
         self._reported = False
@@ -227,7 +231,7 @@ class KafkaFollower:
                 raise confused(self._first, records)
             if (kept := each.kept(records)) is not None:
                 topics.setdefault(records.topic, []).append(kept)
-        return [self._first.build(Records.together(parts)) for parts in topics.values()]
+        return [self._first.build(parts[0].together(parts)) for parts in topics.values()]
 
     def _leave_done(self) -> None:
         done = [each for each in self._ranges.values() if each.done and not each.left]

@@ -6,7 +6,7 @@ from typing import Any
 
 from onceward.common.printable import logger
 from onceward.connectors.tasks import ranges_of
-from onceward.sources.kafka.client import ArrowConsumer
+from onceward.sources.kafka.client import new_consumer
 from onceward.sources.kafka.executor.allowances import Allowances
 from onceward.sources.kafka.executor.clients import LARGE
 from onceward.sources.kafka.executor.columns import schema_of
@@ -42,7 +42,7 @@ class KafkaFollowing:
         limited = self.rate is not None or allowed is not None
         if limited:
             tuned |= queue_settings(len(ranges))
-        consumer = ArrowConsumer(self.reader.settings(LARGE, tuned), logger=_KAFKA_LOG)
+        consumer = new_consumer(self.reader.settings(LARGE, tuned), logger=_KAFKA_LOG)
         if not limited:
             return KafkaFollower(consumer, ranges, self.reader, hold=pace["hold"], news=news)
         shares = None if allowed is None else {each.place: int(n) for each, n in zip(ranges, allowed, strict=True)}

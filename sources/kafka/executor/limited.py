@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.sources.kafka.client import ArrowConsumer, Event, PartitionQueues
+from onceward.sources.kafka.client import Consumer, Event
 from onceward.sources.kafka.executor.allowances import Allowances
 from onceward.sources.kafka.executor.follower import Followed, KafkaFollower
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
@@ -44,7 +44,7 @@ class LimitedFollower(KafkaFollower):
 
     def __init__(
         self,
-        consumer: ArrowConsumer,
+        consumer: Consumer,
         ranges: list[Followed],
         limits: KafkaSplitReader,
         allowances: Allowances,
@@ -58,7 +58,7 @@ class LimitedFollower(KafkaFollower):
         """The next cut was asked for."""
         self._order = [each.place for each in ranges]
         """The partition that was read least recently is first."""
-        self._queues = PartitionQueues(consumer, self._order)
+        self._queues = consumer.queues(self._order)
         super().__init__(consumer, ranges, limits, hold=hold, news=news)
 
     def cut(self, allowed: Sequence[int] = ()) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from onceward.common.errors import CheckpointFailedError
-from onceward.sources.kafka.client import ArrowConsumer, Event, Records
+from onceward.sources.kafka.client import Consumer, Event, Records
 from onceward.sources.kafka.executor.clients import noticed
 from onceward.sources.kafka.executor.columns import BatchBuilder, batch_builder
 from onceward.sources.kafka.executor.offset_gone import offset_gone
@@ -57,6 +57,8 @@ class Range:
     """Exclusive; far away if the range has none."""
     epoch: int | None
     """Highest leader epoch of its records when it was planned; None = unknown."""
+    columns: frozenset[str]
+    """Those that are read."""
     build: BatchBuilder
 
     @property
@@ -72,6 +74,7 @@ class Range:
             position=int(split["start"]),
             end=int(split.get("end", _NO_END)),
             epoch=split.get("epoch"),
+            columns=columns,
             build=batch_builder(schema, columns),
         )
 
@@ -93,7 +96,7 @@ class Range:
         return records
 
 
-def noted(event: Event, of: Range | None, consumer: ArrowConsumer, among: Range) -> str | None:
+def noted(event: Event, of: Range | None, consumer: Consumer, among: Range) -> str | None:
     """Note an event: advance ``of``, its range, to the partition's end, or raise the fault that it reports. Return what
     the client said of a fault that passes by itself. ``among``: any range that is read, for events of none."""
     error = event.error
@@ -122,7 +125,7 @@ def stalled(of: Range, seconds: float, said: str) -> CheckpointFailedError:
     )
 
 
-def _gone(consumer: ArrowConsumer, of: Range) -> CheckpointFailedError:
+def _gone(consumer: Consumer, of: Range) -> CheckpointFailedError:
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(of.topic, of.partition), timeout=WATERMARK_SECONDS)
     except KafkaException:
@@ -145,7 +148,7 @@ def forbidden(of: Range, error: KafkaError) -> CheckpointFailedError:
     )
 
 
-def refuse_forbidden(consumer: ArrowConsumer, of: Range) -> None:
+def refuse_forbidden(consumer: Consumer, of: Range) -> None:
     """Raise CheckpointFailedError if a broker reports that reading the topic is not allowed."""
     with contextlib.suppress(KafkaException):  # without an answer, reading continues to wait
         error = consumer.topic_error(of.topic, _TOPIC_SECONDS)

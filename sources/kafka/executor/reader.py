@@ -27,7 +27,7 @@ from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.limits import LOST_S
 from onceward.connectors.tasks import ranges_of
-from onceward.sources.kafka.client import ArrowConsumer, Event, Records
+from onceward.sources.kafka.client import Consumer, Event, Records, new_consumer
 from onceward.sources.kafka.executor.clients import (
     LARGE,
     Client,
@@ -115,17 +115,21 @@ class KafkaSplitReader:
         """Return the first offset of a partition and the end of what a ``read_committed`` reader may see now. Raises
         KafkaException if its leader does not answer."""
         client = Client(self.cluster, self.group_id, LARGE)
-        consumer = take(client) or ArrowConsumer(self.settings(), logger=_KAFKA_LOG)
+        consumer = take(client) or new_consumer(self.settings(), logger=_KAFKA_LOG)
         found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WATERMARK_SECONDS)
         keep(client, consumer)
         return found
 
     def _together(self, ranges: Sequence[Range], fetch: Fetch) -> Iterator[pa.RecordBatch]:
         client = Client(self.cluster, self.group_id, fetch)
-        consumer = take(client) or ArrowConsumer(self.settings(fetch), logger=_KAFKA_LOG)
+        consumer = take(client) or new_consumer(self.settings(fetch), logger=_KAFKA_LOG)
         healthy = False
         try:
-            consumer.assign([TopicPartition(each.topic, each.partition, each.position) for each in ranges])
+            consumer.assign(
+                [TopicPartition(each.topic, each.partition, each.position) for each in ranges],
+                ends=[each.end for each in ranges],
+                columns=ranges[0].columns,
+            )
             yield from self._batches(consumer, ranges)
             healthy = True
         except GeneratorExit:
@@ -138,7 +142,7 @@ class KafkaSplitReader:
             else:
                 consumer.close()
 
-    def _batches(self, consumer: ArrowConsumer, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, consumer: Consumer, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         unread = _Unread(ranges)
         rows = min(_FIRST_ROWS, self.max_rows)
         progress = time.monotonic()

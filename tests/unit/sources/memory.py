@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onceward.connections.rdkafka.library import MESSAGE
-from onceward.sources.kafka.client import Records
+from onceward.sources.kafka.client.fetched import MessageRecords
 
 Row = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""
@@ -38,9 +38,9 @@ class Memory:
         self._kept.append(room)
         return ctypes.addressof(room)
 
-    def records(self, topic: str, partition: int, rows: Sequence[Row]) -> Records:
+    def records(self, topic: str, partition: int, rows: Sequence[Row]) -> MessageRecords:
         addresses = np.array([self.message(row, partition=partition) for row in rows], np.intp)
-        return Records(topic, partition, addresses, self._copied(addresses))
+        return MessageRecords(topic, partition, addresses, self._copied(addresses))
 
     def _bytes(self, content: bytes | None) -> tuple[int, int]:
         if content is None:

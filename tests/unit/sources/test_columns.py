@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.sources.kafka.client import Headers, Records
+from onceward.sources.kafka.client.fetched import MessageRecords
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS, batch_builder, bounded, ddl_of, schema_of
 from tests.unit.sources.memory import Memory
 
@@ -24,8 +25,8 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     kinds, times = np.array([1, 0, 2], np.intc), np.array([1735689600005, -1, 0], np.int64)
     counts, names = np.array([2, 0, 1], np.int64), ["a", "a", ""]
     headers = Headers(counts, names, pa.array([b"1", None, b""], pa.binary()))
-    monkeypatch.setattr(Records, "timestamps", lambda _: (kinds, times))
-    monkeypatch.setattr(Records, "headers", lambda _: headers)
+    monkeypatch.setattr(MessageRecords, "timestamps", lambda _: (kinds, times))
+    monkeypatch.setattr(MessageRecords, "headers", lambda _: headers)
     memory = Memory()
     yield memory.records("orders", 3, ROWS)
     memory.forget()
@@ -57,7 +58,7 @@ def test_a_time_that_microseconds_cannot_hold_becomes_the_nearest_that_they_do(
 ) -> None:
     last = 2**63 // 1000
     times = np.array([last + 1, -last - 1, last], np.int64)
-    monkeypatch.setattr(Records, "timestamps", lambda _: (np.zeros(3, np.intc), times))
+    monkeypatch.setattr(MessageRecords, "timestamps", lambda _: (np.zeros(3, np.intc), times))
     made = built(records, *ALL).column("timestamp").cast(pa.int64()).to_pylist()
     assert made == [last * 1000, -last * 1000, last * 1000]
 
@@ -69,10 +70,10 @@ def test_the_records_of_several_partitions_make_one_batch() -> None:
         memory.records("orders", partition, [(offset, None, value) for of, offset, value in rows if of == partition])
         for partition in (0, 2)
     ]
-    batch = built(Records.together(parts), "topic", "partition", "offset", "value")
+    batch = built(MessageRecords.together(parts), "topic", "partition", "offset", "value")
     assert batch["topic"].to_pylist() == ["orders"] * 3
     assert [tuple(row[name] for name in ("partition", "offset", "value")) for row in batch.to_pylist()] == rows
-    assert Records.together(parts[:1]) is parts[0]
+    assert MessageRecords.together(parts[:1]) is parts[0]
 
 
 @pytest.mark.parametrize("wanted", ALL)
@@ -90,7 +91,7 @@ def test_columns_come_in_the_order_of_the_reader(records: Records) -> None:
 
 def test_without_any_header_the_column_is_null(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     none = Headers(np.zeros(3, np.int64), [], pa.array([], pa.binary()))
-    monkeypatch.setattr(Records, "headers", lambda _: none)
+    monkeypatch.setattr(MessageRecords, "headers", lambda _: none)
     assert built(records, HEADERS)["headers"].to_pylist() == [None] * 3
 
 

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from onceward import KafkaCluster
 from onceward.common.errors import CheckpointFailedError
 from onceward.connections.limits import LOST_S
-from onceward.sources.kafka.client import Event, Fetched, Records
-from onceward.sources.kafka.client.consumer import Throttling
+from onceward.sources.kafka.client import Event, Fetched, Throttling
+from onceward.sources.kafka.client.fetched import MessageRecords
 from onceward.sources.kafka.executor import reader
 from onceward.sources.kafka.executor.clients import Client, Fetch
 from onceward.sources.kafka.executor.columns import COLUMNS, schema_of
@@ -186,7 +186,7 @@ class Logs:
         self.throttling = Throttling()
         self.state = "used"
 
-    def assign(self, places: list[TopicPartition]) -> None:
+    def assign(self, places: list[TopicPartition], **_hints: Any) -> None:
         assert all(place.topic == "t" for place in places)
         self._at = {place.partition: place.offset for place in places}
         self.assigned.append(list(self._at.items()))
@@ -356,7 +356,7 @@ def test_records_of_a_later_leader_than_was_planned_are_not_taken(
     planned: int | None, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log lost its end and was filled again."""
-    monkeypatch.setattr(Records, "last_epoch", lambda _: 3)
+    monkeypatch.setattr(MessageRecords, "last_epoch", lambda _: 3)
     consumer: Any = Answers([record(0), record(1)])
     split = {"topic": "t", "partition": 0, "start": 0, "end": 2, "epoch": planned}
     each = Range.of(split, schema_of(COLUMNS), frozenset({"partition", "offset"}))

@@ -1,0 +1,67 @@
+"""Which client reads: one of our own where it can, else librdkafka."""
+
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from onceward.connections.sockets.settings import unfollowed
+from onceward.sources.kafka.client.consumer import ArrowConsumer
+from onceward.sources.kafka.client.interface import Consumer
+
+__all__ = ["READER_VARIABLE", "leave_to_librdkafka", "new_consumer"]
+
+READER_VARIABLE: Final = "ONCEWARD_KAFKA_READER"
+"""``native`` or ``librdkafka``: the client that reads, whatever else is true. For tests."""
+_NATIVE, _LIBRDKAFKA = "native", "librdkafka"
+
+
+def new_consumer(config: Mapping[str, Any], *, logger: logging.Logger) -> Consumer:
+    """Return a consumer. ``config``: librdkafka's properties. Raises KafkaException if they are rejected, ImportError
+    if the variable demands a client that is not installed."""
+    if _chosen(config, logger) == _NATIVE:
+        from onceward.sources.kafka.client.native.consumer import NativeConsumer
+
+        return NativeConsumer(config, logger=logger)
+    return ArrowConsumer(config, logger=logger)
+
+
+def leave_to_librdkafka(why: str) -> None:
+    """From now on, make consumers of librdkafka in this process."""
+    _left.append(why)
+
+
+_left: list[str] = []
+
+
+def _chosen(config: Mapping[str, Any], logger: logging.Logger) -> str:
+    forced = os.environ.get(READER_VARIABLE)
+    if forced in (_NATIVE, _LIBRDKAFKA):
+        return forced
+    if (why := _left[0] if _left else _missing()) is None:
+        from onceward.sources.kafka.client.native.settings import FOLLOWED
+
+        if not (keys := unfollowed(config, FOLLOWED)):
+            return _NATIVE
+        why = f"only librdkafka follows {', '.join(keys)}"
+    _say(why, logger)
+    return _LIBRDKAFKA
+
+
+@cache
+def _missing() -> str | None:
+    """Return why the native client cannot be used at all."""
+    try:
+        import onceward_native  # noqa: F401
+    except (ImportError, AttributeError) as error:  # AttributeError: the library is older than its Python part
+        return f"onceward-native is not installed, or does not load here ({error})"
+    return None
+
+
+@cache
+def _say(why: str, logger: logging.Logger) -> None:
+    """Log it once."""
+    logger.warning(
+        "Records are read by librdkafka, which takes several times the CPU: %s. The records are the same.", why
+    )
