@@ -216,6 +216,17 @@ def test_a_header_without_a_name_is_refused() -> None:
             Encoder(1, most_bytes=1000).add(batch_of(headers=[None, headers]), keyless=0)
 
 
+def test_a_header_is_null_where_its_own_slice_says_so() -> None:
+    pairs = pa.array([None, {"key": "a", "value": b"1"}, None], HEADERS_TYPE.value_type)[1:]
+    fitting = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pairs)
+    encoder = Encoder(1, most_bytes=1000)
+    encoder.add(pa.record_batch({"headers": fitting}), keyless=0, now_ms=0)
+    assert read(encoder.take())[0][0][-1] == [("a", b"1")]
+    unfit = pa.ListArray.from_arrays(pa.array([1, 2], pa.int32()), pairs)
+    with pytest.raises(UnfitRecordError, match="Row 0 has a header without a name"):
+        encoder.add(pa.record_batch({"headers": unfit}), keyless=0)
+
+
 def test_headers_of_any_shape_of_slice_are_written() -> None:
     """Lists, pairs, names and values may each begin anywhere in their memory, and nulls may hide something."""
     names, values = pa.array(["hidden", "a", "b", "c", "d"])[1:], pa.array([b"0", b"1", None, b"3", b"4"])[1:]
