@@ -3,6 +3,7 @@
 import logging
 import random
 import struct
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -402,6 +403,21 @@ def test_the_variable_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     made = chosen()
     assert isinstance(made, native.NativeConsumer) == (name == "native")
     made.close()
+
+
+def test_without_the_codec_librdkafka_reads_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(choice.READER_VARIABLE, raising=False)
+    monkeypatch.setattr(choice, "_missing", choice._missing.__wrapped__)
+    monkeypatch.setitem(sys.modules, "onceward_native", None)
+    choice._say.cache_clear()
+    for _ in range(2):
+        made = chosen()
+        assert not isinstance(made, native.NativeConsumer)
+        made.close()
+    (line,) = [record.getMessage() for record in caplog.records if "read by librdkafka" in record.getMessage()]
+    assert "onceward-native is not installed" in line
 
 
 def test_a_setting_that_only_librdkafka_follows_selects_it_and_is_logged_once(
