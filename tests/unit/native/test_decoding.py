@@ -144,6 +144,11 @@ def test_an_aborted_transaction_that_began_before_the_answer_is_left_out() -> No
     assert values(opened(encoded(log), start=100, aborted=[(1, 7)])) == [b"103"]
 
 
+def test_only_transactional_batches_of_a_producer_are_aborted() -> None:
+    log = [plain(0, producer=1, transactional=True), plain(1, producer=1), marker(2, 1, ABORT)]
+    assert values(opened(encoded(log), aborted=[(1, 0)])) == [b"1"]
+
+
 def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     """Java's reader ends it with an abort marker only."""
     log = [marker(5, 1, COMMIT), plain(6, producer=1, transactional=True), marker(7, 1, ABORT), plain(8)]

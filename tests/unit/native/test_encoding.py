@@ -192,6 +192,14 @@ def test_what_does_not_compress_stays_within_the_limit(compression: Compression)
         assert header(batch)[5] & 7 == 0, "it became no smaller, so it is not compressed"
 
 
+def test_batches_are_taken_from_a_size_on() -> None:
+    encoder = Encoder(3, most_bytes=1000)
+    encoder.add(batch_of(partition=[0, 1, 1], value=[b"x", b"x", b"x"]), keyless=0)
+    assert encoder.take(61 + 17) == []
+    assert [(batch.partition, batch.data.size) for batch in encoder.take(61 + 16)] == [(1, 61 + 16)]
+    assert [(batch.partition, batch.data.size) for batch in encoder.take()] == [(0, 61 + 8)]
+
+
 def test_a_record_that_fits_into_no_batch_is_refused_with_its_size() -> None:
     encoder = Encoder(1, most_bytes=100)
     with pytest.raises(RecordTooLargeError, match="Row 1 is too large: a batch with it alone has 2070 bytes") as raised:
