@@ -122,7 +122,9 @@ def _letters(spec: dict[str, Any], cluster: KafkaCluster | str) -> DeadLetters |
     if not spec.get("letters"):
         return None
     sink = KafkaSink(cluster, topic=spec["letters"], **spec.get("sink_options", {}))
-    return DeadLetters(sink, rate="10%", where="reason is not null" if _marks(spec) else None)
+    # a record that is too large fails its checkpoint, as the suites want it to
+    on = ("transform", "refused") if spec.get("refusing") else ("transform",)
+    return DeadLetters(sink, on=on, rate="10%", where="reason is not null" if _marks(spec) else None)
 
 
 def _query(spec: dict[str, Any], cluster: KafkaCluster | str) -> "StreamingPipeline":
