@@ -81,6 +81,7 @@ class Directory:
             "transaction.state.log.min.isr": str(min(2, replicas)),
         }
         of_topic = {
+            "cleanup.policy": "delete",
             "max.message.bytes": "1048588",
             "min.insync.replicas": str(min(2, replicas)),
             "unclean.leader.election.enable": "false",
