@@ -283,6 +283,7 @@ def test_marked_letters_of_a_dataframe_go_through_its_transform(
 
 
 @pytest.mark.kill
+@pytest.mark.crash
 def test_letters_that_go_into_the_outputs_go_once_whatever_is_killed(bench: Bench) -> None:
     program = bench.directory / "again.py"
     program.write_text(AGAIN.format(bench=bench, servers=bench.topics.servers, state=bench.directory / "state"))
