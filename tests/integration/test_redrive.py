@@ -166,7 +166,8 @@ def copied(topic, key, value):
 
 
 def verified(bench: Bench, monkeypatch: pytest.MonkeyPatch, expected: str = COPY) -> tuple[int, dict[str, Any]]:
-    module = f"expected_{len(list(bench.directory.glob('expected_*')))}"
+    number = len(list(bench.directory.glob("expected_*")))
+    module = f"expected_{number}_{bench.job.replace('-', '_')}"  # another test's stays imported
     (bench.directory / f"{module}.py").write_text(expected.replace("OUT", bench.out))
     monkeypatch.syspath_prepend(bench.directory)
     topics = ("--input", bench.source, "--output", bench.out, "--expected-by", f"{module}:copied")
