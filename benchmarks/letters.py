@@ -46,7 +46,7 @@ __all__ = ["main"]
 
 _PARTITIONS = 4
 _BAD = 100
-"""One record in so many."""
+"""Every hundredth record."""
 _OUT, _DEAD = "parsed", "dead"
 _CASES = {"without": ("good", False), "none bad": ("good", True), "1 % bad": ("bad", True)}
 """The input topic, and whether the job has dead letters."""

@@ -45,7 +45,7 @@ class Kind:
     rights are asked for, too; None = no job's. Raises OncewardError."""
     letters: str = ""
     """(configuration, topic, :class:`Wanted`, ``partitions=``, ``columns=``) -> the :class:`Source` of dead letters: as
-    records for the input, whose topics have so many ``partitions``, or with the ``columns`` of the input."""
+    records for the input (``partitions``: how many each of its topics has), or with the ``columns`` of the input."""
     sink: str = ""
     """(configuration, ``topics=``) -> the :class:`Sink` that writes them to the input."""
 

@@ -137,7 +137,7 @@ class Encoder:
         return full
 
     def take(self, least_bytes: int = 0) -> list[Batch]:
-        """End the open batches that have at least so many bytes before compression, and return them by partition."""
+        """End the open batches of this many bytes or more, before compression, and return them by partition."""
         ended: list[Batch] = []
         partition = lib.encoder_ready(self._made, 0, least_bytes)
         while partition >= 0:

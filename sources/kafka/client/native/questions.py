@@ -19,7 +19,7 @@ class Questions:
     """Asks until there is an answer or no time is left. Raises KafkaException."""
 
     def __init__(self, brokers: Brokers, serve: Callable[[float], object]) -> None:
-        """``serve``: sends and receives for so many seconds at most."""
+        """``serve``: sends and receives, for at most the given seconds."""
         self._brokers, self._serve = brokers, serve
 
     def watermarks(self, topic: str, partition: int, timeout: float) -> tuple[int, int]:
