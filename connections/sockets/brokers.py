@@ -32,7 +32,8 @@ _WAKE = b"\1"
 _MOST_WAKES = 4096
 _CLOSED = "the client is closed"
 _SETTLED_S = 1.0
-"""A connection that was not used for this time was closed because it was idle: that is no failure."""
+"""A connection that was not used for this time, and on which no answer was awaited for as long, was closed
+because it was idle: that is no failure."""
 
 
 @dataclass
@@ -348,7 +349,7 @@ class Brokers:
 
     def _lose(self, broker: _Broker, why: str) -> None:
         connection, now = broker.connection, time.monotonic()
-        idle = connection is not None and now - connection.used > _SETTLED_S
+        idle = connection is not None and now - connection.used > _SETTLED_S and connection.silent <= _SETTLED_S
         self._drop(broker, why)
         if not idle:
             self._failed(broker, why, now)

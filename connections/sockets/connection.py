@@ -45,6 +45,7 @@ class Connection:
         self.silent = 0.0
         """Seconds that its owner has waited for an answer since the last byte."""
         self.used = time.monotonic()
+        """When it was sent or received last (monotonic)."""
         self._numbers = itertools.count(1)
         self._sent: deque[_Sent] = deque()
         self._unsent = bytearray()
@@ -140,7 +141,7 @@ class Connection:
             if not got:
                 raise ConnectionResetError("the broker closed the connection")
             self._missing = self._missing[got:]
-            self.silent = 0.0
+            self.silent, self.used = 0.0, time.monotonic()
         return True
 
     def _begin_body(self) -> None:
@@ -157,7 +158,6 @@ class Connection:
     def _hand_over(self, body: memoryview) -> None:
         sent = self._sent.popleft()
         number = int.from_bytes(body[:4], "big", signed=True)
-        self.used = time.monotonic()
         answer = Decoder(body, flexible=sent.flexible)
         answer.skip(4)
         try:
