@@ -26,6 +26,7 @@ from onceward.common.errors import CheckpointFailedError
 from onceward.connections.sockets import requests
 from onceward.connections.sockets.requests import Api, Spoken
 from onceward.dev.kafka import LocalKafka
+from onceward.dev.kafka.versions import broker_version
 from onceward.sources.kafka.client import ArrowConsumer, Consumer, Fetched
 from onceward.sources.kafka.executor.clients import close_idle_clients
 from onceward.sources.kafka.executor.columns import COLUMNS, HEADERS
@@ -169,7 +170,7 @@ def test_every_version_of_fetch_reads_the_same(topics: Topics, version: int, mon
     old = version < 13
     speaks = {
         **requests._SPOKEN,
-        Api.FETCH: Spoken(version, version, 12),
+        Api.FETCH: Spoken(4, version, 12),  # an older broker has no 18
         Api.METADATA: Spoken(5, 5 if version < 9 else 9 if old else 12, 9),
         Api.LIST_OFFSETS: Spoken(2, 2 if old else 7, 6),
     }
@@ -326,7 +327,8 @@ def test_each_queue_is_read_by_itself_and_what_waits_is_not_lost(topics: Topics,
         taken: dict[tuple[str, int], list[int]] = {place: [] for place in places}
 
         def took_all(place: tuple[str, int]) -> bool:
-            queues.wait(0.1)
+            if not queues.waiting(place):
+                queues.wait(0.1)
             with queues.fetched(place, 7) as got:
                 for records in got.records:
                     assert (records.topic, records.partition) == place
@@ -419,6 +421,8 @@ def test_a_client_whose_idle_connection_was_closed_reads_on_without_a_word(
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_log_that_was_cut_and_refilled_under_a_reader_is_not_read_on(client: str, tmp_path: Path) -> None:
+    if broker_version() == "3.9":
+        pytest.skip("Kafka 3.9 keeps the leader's epoch when a broker restarts")
     with LocalKafka(directory=tmp_path / "data", heap="256m") as kafka:
         topics = Topics(kafka.bootstrap_servers, "cut")
         topic = topics.create("in")

@@ -72,6 +72,7 @@ AXES = {
                 "forged_committables",
                 "kafka_sink",
                 "kafka_source",
+                "native_reader",
             )
         ),
     ),
