@@ -116,6 +116,8 @@ class Brokers:
         self._brokers: dict[Address, _Broker] = {}
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, Topic] = {}
+        self._learned: dict[str, float] = {}
+        """When the last answer with a topic came (monotonic)."""
         self._wanted: set[str] = set()
         """Topics of which something is not known, or known to be old."""
         self.refreshes = 0
@@ -142,6 +144,11 @@ class Brokers:
         found = None if known is None else known.leaders.get(partition)
         return None if found is None or found.node < 0 else found
 
+    def older(self, topics: Iterable[str], seconds: float) -> list[str]:
+        """Return those topics of which no answer came in the last ``seconds``."""
+        since = time.monotonic() - seconds
+        return [topic for topic in topics if self._learned.get(topic, since) <= since]
+
     def refresh(self, topics: Iterable[str]) -> None:
         """Ask for metadata of these topics, soon and once; their leaders stay known until the answer."""
         self._wanted.update(topics)
@@ -149,17 +156,26 @@ class Brokers:
     def _ask_for_metadata(self, now: float) -> None:
         if not self._wanted or self._asked or now < self._refresh_at:
             return
+        wanted = frozenset(self._wanted)
+        self._asked = True
+        request = MetadataRequest(wanted, lambda found: self._learn(wanted, found), self._not_learned)
+        if not self.send_any(request):
+            self._asked = False
+            return
+        if now - self._asked_at > _CALM_S:
+            self._pauses.reset()
+        self._asked_at = now
+        self._refresh_at = now + self._pauses.next()
+
+    def send_any(self, request: Request) -> bool:
+        """Send a request to some broker that is connected. False: none is; one is opened. Raises as :meth:`send`."""
+        now = time.monotonic()
         broker = self._any_connected(now)
         if broker is None:
             self._open_any(now)
-            return
-        wanted = frozenset(self._wanted)
-        if now - self._asked_at > _CALM_S:
-            self._pauses.reset()
-        self._asked, self._asked_at = True, now
-        self._refresh_at = now + self._pauses.next()
-        request = MetadataRequest(wanted, lambda found: self._learn(wanted, found), self._not_learned)
+            return False
         self._sent(broker, request)
+        return True
 
     def _any_connected(self, now: float) -> _Broker | None:
         able = [each for each in self._brokers.values() if self._usable(each, now) is not None]
@@ -191,6 +207,7 @@ class Brokers:
             return
         self._nodes = dict(found.brokers)
         self._topics.update(found.topics)
+        self._learned.update(dict.fromkeys(found.topics, time.monotonic()))
         self._wanted.difference_update(wanted)
 
     def _not_learned(self, why: str) -> None:

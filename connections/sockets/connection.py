@@ -15,6 +15,8 @@ from onceward.connections.sockets.requests import Api, Request, spoken
 __all__ = ["Connection"]
 
 _OFFERED_AT_FIRST: Final[Mapping[int, tuple[int, int]]] = {Api.API_VERSIONS: (0, 0)}
+_MOST_PIECES = 64
+"""That one call sends; the system's limit is 1,024."""
 _SMALLEST = 4
 """Bytes of an answer: the number of its request."""
 
@@ -48,7 +50,7 @@ class Connection:
         """When it was sent or received last (monotonic)."""
         self._numbers = itertools.count(1)
         self._sent: deque[_Sent] = deque()
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._head = memoryview(bytearray(4))
         self._body: memoryview | None = None
         self._missing = self._head
@@ -85,7 +87,9 @@ class Connection:
         if not self._sent:
             self.silent = 0.0
         self._sent.append(_Sent(number, request, version, flexible))
-        self._unsent += (len(out.data) + len(body)).to_bytes(4, "big") + out.data + body
+        size = len(out.data) + sum(map(len, body))
+        self._unsent.append(memoryview(size.to_bytes(4, "big") + out.data))
+        self._unsent.extend(memoryview(piece) for piece in body if len(piece))
         self.used = time.monotonic()
         self.flush()
 
@@ -93,10 +97,19 @@ class Connection:
         """Send what was not sent, as far as the socket takes it."""
         while self._unsent:
             try:
-                sent = self._socket.send(self._unsent)
+                sent = self._sent_now()
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
-            del self._unsent[:sent]
+            while sent and sent >= len(self._unsent[0]):
+                sent -= len(self._unsent.popleft())
+            if sent:
+                self._unsent[0] = self._unsent[0][sent:]
+
+    def _sent_now(self) -> int:
+        """Return the number of bytes that the socket took."""
+        if isinstance(self._socket, ssl.SSLSocket):  # has no sendmsg
+            return self._socket.send(self._unsent[0])
+        return self._socket.sendmsg(itertools.islice(self._unsent, _MOST_PIECES))
 
     def receive(self) -> bool:
         """Receive what is there, up to the end of an answer, and hand it to its request. Return whether there was a

@@ -35,7 +35,7 @@ class Encoder:
         self.data.append(number)
 
     def array(self, length: int) -> None:
-        """Begin an array."""
+        """Begin an array, or bytes."""
         if self.flexible:
             self.uvarint(length + 1)
         else:
@@ -50,10 +50,7 @@ class Encoder:
         self.data += content
 
     def bytes_(self, content: bytes) -> None:
-        if self.flexible:
-            self.uvarint(len(content) + 1)
-        else:
-            self.put("i", len(content))
+        self.array(len(content))
         self.data += content
 
     def no_tags(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onceward.connections.sockets.encoding import Decoder, Encoder, GarbledError
-from onceward.connections.sockets.requests import Api, Request
+from onceward.connections.sockets.requests import Api, Content, Request
 
 __all__ = ["NO_ID", "Address", "Leader", "Metadata", "MetadataRequest", "Topic"]
 
@@ -57,7 +57,7 @@ class MetadataRequest(Request):
     ) -> None:
         self._topics, self._answered, self._lost = topics, answered, lost
 
-    def encode(self, version: int, *, flexible: bool) -> bytes:
+    def encode(self, version: int, *, flexible: bool) -> Content:
         out = Encoder(flexible=flexible)
         out.array(len(self._topics))
         for topic in self._topics:
@@ -71,7 +71,7 @@ class MetadataRequest(Request):
         if version >= _WITH_OPERATIONS:
             out.put("b", False)
         out.no_tags()
-        return bytes(out.data)
+        return [out.data]
 
     def answered(self, version: int, answer: Decoder) -> None:
         self._answered(_decoded(version, answer))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from onceward.connections.sockets.connection import Connection
 from onceward.connections.sockets.encoding import Decoder, Encoder, GarbledError
 from onceward.connections.sockets.metadata import Address
-from onceward.connections.sockets.requests import Api, Request
+from onceward.connections.sockets.requests import Api, Content, Request
 from onceward.connections.sockets.sasl import RefusedError, exchange
 from onceward.connections.sockets.settings import ConnectionSettings
 
@@ -66,10 +66,10 @@ class _Asked(Request):
     def __init__(self, api: Api, fill: Callable[[Encoder], None], read: Callable[[Decoder], None]) -> None:
         self.api, self._fill, self._read = api, fill, read
 
-    def encode(self, version: int, *, flexible: bool) -> bytes:
+    def encode(self, version: int, *, flexible: bool) -> Content:
         out = Encoder(flexible=flexible)
         self._fill(out)
-        return bytes(out.data)
+        return [out.data]
 
     def answered(self, version: int, answer: Decoder) -> None:
         self._read(answer)

@@ -1,21 +1,31 @@
 """A request to a broker, and the versions of it that this code speaks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from onceward.connections.sockets.encoding import Decoder
 
-__all__ = ["Api", "Request", "Spoken", "UnspokenError", "spoken"]
+__all__ = ["Api", "Content", "Request", "Spoken", "UnspokenError", "spoken"]
+
+Content: TypeAlias = Sequence[bytes | bytearray | memoryview]
+"""Bytes in pieces, so that large ones need not be joined."""
 
 
 class Api(IntEnum):
+    PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     SASL_AUTHENTICATE = 36
 
 
@@ -29,11 +39,18 @@ class Spoken(NamedTuple):
 
 
 _SPOKEN: Mapping[Api, Spoken] = {
+    Api.PRODUCE: Spoken(3, 11, 9),
     Api.FETCH: Spoken(4, 18, 12),
     Api.LIST_OFFSETS: Spoken(2, 7, 6),
     Api.METADATA: Spoken(5, 12, 9),
+    Api.FIND_COORDINATOR: Spoken(1, 3, 3),
     Api.SASL_HANDSHAKE: Spoken(1, 1, 99),
     Api.API_VERSIONS: Spoken(0, 0, 99),
+    Api.INIT_PRODUCER_ID: Spoken(0, 4, 2),
+    Api.ADD_PARTITIONS_TO_TXN: Spoken(0, 3, 3),
+    Api.ADD_OFFSETS_TO_TXN: Spoken(0, 3, 3),
+    Api.END_TXN: Spoken(0, 3, 3),
+    Api.TXN_OFFSET_COMMIT: Spoken(2, 3, 3),
     Api.SASL_AUTHENTICATE: Spoken(0, 1, 2),
 }
 
@@ -63,8 +80,8 @@ class Request(ABC):
     """The highest version that may be used; None = that of this code."""
 
     @abstractmethod
-    def encode(self, version: int, *, flexible: bool) -> bytes:
-        """Return the body."""
+    def encode(self, version: int, *, flexible: bool) -> Content:
+        """Return the body. It must not change until the answer has come."""
 
     @abstractmethod
     def answered(self, version: int, answer: Decoder) -> None:

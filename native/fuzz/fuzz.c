@@ -21,7 +21,7 @@ void onceward_decoder_open(Decoder *d, const uint8_t *data, int64_t size, int64_
                            const int64_t *aborted, int64_t aborted_count);
 int64_t onceward_decoder_read(Decoder *d, int64_t most, struct ArrowArray *out);
 typedef struct Encoder Encoder;
-Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, int transactional, int64_t most);
+Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, int transactional, int64_t usual, int64_t most);
 void onceward_encoder_free(Encoder *e);
 void onceward_encoder_begin(Encoder *e, int64_t producer, int64_t epoch);
 int64_t onceward_encoder_ready(const Encoder *e, int64_t from, int64_t least);
@@ -334,7 +334,7 @@ static void write_again(const struct ArrowArray *a, Decoder *d, const uint8_t *c
     int64_t most = 100 + below(5000), row = 0;
     Sum before = {0}, after = {0};
     add_to(&before, columns, a);
-    Encoder *e = onceward_encoder_new(PARTITIONS, (int)below(CODECS), DEFAULT_LEVEL, one_in(2), most);
+    Encoder *e = onceward_encoder_new(PARTITIONS, (int)below(CODECS), DEFAULT_LEVEL, one_in(2), 1 + below(most), most);
     onceward_encoder_begin(e, below(3) - 1, 1);
     while ((row = onceward_encoder_add(e, a, kinds, row, 2, 7)) >= 0 && row < a->length)
         take(e, ((const int64_t *)(const void *)e)[1] /* its report.partition */, most, d, columns, &after);

@@ -8,7 +8,7 @@
 Importing this fails with ``ImportError`` where the library was not built (README.md says how).
 """
 
-from onceward_native.compression import Compression, compressions
+from onceward_native.compression import LEVELS, Compression, compressions
 from onceward_native.decode import Chunk, Column, Decoder, columns_schema
 from onceward_native.encode import Batch, Encoder
 from onceward_native.errors import (
@@ -20,9 +20,11 @@ from onceward_native.errors import (
     TooLargeError,
     UnfitRecordError,
     UnsupportedCompressionError,
+    WrongPartitionError,
 )
 
 __all__ = [
+    "LEVELS",
     "Batch",
     "Chunk",
     "CodecError",
@@ -37,6 +39,7 @@ __all__ = [
     "TooLargeError",
     "UnfitRecordError",
     "UnsupportedCompressionError",
+    "WrongPartitionError",
     "columns_schema",
     "compressions",
 ]

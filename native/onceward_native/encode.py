@@ -2,12 +2,12 @@
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from onceward_native.compression import COMPRESSIONS, Compression, compressions
+from onceward_native.compression import COMPRESSIONS, LEVELS, Compression, compressions
 from onceward_native.errors import UnsupportedCompressionError, error_of_ending, error_of_row
 from onceward_native.library import ArrowArray, lib
 
@@ -38,7 +38,6 @@ _COLUMNS: dict[str, tuple[int, Callable[[pa.DataType], bool], str]] = {
     "headers": (4, _is_headers, "a list of pairs of a name and a value, each binary or string"),
 }
 """Their numbers in encode.c, and the types that they may have."""
-_LEVELS = {"gzip": range(10), "lz4": range(13), "zstd": range(1, 23)}
 _DEFAULT_LEVEL = -(2**31)
 _LARGEST = 1 << 30
 
@@ -65,6 +64,7 @@ class Encoder:
         partitions: int,
         *,
         most_bytes: int,
+        usual_bytes: int | None = None,
         compression: Compression = "none",
         level: int | None = None,
         transactional: bool = True,
@@ -73,7 +73,8 @@ class Encoder:
 
         ``partitions``: of the topic. ``most_bytes``: the size that no batch exceeds, with its header of 61 bytes: at
         most the topic's ``max.message.bytes``. It counts before compression, and a batch that compression would not
-        make smaller stays uncompressed. ``level``: of the compression, None for its library's default.
+        make smaller stays uncompressed. ``usual_bytes``: only a batch of one record exceeds this; by default
+        ``most_bytes``. ``level``: of the compression, None for its library's default.
 
         Raises ``ValueError`` for a wrong argument, ``UnsupportedCompressionError`` if the codec's library is missing.
         """
@@ -81,9 +82,12 @@ class Encoder:
             raise ValueError(f"a topic has at least one partition, not {partitions}")
         if not 0 < most_bytes <= _LARGEST:
             raise ValueError(f"most_bytes must be from 1 to {_LARGEST}, not {most_bytes}")
+        usual = most_bytes if usual_bytes is None else usual_bytes
+        if not 0 < usual <= most_bytes:
+            raise ValueError(f"usual_bytes must be from 1 to most_bytes ({most_bytes}), not {usual}")
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression must be one of {', '.join(COMPRESSIONS)}, not {compression!r}")
-        if level is not None and level not in _LEVELS.get(compression, ()):
+        if level is not None and level not in LEVELS.get(compression, ()):
             raise ValueError(f"{compression} has no level {level}")
         if compression not in compressions():
             raise UnsupportedCompressionError(
@@ -95,6 +99,7 @@ class Encoder:
             COMPRESSIONS.index(compression),
             _DEFAULT_LEVEL if level is None else level,
             transactional,
+            usual,
             most_bytes,
         )
         if not self._made:
@@ -138,12 +143,13 @@ class Encoder:
 
     def take(self, least_bytes: int = 0) -> list[Batch]:
         """End the open batches of this many bytes or more, before compression, and return them by partition."""
-        ended: list[Batch] = []
-        partition = lib.encoder_ready(self._made, 0, least_bytes)
-        while partition >= 0:
-            ended.append(self._take(partition))
-            partition = lib.encoder_ready(self._made, partition + 1, least_bytes)
-        return ended
+        return [self._take(partition) for partition in self.open_partitions(least_bytes)]
+
+    def open_partitions(self, least_bytes: int = 0) -> Iterator[int]:
+        """Yield the partitions whose open batch has records, and this many bytes or more before compression."""
+        partition = -1
+        while (partition := lib.encoder_ready(self._made, partition + 1, least_bytes)) >= 0:
+            yield partition
 
     def _take(self, partition: int) -> Batch:
         array = ArrowArray()

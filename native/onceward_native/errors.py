@@ -64,6 +64,10 @@ class UnfitRecordError(CodecError):
         self.row = row
 
 
+class WrongPartitionError(UnfitRecordError):
+    """The topic does not have the partition that a row names."""
+
+
 class RecordTooLargeError(UnfitRecordError):
     """A batch with this record alone would be larger than the limit. ``bytes``: how large it would be."""
 
@@ -113,7 +117,7 @@ def error_of_row(code: int, row: int, partition: int, size: int, partitions: int
     """Return the error for a code of the library about a row."""
     then = "Only the rows before it were added: abort the transaction."
     if code == _WRONG_PARTITION:
-        return UnfitRecordError(
+        return WrongPartitionError(
             f"Row {row} names partition {partition}, and the topic has {partitions}. {then}", row=row
         )
     if code == _NAMELESS_HEADER:

@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "decoder_limit": (None, [c_void_p, c_int64]),
     "decoder_open": (None, [c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64]),
     "decoder_read": (c_int64, [c_void_p, c_int64, POINTER(ArrowArray)]),
-    "encoder_new": (POINTER(Report), [c_int64, c_int, c_int, c_int, c_int64]),
+    "encoder_new": (POINTER(Report), [c_int64, c_int, c_int, c_int, c_int64, c_int64]),
     "encoder_free": (None, [c_void_p]),
     "encoder_begin": (None, [c_void_p, c_int64, c_int64]),
     "encoder_ready": (c_int64, [c_void_p, c_int64, c_int64]),

@@ -24,13 +24,15 @@ typedef struct {
 
 typedef struct {
     Report report; /* first: its address is the encoder's */
-    int64_t partitions, most, producer, epoch;
+    int64_t partitions, usual, most, producer, epoch;
     int codec, level, transactional;
     Deflater deflater;
     Open *open;
 } Encoder;
 
-EXPORT Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, int transactional, int64_t most) {
+/* A batch ends before it exceeds `usual` bytes; with one record it may have up to `most`. */
+EXPORT Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, int transactional, int64_t usual,
+                                     int64_t most) {
     Encoder *e = calloc(1, sizeof *e);
     if (!e || !(e->open = calloc((size_t)partitions, sizeof *e->open))) {
         free(e);
@@ -40,6 +42,7 @@ EXPORT Encoder *onceward_encoder_new(int64_t partitions, int codec, int level, i
     e->codec = codec;
     e->level = level;
     e->transactional = transactional;
+    e->usual = usual;
     e->most = most;
     return e;
 }
@@ -194,7 +197,7 @@ EXPORT int64_t onceward_encoder_add(Encoder *e, const struct ArrowArray *records
     const Binary keys = c.key, values = c.value; /* whose addresses no call gets, so that they can be in registers */
     const Fixed wheres = c.partition, times = c.timestamp;
     const int32_t *lists = c.lists;
-    const int64_t most = e->most, partitions = e->partitions;
+    const int64_t usual = e->usual, most = e->most, partitions = e->partitions;
     Open *const all = e->open;
     for (; row < records->length; row++) {
         const int64_t key = size_of(&keys, row), value = size_of(&values, row);
@@ -219,7 +222,7 @@ EXPORT int64_t onceward_encoder_add(Encoder *e, const struct ArrowArray *records
         const int64_t body = 1 + varint_size(delta) + varint_size(o->count) + field_size(key) + field_size(value) +
                              varint_size(headers) + headers_bytes;
         const int64_t size = varint_size(body) + body;
-        if (HEADER + o->used + size > most || o->count == INT32_MAX) {
+        if (HEADER + o->used + size > (o->count ? usual : most) || o->count == INT32_MAX) {
             if (!o->count)
                 return fail(e, RECORD_TOO_LARGE, row, partition, HEADER + size);
             e->report = (Report){.row = row, .partition = partition};

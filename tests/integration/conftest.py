@@ -7,6 +7,7 @@ import pytest
 
 from onceward.dev.kafka import places
 from onceward.driver.spark.session import make_session
+from onceward.sinks.kafka.client.choice import WRITER_VARIABLE
 from onceward.sources.kafka.client.choice import READER_VARIABLE
 from onceward.sources.kafka.executor.clients import close_idle_clients
 from tests.support.shared_kafka import SharedKafka
@@ -33,6 +34,15 @@ def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     close_idle_clients()
     yield request.param
     close_idle_clients()
+
+
+@pytest.fixture(params=["native", "librdkafka"])
+def each_writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with each client that writes."""
+    if request.param == "native":
+        pytest.importorskip("onceward_native")
+    monkeypatch.setenv(WRITER_VARIABLE, request.param)
+    return str(request.param)
 
 
 @pytest.fixture

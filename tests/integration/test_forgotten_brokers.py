@@ -1,9 +1,6 @@
 """All brokers are fenced for a moment: answers name no broker, and clients forget the brokers that they knew."""
 
 import logging
-import socket
-import struct
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +16,13 @@ from onceward.dev.kafka import LocalKafka
 from onceward.dev.kafka.places import free_ports
 from onceward.operate.verify.cluster import ClusterView, Reader
 from onceward.operate.verify.history import Lane
-from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.client import new_producer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sources.kafka.control.metadata import BrokerView
 from onceward.sources.kafka.executor.reader import KafkaSplitReader
 from onceward.sources.kafka.positions import Partition
+from tests.support.relay import Asked, Relay
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -34,62 +32,21 @@ _FLEXIBLE = 9
 """The first version of Metadata with the encoding that `_without_brokers` reads."""
 
 
-class Relay:
-    """A relay to a broker. While ``hides`` is set, its answers name no broker, as when all are fenced."""
+class Hiding(Relay):
+    """While ``hides`` is set, its answers name no broker, as when all are fenced."""
 
     def __init__(self, address: str, upstream: str) -> None:
         self.hides = False
         self.hidden: Counter[str] = Counter()
         """Number of answers without brokers, by client id."""
-        host, _, port = address.rpartition(":")
-        self._upstream = upstream
-        self._listening = socket.create_server((host, int(port)), backlog=64)
-        self._start(self._accept)
+        super().__init__(address, upstream)
 
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-
-    def _start(self, run: "object", *arguments: object) -> None:
-        threading.Thread(target=run, args=arguments, daemon=True).start()  # type: ignore[arg-type]
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                host, _, port = self._upstream.rpartition(":")
-                broker = socket.create_connection((host, int(port)))
-                asked: dict[bytes, str] = {}
-                self._start(self._requests, client, broker, asked)
-                self._start(self._answers, broker, client, asked)
-
-    def _requests(self, client: socket.socket, broker: socket.socket, asked: dict[bytes, str]) -> None:
-        for frame in _frames(client, broker):
-            key, version, length = struct.unpack_from(">hh4xh", frame)
-            if key == _METADATA:
-                assert version >= _FLEXIBLE
-                asked[frame[4:8]] = frame[10 : 10 + length].decode()
-            _send(broker, frame)
-
-    def _answers(self, broker: socket.socket, client: socket.socket, asked: dict[bytes, str]) -> None:
-        for frame in _frames(broker, client):
-            name = asked.pop(frame[:4], None)
-            if name is not None and self.hides:
-                self.hidden[name] += 1
-                frame = _without_brokers(frame)
-            _send(client, frame)
-
-
-def _frames(source: socket.socket, other: socket.socket) -> Iterator[bytes]:
-    with suppress(OSError), source, other, source.makefile("rb") as stream:
-        while size := stream.read(4):
-            yield stream.read(int.from_bytes(size))
-        other.shutdown(socket.SHUT_RDWR)
-
-
-def _send(target: socket.socket, frame: bytes) -> None:
-    with suppress(OSError):  # the other side has closed its connection
-        target.sendall(len(frame).to_bytes(4) + frame)
+    def answered(self, request: Asked, answer: bytes) -> bytes:
+        if request.api != _METADATA or not self.hides:
+            return answer
+        assert request.version >= _FLEXIBLE
+        self.hidden[request.client] += 1
+        return _without_brokers(answer)
 
 
 def _without_brokers(answer: bytes) -> bytes:
@@ -106,11 +63,11 @@ def _without_brokers(answer: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def relayed() -> Iterator[tuple[LocalKafka, Relay, str]]:
+def relayed() -> Iterator[tuple[LocalKafka, Hiding, str]]:
     address = f"127.0.0.1:{free_ports(1, None)[0].client}"
     with (
         LocalKafka(heap="256m", advertised={"CLIENTS": [address]}) as kafka,
-        closing(Relay(address, kafka.listening("CLIENTS")[0])) as relay,
+        closing(Hiding(address, kafka.listening("CLIENTS")[0])) as relay,
     ):
         yield kafka, relay, address
 
@@ -120,7 +77,7 @@ def _cluster(address: str, client: str) -> KafkaCluster:
 
 
 @contextmanager
-def _hidden(relay: Relay, client: str) -> Iterator[None]:
+def _hidden(relay: Hiding, client: str) -> Iterator[None]:
     """Name no broker to any client; enter when ``client`` has received such an answer."""
     relay.hides = True
     wait_until(lambda: relay.hidden[client], "metadata without brokers has reached the client")
@@ -128,19 +85,21 @@ def _hidden(relay: Relay, client: str) -> Iterator[None]:
     relay.hides = False
 
 
-def test_a_writer_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_writer_whose_metadata_named_no_broker_finds_them_again(
+    relayed: tuple[LocalKafka, Hiding, str], each_writer: str
+) -> None:
     kafka, relay, address = relayed
-    topic = Topics(kafka.bootstrap_servers, "writer").create("out")
-    config = _cluster(address, "writer").client_config()
-    config |= {"enable.idempotence": True, "transactional.id": "writer", "transaction.timeout.ms": 120_000}
-    producer = ArrowProducer(config, topics=[topic], failed=print, logger=logging.getLogger())
+    topic = Topics(kafka.bootstrap_servers, f"writer-{each_writer}").create("out")
+    config = _cluster(address, each_writer).client_config()
+    config |= {"enable.idempotence": True, "transactional.id": each_writer, "transaction.timeout.ms": 120_000}
+    producer = new_producer(config, topics=[topic], failed=print, logger=logging.getLogger())
     producer.load_metadata(30)
     producer.init_transactions(30)
     producer.begin_transaction()
     delivery = Delivery(producer, [], topic=topic, topics=(topic,), limit_ms=120_000, failed=DeliveryError)
     delivery.produce(RECORDS)
     delivery.flush()
-    with _hidden(relay, "writer"):
+    with _hidden(relay, each_writer):
         delivery.produce(RECORDS)
         assert producer.flush(1.0)
     delivery.flush()  # gives up a client that delivers nothing for a minute
@@ -148,7 +107,7 @@ def test_a_writer_whose_metadata_named_no_broker_finds_them_again(relayed: tuple
 
 
 def test_a_reader_whose_metadata_named_no_broker_finds_them_again(
-    relayed: tuple[LocalKafka, Relay, str], each_reader: str
+    relayed: tuple[LocalKafka, Hiding, str], each_reader: str
 ) -> None:
     kafka, relay, address = relayed
     topics = Topics(kafka.bootstrap_servers, each_reader)
@@ -163,7 +122,7 @@ def test_a_reader_whose_metadata_named_no_broker_finds_them_again(
         assert read.result(120) == 1  # a task that receives nothing for a minute fails
 
 
-def test_a_driver_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_driver_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Hiding, str]) -> None:
     kafka, relay, address = relayed
     topic = Topics(kafka.bootstrap_servers, "driver").create("in")
     view = BrokerView(_cluster(address, "driver"), request_timeout=1.0)
@@ -180,7 +139,7 @@ def test_a_driver_whose_metadata_named_no_broker_finds_them_again(relayed: tuple
     wait_until(answered, "the driver is answered again")
 
 
-def test_a_verifier_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Relay, str]) -> None:
+def test_a_verifier_whose_metadata_named_no_broker_finds_them_again(relayed: tuple[LocalKafka, Hiding, str]) -> None:
     kafka, relay, address = relayed
     topics = Topics(kafka.bootstrap_servers, "verifier")
     topic = topics.create("out")

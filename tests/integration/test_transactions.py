@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from onceward.connections.codes import ErrorCode
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.kafka.versions import highest_transaction_version
+from onceward.sinks.kafka.client import GroupOffset
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.receipts import ReceiptState, read_receipts
 from onceward.sinks.kafka.control.transactions import State, Transaction, Transactions
@@ -184,7 +185,7 @@ def test_a_zombie_that_continues_an_ended_transaction_is_refused(sink: SinkJob, 
         with pytest.raises(KafkaException):
             zombie.flush(10)
     with pytest.raises(KafkaException):
-        zombie.send_offsets_to_transaction(name, [TopicPartition("onceward", 0, 2)], 10)
+        zombie.send_offset(GroupOffset(name, "onceward", 0, 2, ""), 10).result()
     topics = Topics(sink.servers, sink.job)
     assert topics.values(out) == [b"left open"]
 

@@ -34,6 +34,7 @@ import onceward.driver.staying.group
 import onceward.driver.staying.tasks
 import onceward.executor.staying
 import onceward.executor.timings
+import onceward.sinks.kafka.client.pending
 import onceward.sinks.kafka.control.claims
 import onceward.sinks.kafka.control.settling
 import onceward.sinks.kafka.executor.delivery
@@ -93,7 +94,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     executor, tasks, lake = onceward.sinks.kafka.executor, onceward.executor, onceward.sinks.lake
     for module in (client.calls, client.renewing, client.watching, driver.exits, service.thread_lanes):
         yield module, "threading", THREADING
-    for module in (executor.producers, executor.writer, tasks.staying, driver.staying.group):
+    for module in (executor.producers, onceward.sinks.kafka.client.pending, tasks.staying, driver.staying.group):
         yield module, "threading", THREADING
     common = onceward.common
     timed = (client.calls, client.renewing, client.session, client.watching, common.backoff, common.links)
@@ -135,7 +136,7 @@ def _names() -> Iterator[tuple[ModuleType, str, Any]]:
     yield producers, "take_seat", take_seat
     prepared = producers.PreparedProducer
     yield producers, "PreparedProducer", lambda **given: prepared(made_at=scheduler().now, **given)
-    yield producers, "ArrowProducer", partial(_late, "producer")
+    yield producers, "new_producer", partial(_late, "producer")
     yield lake.control.staged, "ThreadPoolExecutor", _OneAfterTheOther
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward import KafkaCluster
@@ -17,6 +17,7 @@ from onceward.connectors.tasks import CheckpointTask, Vote
 from onceward.driver.origins import slot_origins
 from onceward.executor.slots import Attempt
 from onceward.protocol.values import CheckpointId, Generation, JobName, Outcome, ParticipantName
+from onceward.sinks.kafka.client import GroupOffset
 from onceward.sinks.kafka.control.claim_reading import read_claim
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
@@ -47,7 +48,7 @@ class Sink:
             self.clients.append(weakref.ref(made))
             return made
 
-        monkeypatch.setattr(producers, "ArrowProducer", producer)
+        monkeypatch.setattr(producers, "new_producer", producer)
         monkeypatch.setattr(producers, "_pools", PerProcess())
         self.writer = KafkaSlotWriter(
             cluster=KafkaCluster("simulated:9092"),
@@ -293,7 +294,7 @@ def test_a_client_finds_the_new_coordinators(bench: Bench) -> None:
     producer = bench.producer()
     for checkpoint in (1, 2):
         producer.begin_transaction()
-        producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, checkpoint)], 5)
+        producer.commit_offset(GroupOffset("t", "onceward", 0, checkpoint, ""), 5)
         producer.abort_transaction(5)
         for kind in CoordinatorKind:
             node = bench.coordinator(kind) % 3 + 1
@@ -310,7 +311,7 @@ def test_records_that_are_not_taken_in_time_are_reported_as_failed(bench: Bench)
     assert producer.flush(10) == 0
     assert [failure.code() for failure in failures] == [KafkaError._MSG_TIMED_OUT]
     with pytest.raises(KafkaException):
-        producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, 1)], 1)
+        producer.commit_offset(GroupOffset("t", "onceward", 0, 1, ""), 1)
 
 
 def test_a_fenced_client_stays_fenced(bench: Bench) -> None:
@@ -405,7 +406,7 @@ def test_an_unsafe_configuration_is_refused(bench: Bench) -> None:
 def test_the_clients_receipt_is_like_librdkafkas(bench: Bench) -> None:
     producer = bench.producer()
     producer.begin_transaction()
-    producer.send_offsets_to_transaction("t", [TopicPartition("onceward", 0, 7, metadata="token")], 5)
+    producer.commit_offset(GroupOffset("t", "onceward", 0, 7, "token"), 5)
     view = bench.view()
     assert bench.receipt_of().state is ReceiptState.UNSTABLE
     bench.end(("t", view.producer_id, view.epoch))

@@ -61,7 +61,7 @@ def test_the_kafka_sink_keeps(promise: Promise[SinkCase], version: int, monkeypa
         return read_claim(system, job, **given)
 
     monkeypatch.setattr(KafkaSystem, "read_claim", read_claim_later)
-    monkeypatch.setattr(producers, "ArrowProducer", producer)
+    monkeypatch.setattr(producers, "new_producer", producer)
     monkeypatch.setattr(producers, "_pools", PerProcess())
 
     def visible() -> list[bytes]:

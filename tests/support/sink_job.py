@@ -15,7 +15,7 @@ from onceward.driver.origins import slot_origins
 from onceward.executor.slots import Attempt
 from onceward.protocol.committing import PreCommitted
 from onceward.protocol.values import Author, CheckpointId, Claim, Committable, Generation, JobName
-from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.client import Producer
 from onceward.sinks.kafka.control.clock import Clock
 from onceward.sinks.kafka.control.committables import KafkaCommittable
 from onceward.sinks.kafka.control.control_plane import ControlPlane
@@ -126,7 +126,7 @@ class SinkJob:
         name = KafkaCommittable.of(committable).transaction.id
         return self.transactions.describe([name])[name]
 
-    def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, ArrowProducer]:
+    def open_transaction(self, topic: str, *, n: int = 0, timeout_ms: int = 60_000) -> tuple[str, Producer]:
         """Leave a transaction open under an id of this job, as a losing attempt does. Keep the producer alive."""
         pool = ProducerPool(
             PoolKey(

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.connections.rdkafka.library import COPY, MESSAGE, VALUE_UNION, ValueType
+from onceward.sinks.kafka.client.interface import UnfitRecordError
 from onceward.sinks.kafka.client.partitioner import partitions
 
 __all__ = [
     "Arguments",
     "Partitioning",
-    "UnfitRecordError",
     "argument_lists",
     "by_partition",
     "column_of",
@@ -31,10 +31,6 @@ Messages: TypeAlias = npt.NDArray[Any]
 _NOTHING = np.zeros(1, np.uint8)
 """The address of empty values. It is not NULL, because NULL means no value."""
 _NOW = 0
-
-
-class UnfitRecordError(ValueError):
-    """A record that Kafka cannot store, or whose fields are invalid."""
 
 
 class Partitioning(NamedTuple):

@@ -33,7 +33,9 @@ from onceward.connections.rdkafka.client import (
     topic_partitions,
 )
 from onceward.connections.rdkafka.library import COPY, PURGE_ALL, Metadata, lib, raise_error
+from onceward.sinks.kafka.client.interface import GroupOffset
 from onceward.sinks.kafka.client.messages import Partitioning, argument_lists, by_partition, column_of
+from onceward.sinks.kafka.client.pending import InThread
 
 __all__ = ["ArrowProducer"]
 
@@ -45,7 +47,9 @@ checks every 10 ms, which is as long as a small transaction takes in total."""
 
 
 class ArrowProducer:
-    """One client with its threads and connections. Not thread-safe."""
+    """A :class:`Producer`: one client with its threads and connections."""
+
+    slow_to_make = True
 
     def __init__(
         self,
@@ -148,11 +152,15 @@ class ArrowProducer:
         """Drop undelivered records; each is reported as failed."""
         check(lib.purge(self._client, PURGE_ALL))
 
-    def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
-        """Commit ``positions`` for ``group``, which has no members, in the transaction. Raises KafkaException."""
-        members = lib.consumer_group_metadata_new(group.encode())
+    def send_offset(self, offset: GroupOffset, timeout: float) -> InThread:
+        return InThread(lambda: self.commit_offset(offset, timeout))
+
+    def commit_offset(self, offset: GroupOffset, timeout: float) -> None:
+        """Commit an offset in the transaction. Raises KafkaException."""
+        position = TopicPartition(offset.topic, offset.partition, offset.offset, metadata=offset.metadata)
+        members = lib.consumer_group_metadata_new(offset.group.encode())
         try:
-            with topic_partitions(positions) as offsets:
+            with topic_partitions([position]) as offsets:
                 raise_error(lib.send_offsets_to_transaction(self._client, offsets, members, ms(timeout)))
         finally:
             lib.consumer_group_metadata_destroy(members)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from onceward.connections.limits import LOST_S
-from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.client import Producer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.records import BatchProducer
 
@@ -37,7 +37,7 @@ class Delivery:
 
     def __init__(
         self,
-        producer: ArrowProducer,
+        producer: Producer,
         failures: Sequence[KafkaError],
         *,
         topic: str | None,
@@ -66,6 +66,7 @@ class Delivery:
 
     def produce(self, batch: pa.RecordBatch) -> None:
         """Hand the records to the client. Raises DeliveryError and RouteError."""
+        self._check()
         self._target.produce(batch, self._check)
 
     def flush(self) -> None:

@@ -22,7 +22,7 @@ from onceward.common.printable import logger
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.limits import SILENCE_MS
 from onceward.connections.per_process import PerProcess
-from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.client import Producer, new_producer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.seats import NOTHING, take_seat
 from onceward.sinks.kafka.identifiers import TransactionalId
@@ -120,7 +120,7 @@ class PoolKey:
 class IdleProducer:
     """A producer without requests in flight."""
 
-    producer: ArrowProducer
+    producer: Producer
     failures: list[KafkaError] = field(default_factory=list)
     """Delivery reports of failed records; filled while the producer polls or flushes."""
     made_at: float = field(default_factory=time.monotonic)
@@ -141,11 +141,11 @@ class PreparedProducer(IdleProducer):
     id: TransactionalId
 
 
-def connected(config: Mapping[str, Any], topics: Sequence[str]) -> tuple[ArrowProducer, list[KafkaError]]:
+def connected(config: Mapping[str, Any], topics: Sequence[str]) -> tuple[Producer, list[KafkaError]]:
     """Return a producer that knows the partitions of ``topics``, and the list that receives its failed records' errors.
     Raises KafkaException."""
     failures: list[KafkaError] = []
-    producer = ArrowProducer(config, topics=topics, failed=failures.append, logger=_LOGGER)
+    producer = new_producer(config, topics=topics, failed=failures.append, logger=_LOGGER)
     producer.load_metadata(_INIT_LIMIT_S)
     return producer, failures
 
@@ -179,11 +179,24 @@ class ProducerPool:
         if prepared is not None and prepared.usable and self._may_use(prepared.id.n, committed):
             self._seat.strike(prepared.id.n)
         else:
-            prepared = self._make(self._next(committed)[0])
-        while self._taken and len(self._ahead) < self._most_ahead:
+            prepared = self._new(committed)
+        while self._taken and prepared.producer.slow_to_make and len(self._ahead) < self._most_ahead:
             self._ahead.append(_Making(self, *self._next(committed)))
         self._taken = True
         return prepared
+
+    def _new(self, committed: Mapping[str, int]) -> PreparedProducer:
+        """Make a producer under the next id. An id whose initialising request got no answer stays struck out, because
+        the request may still reach the brokers; another id is used."""
+        until = time.monotonic() + _INIT_LIMIT_S
+        while True:
+            try:
+                return self._make(self._next(committed)[0])
+            except DeliveryError as error:
+                cause = error.__cause__
+                lost = isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError._TRANSPORT
+                if not lost or time.monotonic() >= until:
+                    raise
 
     def voted(self, identifier: TransactionalId, checkpoint: int) -> None:
         """Record that the id's transaction is flushed and voted for; the id waits until that is known as committed."""
@@ -192,7 +205,8 @@ class ProducerPool:
     def retire(self, prepared: PreparedProducer | None) -> None:
         """Drop a producer whose transaction stays open. Destroying the client takes 1 to 3 ms: in a task that stays a
         thread does it, because the driver waits for the vote."""
-        self._retired = prepared if self.key.stays else None
+        slow = prepared is not None and prepared.producer.slow_to_make
+        self._retired = prepared if self.key.stays and slow else None
 
     def failed(self) -> None:
         """Record a failed attempt: its id is struck out and never reused. Producers prepared ahead are discarded too,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 
-from onceward.sinks.kafka.client import ArrowProducer, UnfitRecordError
+from onceward.sinks.kafka.client import Producer, UnfitRecordError
 from onceward.sinks.kafka.errors import DeliveryError, RouteError
 
 __all__ = ["BatchProducer"]
@@ -30,7 +30,7 @@ class BatchProducer:
 
     def __init__(
         self,
-        producer: ArrowProducer,
+        producer: Producer,
         *,
         topic: str | None,
         topics: Sequence[str],

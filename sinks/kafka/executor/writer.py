@@ -2,8 +2,8 @@
 
 Imports only the standard library, pyarrow, numpy, confluent_kafka and our pure modules.
 
-A thread adds the receipt once the first records are on their way, which hides its two round trips behind the other
-records. This is safe: a receipt is committed or aborted with its transaction, and the vote waits for the receipt and
+The receipt is begun once the first records are on their way, which hides its two round trips behind the other records.
+This is safe: a receipt is committed or aborted with its transaction, and the vote waits for the receipt and
 for the flush, which reports delivery failures (see ``delivery.py``).
 
 After the vote the producer is dropped, which leaves the transaction open: any process with the committable ends it.
@@ -11,20 +11,19 @@ After the vote the producer is dropped, which leaves the transaction open: any p
 
 import contextlib
 import secrets
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
 from onceward.common.killpoints import KillPoint, kill_point
 from onceward.connections.cluster import KafkaCluster
 from onceward.connectors.slots import AnnouncingSlot, SlotContext
 from onceward.connectors.tasks import CheckpointTask, Vote
-from onceward.sinks.kafka.client import ArrowProducer
+from onceward.sinks.kafka.client import GroupOffset, Pending, Producer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor.delivery import Delivery
 from onceward.sinks.kafka.executor.fitting import Fitting
@@ -169,38 +168,27 @@ class _Transaction:
 
 
 class _Receipt:
-    """Adds a receipt to the open transaction, in a thread of its own."""
+    """A receipt in the open transaction, written while the records are."""
 
-    def __init__(self, producer: ArrowProducer, identifier: TransactionalId, checkpoint: int) -> None:
-        self._producer, self._id = producer, identifier
+    def __init__(self, producer: Producer, identifier: TransactionalId, checkpoint: int) -> None:
+        self._producer = producer
         self.token = secrets.token_hex(8)
-        self._receipt = TopicPartition(_RECEIPT_TOPIC, 0, checkpoint, metadata=self.token)
-        self._written = False
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._write, name="onceward-receipt", daemon=True)
+        self._offset = GroupOffset(str(identifier), _RECEIPT_TOPIC, 0, checkpoint, self.token)
+        self._pending: Pending | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        kill_point(KillPoint.TASK_BEFORE_RECEIPT)
+        self._pending = self._producer.send_offset(self._offset, _CALL_LIMIT_S)
 
     def join(self) -> None:
-        """Wait for the thread, if it has started: a transaction can be aborted only while no other call runs in it."""
-        if self._thread.is_alive():
-            self._thread.join()
+        """Wait for the request, if it was begun: a transaction can be aborted only while no other one is open in it."""
+        if self._pending is not None:
+            self._pending.join()
 
     def require_written(self) -> None:
-        """Wait for the thread. Raises what it raised, KafkaException for one."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-        assert self._written, "the thread has ended"
-
-    def _write(self) -> None:
-        kill_point(KillPoint.TASK_BEFORE_RECEIPT)
-        try:
-            self._producer.send_offsets_to_transaction(str(self._id), [self._receipt], _CALL_LIMIT_S)
-            self._written = True
-        except Exception as error:  # noqa: BLE001 - raised by the slot's own thread
-            self._error = error
+        """Wait until it is written. Raises KafkaException."""
+        assert self._pending is not None, "the receipt was begun"
+        self._pending.result()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from kafka.protocol.admin import (
     DeleteGroupsRequest,
     DescribeProducersRequest,
@@ -21,6 +21,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
+from onceward.sinks.kafka.client import GroupOffset
 from onceward.sinks.kafka.control.brokers import topic_facts
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from onceward.sinks.kafka.control.logs import Log
@@ -408,9 +409,8 @@ class Writer:
         return self
 
     def receipt(self, checkpoint: int, token: str) -> "Writer":
-        where = TopicPartition(RECEIPT_TOPIC, 0, checkpoint, metadata=token)
-        group = self._stage.name(self.who)
-        outcome = self._outcome(lambda: self.producer.send_offsets_to_transaction(group, [where], _LIMIT_S))
+        offset = GroupOffset(self._stage.name(self.who), RECEIPT_TOPIC, 0, checkpoint, token)
+        outcome = self._outcome(lambda: self.producer.send_offset(offset, _LIMIT_S).result())
         self._stage._say(f"{self.who}: receipt {outcome}")
         return self
 

@@ -20,7 +20,7 @@ broker.
                                Applied never = lost, twice = delayed duplicate; an answer may be kept from the sender.
     DirectTransport()          arrives at once, for tests: .cut(call), .deaf(call) lose requests and answers
     SimControl(cluster, transport)                            a ControlPlane: the product's, except for the sockets
-    SimProducer(config, cluster=, transport=, topics=, failed=, logger=)   the sink's ArrowProducer
+    SimProducer(config, cluster=, transport=, topics=, failed=, logger=)   a producer of the sink
 """
 
 from tests.support.kafka_model.cluster import Cluster

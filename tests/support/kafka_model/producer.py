@@ -1,4 +1,4 @@
-"""The executors' client on the modelled brokers. It replaces the sink's ArrowProducer.
+"""The executors' client on the modelled brokers. It replaces the sink's producers.
 
 Like librdkafka it enlists partitions before it writes to them, numbers batches per partition, repeats a batch until it
 is answered, and is permanently fenced by 47 and 90. Unlike librdkafka it has no thread: ``poll`` and ``flush`` send
@@ -11,11 +11,13 @@ from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from onceward.connections.codes import ErrorCode
+from onceward.sinks.kafka.client import GroupOffset
+from onceward.sinks.kafka.client.pending import InThread
 from onceward.sinks.kafka.control.control_plane import CoordinatorKind, NoAnswer
 from tests.support.kafka_model.cluster import Cluster
 from tests.support.kafka_model.errors import abortable, failure, fatal, wrong_state
@@ -57,6 +59,8 @@ class _Phase(Enum):
 
 class SimProducer:
     """A transactional producer. Not thread-safe."""
+
+    slow_to_make = True
 
     def __init__(
         self,
@@ -174,8 +178,11 @@ class SimProducer:
     def rebootstrap(self) -> None:
         """Does nothing: it never forgets its brokers."""
 
-    def send_offsets_to_transaction(self, group: str, positions: Sequence[TopicPartition], timeout: float) -> None:
-        """Commit offsets with the transaction. Raises KafkaException."""
+    def send_offset(self, offset: GroupOffset, timeout: float) -> InThread:
+        return InThread(lambda: self.commit_offset(offset, timeout))
+
+    def commit_offset(self, offset: GroupOffset, timeout: float) -> None:
+        """Commit an offset with the transaction. Raises KafkaException."""
         self._refuse_closed()
         deadline = self._deadline(timeout)
         if not self._implicit:
@@ -184,24 +191,21 @@ class SimProducer:
                     transactional_id=self._name,
                     producer_id=self._producer_id,
                     producer_epoch=self._epoch,
-                    group_id=group,
+                    group_id=offset.group,
                 ),
                 deadline,
             )
         self._anything_enlisted = True
         request = CommitOffsets(
             transactional_id=self._name,
-            group_id=group,
+            group_id=offset.group,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
-            offsets={
-                (position.topic, position.partition): Offset(offset=position.offset, metadata=position.metadata or "")
-                for position in positions
-            },
+            offsets={(offset.topic, offset.partition): Offset(offset=offset.offset, metadata=offset.metadata)},
             implicit=self._implicit,
         )
         while True:
-            answer = self._requests.coordinator(CoordinatorKind.GROUP, group, request, deadline)
+            answer = self._requests.coordinator(CoordinatorKind.GROUP, offset.group, request, deadline)
             if answer.error_code not in _NOT_NOW:
                 break
             self._requests.wait(deadline, f"error {answer.error_code}")

@@ -8,7 +8,7 @@ import pytest
 
 from onceward.connections.sockets.connection import Connection
 from onceward.connections.sockets.encoding import Decoder, GarbledError
-from onceward.connections.sockets.requests import Api, Request, UnspokenError
+from onceward.connections.sockets.requests import Api, Content, Request, UnspokenError
 
 
 class Question(Request):
@@ -19,8 +19,8 @@ class Question(Request):
         self.heard: list[bytes] = []
         self.lost_by: list[str] = []
 
-    def encode(self, version: int, *, flexible: bool) -> bytes:
-        return self.text
+    def encode(self, version: int, *, flexible: bool) -> Content:
+        return [self.text]
 
     def answered(self, version: int, answer: Decoder) -> None:
         if (content := answer.raw(len(answer.view) - answer.at)) == b"garbled":

@@ -17,11 +17,12 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
 from onceward.connections.limits import LOST_S
 from onceward.connections.sockets.brokers import Brokers
+from onceward.connections.sockets.errors import as_kafka_errors
 from onceward.connections.sockets.metadata import NO_ID
 from onceward.connections.sockets.settings import ConnectionSettings
 from onceward.sources.kafka.client.interface import Event, Fetched, Throttling
 from onceward.sources.kafka.client.native.fetching import Answer, FetchRequest, Part, Wanted
-from onceward.sources.kafka.client.native.meanings import Meaning, as_kafka_errors, meaning_of
+from onceward.sources.kafka.client.native.meanings import Meaning, meaning_of
 from onceward.sources.kafka.client.native.partition import Decoders, ReadPartition
 from onceward.sources.kafka.client.native.pieces import Piece, Room, scan
 from onceward.sources.kafka.client.native.questions import Questions

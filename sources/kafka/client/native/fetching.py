@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from onceward.connections.sockets.encoding import Decoder, Encoder, GarbledError
 from onceward.connections.sockets.metadata import NO_ID
-from onceward.connections.sockets.requests import Api, Request
+from onceward.connections.sockets.requests import Api, Content, Request
 from onceward.sources.kafka.client.native.settings import FetchSettings
 
 __all__ = ["Answer", "FetchRequest", "Part", "Wanted"]
@@ -70,7 +70,7 @@ class FetchRequest(Request):
         self._room, self._answered, self._lost = room, answered, lost
         self.highest = _IDS - 1 if NO_ID in ids.values() else None
 
-    def encode(self, version: int, *, flexible: bool) -> bytes:
+    def encode(self, version: int, *, flexible: bool) -> Content:
         settings, out = self._settings, Encoder(flexible=flexible)
         if version < _WITHOUT_REPLICA:
             out.put("i", -1)
@@ -104,7 +104,7 @@ class FetchRequest(Request):
         if version >= _RACKS:
             out.text("")
         out.no_tags()
-        return bytes(out.data)
+        return [out.data]
 
     def room(self, size: int) -> memoryview:
         return self._room(size)

@@ -1,16 +1,9 @@
 """What each error code of a broker means for a reader."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
-
-from onceward.connections.sockets.encoding import GarbledError
-from onceward.connections.sockets.requests import UnspokenError
-
-__all__ = ["Meaning", "as_kafka_errors", "meaning_of"]
+__all__ = ["Meaning", "meaning_of"]
 
 
 class Meaning(Enum):
@@ -50,14 +43,3 @@ _MEANINGS: Final = {
 def meaning_of(code: int) -> Meaning:
     """``code``: not 0."""
     return _MEANINGS.get(code, Meaning.FAIL)
-
-
-@contextmanager
-def as_kafka_errors() -> Iterator[None]:
-    """Raise KafkaException for what a broker says that this code does not understand."""
-    try:
-        yield
-    except GarbledError as error:
-        raise KafkaException(KafkaError(KafkaError._BAD_MSG, str(error))) from None
-    except UnspokenError as error:
-        raise KafkaException(KafkaError(KafkaError._UNSUPPORTED_FEATURE, str(error))) from None

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from onceward.connections.sockets.encoding import Decoder, Encoder, GarbledError
-from onceward.connections.sockets.requests import Api, Request
+from onceward.connections.sockets.requests import Api, Content, Request
 
 __all__ = ["EARLIEST", "LATEST", "Found", "OffsetRequest"]
 
@@ -31,7 +31,7 @@ class OffsetRequest(Request):
         self._topic, self._partition, self._which = topic, partition, which
         self._answered, self._lost = answered, lost
 
-    def encode(self, version: int, *, flexible: bool) -> bytes:
+    def encode(self, version: int, *, flexible: bool) -> Content:
         out = Encoder(flexible=flexible)
         out.put("ib", -1, _READ_COMMITTED)
         out.array(1)
@@ -43,7 +43,7 @@ class OffsetRequest(Request):
         out.put("q", self._which)
         for _partition_topic_and_request in range(3):
             out.no_tags()
-        return bytes(out.data)
+        return [out.data]
 
     def answered(self, version: int, answer: Decoder) -> None:
         answer.take("i")  # throttle

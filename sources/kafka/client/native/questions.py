@@ -7,7 +7,8 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from onceward.connections.sockets.brokers import Brokers
-from onceward.sources.kafka.client.native.meanings import Meaning, as_kafka_errors, meaning_of
+from onceward.connections.sockets.errors import as_kafka_errors
+from onceward.sources.kafka.client.native.meanings import Meaning, meaning_of
 from onceward.sources.kafka.client.native.offsets import EARLIEST, LATEST, Found, OffsetRequest
 
 __all__ = ["Questions"]

@@ -1,0 +1,69 @@
+"""Which client writes: one of our own where it can, else librdkafka."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+
+from onceward.connections.sockets.settings import unfollowed
+from onceward.sinks.kafka.client.interface import Producer
+from onceward.sinks.kafka.client.producer import ArrowProducer
+
+__all__ = ["WRITER_VARIABLE", "new_producer"]
+
+WRITER_VARIABLE: Final = "ONCEWARD_KAFKA_WRITER"
+"""``native`` or ``librdkafka``: that one, whatever else is true. Else the native client writes where it loads and
+follows every setting."""
+_NATIVE, _LIBRDKAFKA = "native", "librdkafka"
+
+
+def new_producer(
+    config: Mapping[str, Any],
+    *,
+    topics: Sequence[str],
+    failed: Callable[[KafkaError], object],
+    logger: logging.Logger,
+) -> Producer:
+    """Return a producer. ``config``: librdkafka's properties. ``topics``: every topic that it will write to. ``failed``
+    is called for each record that could not be delivered, during `poll` and `flush`. Raises KafkaException if the
+    configuration is rejected, ImportError if the variable demands a client that is not installed."""
+    if _chosen(config, logger) == _NATIVE:
+        from onceward.sinks.kafka.client.native.producer import NativeProducer
+
+        return NativeProducer(config, topics=topics, failed=failed, logger=logger)
+    return ArrowProducer(config, topics=topics, failed=failed, logger=logger)
+
+
+def _chosen(config: Mapping[str, Any], logger: logging.Logger) -> str:
+    if (asked := os.environ.get(WRITER_VARIABLE)) in (_NATIVE, _LIBRDKAFKA):
+        return asked
+    if (why := _missing()) is None:
+        from onceward.sinks.kafka.client.native.settings import FOLLOWED, unwritable
+
+        keys = unfollowed(config, FOLLOWED) or [setting for setting in [unwritable(config)] if setting]
+        if not keys:
+            return _NATIVE
+        why = f"only librdkafka follows {', '.join(keys)}"
+    _say(why, logger)
+    return _LIBRDKAFKA
+
+
+@cache
+def _missing() -> str | None:
+    """Return why the native client cannot be used at all."""
+    try:
+        import onceward_native  # noqa: F401
+    except (ImportError, AttributeError) as error:  # AttributeError: the library is older than its Python part
+        return f"onceward-native is not installed, or does not load here ({error})"
+    return None
+
+
+@cache
+def _say(why: str, logger: logging.Logger) -> None:
+    """Log it once."""
+    logger.warning(
+        "Records are written by librdkafka, which takes several times the CPU: %s. The records are the same.", why
+    )
