@@ -73,6 +73,7 @@ AXES = {
                 "kafka_sink",
                 "kafka_source",
                 "native_reader",
+                "refilled_input",
             )
         ),
     ),
