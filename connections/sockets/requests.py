@@ -46,7 +46,7 @@ _SPOKEN: Mapping[Api, Spoken] = {
     Api.FIND_COORDINATOR: Spoken(1, 3, 3),
     Api.SASL_HANDSHAKE: Spoken(1, 1, 99),
     Api.API_VERSIONS: Spoken(0, 0, 99),
-    Api.INIT_PRODUCER_ID: Spoken(0, 4, 2),
+    Api.INIT_PRODUCER_ID: Spoken(0, 6, 2),
     Api.ADD_PARTITIONS_TO_TXN: Spoken(0, 3, 3),
     Api.ADD_OFFSETS_TO_TXN: Spoken(0, 3, 3),
     Api.END_TXN: Spoken(0, 3, 3),

@@ -55,6 +55,7 @@ class Sink:
             topic="out",
             topics=("out",),
             transaction_timeout_ms=timeout_ms,
+            limit_ms=timeout_ms,
         )
         start = datetime(2026, 1, 1, tzinfo=UTC)
         self.clock = Clock(

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from onceward.connections.sockets.settings import unfollowed
 from onceward.sinks.kafka.client.interface import Producer
 from onceward.sinks.kafka.client.producer import ArrowProducer
+from onceward.sinks.kafka.timeouts import NEVER_MS
 
 __all__ = ["WRITER_VARIABLE", "new_producer"]
 
 WRITER_VARIABLE: Final = "ONCEWARD_KAFKA_WRITER"
 """``native`` or ``librdkafka``: that one, whatever else is true. Else the native client writes where it loads and
 follows every setting."""
-_NATIVE, _LIBRDKAFKA = "native", "librdkafka"
 
 
 def new_producer(
@@ -30,25 +30,30 @@ def new_producer(
     """Return a producer. ``config``: librdkafka's properties. ``topics``: every topic that it will write to. ``failed``
     is called for each record that could not be delivered, during `poll` and `flush`. Raises KafkaException if the
     configuration is rejected, ImportError if the variable demands a client that is not installed."""
-    if _chosen(config, logger) == _NATIVE:
+    why = _why_not_native(config)
+    if why is None:
         from onceward.sinks.kafka.client.native.producer import NativeProducer
 
         return NativeProducer(config, topics=topics, failed=failed, logger=logger)
+    if str(config.get("transaction.timeout.ms")) == str(NEVER_MS):
+        raise KafkaException(
+            KafkaError(KafkaError._UNSUPPORTED_FEATURE, f"transactions that never expire cannot be written here: {why}")
+        )
+    _say(why, logger)
     return ArrowProducer(config, topics=topics, failed=failed, logger=logger)
 
 
-def _chosen(config: Mapping[str, Any], logger: logging.Logger) -> str:
-    if (asked := os.environ.get(WRITER_VARIABLE)) in (_NATIVE, _LIBRDKAFKA):
-        return asked
+def _why_not_native(config: Mapping[str, Any]) -> str | None:
+    if (asked := os.environ.get(WRITER_VARIABLE)) == "native":
+        return None
+    if asked == "librdkafka":
+        return f"{WRITER_VARIABLE} says so"
     if (why := _missing()) is None:
         from onceward.sinks.kafka.client.native.settings import FOLLOWED, unwritable
 
         keys = unfollowed(config, FOLLOWED) or [setting for setting in [unwritable(config)] if setting]
-        if not keys:
-            return _NATIVE
-        why = f"only librdkafka follows {', '.join(keys)}"
-    _say(why, logger)
-    return _LIBRDKAFKA
+        why = f"only librdkafka follows {', '.join(keys)}" if keys else None
+    return why
 
 
 @cache

@@ -14,11 +14,11 @@ from onceward.sinks.kafka.control.receipts import OFFSETS_TOPIC
 from onceward.sinks.kafka.control.transactions import State, Transactions, TransactionView
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.timeouts import NEVER_MS
 
 __all__ = ["handle_of", "open_transactions"]
 
 _LISTED = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
-_NO_TIMEOUT_MS = 2**31 - 1
 
 
 def handle_of(identifier: str, producer_id: int, epoch: int) -> TransactionHandle:
@@ -62,7 +62,7 @@ def _listed(
     if view.started_ms >= 0:
         age = max(timedelta(0), now - datetime.fromtimestamp(view.started_ms / 1000, tz=UTC))
     left = None
-    if age is not None and view.state is State.ONGOING and 0 <= view.timeout_ms < _NO_TIMEOUT_MS:
+    if age is not None and view.state is State.ONGOING and 0 <= view.timeout_ms < NEVER_MS:
         left = max(timedelta(0), timedelta(milliseconds=view.timeout_ms) - age)
     return OpenTransaction(
         handle=handle_of(str(identifier), view.producer_id, view.epoch),

@@ -1,9 +1,12 @@
 """Checks this sink's settings against the live brokers and returns all unsafe ones together."""
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+
+from kafka.protocol.producer import InitProducerIdRequest
 
 from onceward.connections.cluster import KafkaCluster
 from onceward.connections.codes import ErrorCode
@@ -28,6 +31,7 @@ from onceward.sinks.kafka.control.transactions import Code, Transaction, Transac
 from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.producers import batch_bytes
 from onceward.sinks.kafka.identifiers import TransactionalId, claim_name
+from onceward.sinks.kafka.timeouts import NEVER
 
 __all__ = ["RESTART_ALLOWANCE", "SinkCheck", "examine", "transaction_timeout"]
 
@@ -39,6 +43,8 @@ _CREATION_LIMIT_S = 10.0
 _ANSWER_LIMIT_S = 10.0
 
 _CAP = "transaction.max.timeout.ms"
+_TWO_PHASE = "transaction.two.phase.commit.enable"
+_NEVER_VERSION = 6
 _STATE_LOG = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
 _COORDINATORS: Mapping[str, str] = {
     TRANSACTIONS_TOPIC: _STATE_LOG[0],
@@ -293,8 +299,29 @@ def _answered(ask: Callable[[], Code]) -> Code:
     return code
 
 
+def _never(control: ControlPlane, subject: str) -> Iterator[Finding]:
+    """Whether the cluster takes transactions that never expire, and this environment writes them."""
+    if (broker_settings(control, [_TWO_PHASE]) or {}).get(_TWO_PHASE) == "false":
+        yield _error(
+            subject, f"transactions never expire, and the brokers have {_TWO_PHASE}=false", "set it on all brokers"
+        )
+    if control.highest_version(InitProducerIdRequest) < _NEVER_VERSION:
+        yield _error(
+            subject,
+            f"transactions never expire, and the brokers do not take InitProducerId {_NEVER_VERSION}",
+            "use Kafka 4.1 or later, with unstable.api.versions.enable=true as long as KIP-939 is not released",
+        )
+    if importlib.util.find_spec("onceward_native") is None:
+        yield _error(
+            subject, "transactions never expire, and onceward-native is not installed", "install it, also on executors"
+        )
+
+
 def _timeouts(control: ControlPlane, check: SinkCheck) -> Iterator[Finding]:
     subject = f"sink {check.sink}"
+    if check.transaction_timeout == NEVER:
+        yield from _never(control, subject)
+        return
     cap = _cap(control)
     timeout = transaction_timeout(control, check.transaction_timeout)
     needed = check.checkpoint_timeout + RESTART_ALLOWANCE

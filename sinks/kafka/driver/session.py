@@ -47,6 +47,7 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.writer import COMMITTED_OPTION, KafkaSlotWriter
 from onceward.sinks.kafka.identifiers import TransactionalId
+from onceward.sinks.kafka.timeouts import as_milliseconds
 
 if TYPE_CHECKING:
     from onceward.sinks.kafka.driver.sink import KafkaSink
@@ -234,7 +235,7 @@ class KafkaSinkSession(SinkSession):
                 cluster=self.cluster,
                 topic=self._topic,
                 topics=self.topics,
-                limit_ms=int(context.checkpoint_timeout / timedelta(milliseconds=1)),
+                limit_ms=as_milliseconds(context.checkpoint_timeout),
                 topic_limits=topic_limits(control, self.topics),
             )
         if self._timeout is None:
@@ -243,7 +244,8 @@ class KafkaSinkSession(SinkSession):
             cluster=self.cluster,
             topic=self._topic,
             topics=self.topics,
-            transaction_timeout_ms=int(self._timeout / timedelta(milliseconds=1)),
+            transaction_timeout_ms=as_milliseconds(self._timeout),
+            limit_ms=as_milliseconds(min(self._timeout, context.checkpoint_timeout + preflight.RESTART_ALLOWANCE)),
             topic_limits=topic_limits(control, self.topics),
             stays=stays,
         )

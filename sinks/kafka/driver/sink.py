@@ -14,11 +14,12 @@ from onceward.protocol.values import OnLost, Participant, ParticipantName, Role
 from onceward.sinks.kafka.control.control_plane import ControlPlane
 from onceward.sinks.kafka.control.receipts import RECEIPT_TOPIC
 from onceward.sinks.kafka.driver.session import KafkaSinkSession
+from onceward.sinks.kafka.timeouts import NEVER
 
 __all__ = ["KafkaSink"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
+_NEVER = "never"
 
 
 class KafkaSink(Sink):
@@ -37,6 +38,8 @@ class KafkaSink(Sink):
         a job (docs/how-to/at-least-once.md).
     transaction_timeout: time after which the brokers abort a transaction that was not ended; timedelta or text such as
         ``"15min"``. Default: the brokers' cap, at most 15 min. The preflight requires the checkpoint timeout + 10 min.
+        ``"never"``: the brokers abort none, so no decided one is lost, however long the job is away (KIP-939;
+        docs/how-to/tune.md).
     name: the participant's name, unique within the job and the same in every run.
 
     Columns: ``value`` (string or binary) is required; ``key``, ``topic``, ``partition`` (int),
@@ -81,7 +84,7 @@ class KafkaSink(Sink):
         """The topic of all records; None if each record names its own."""
         self.topics: tuple[str, ...] = (topic,) if topic is not None else tuple(dict.fromkeys(topics or ()))
         """Every topic that the sink may write to."""
-        self.transaction_timeout = None if transaction_timeout is None else as_duration(transaction_timeout)
+        self.transaction_timeout = _timeout(transaction_timeout)
 
     def connect(self, context: JobContext) -> KafkaSinkSession:
         """See :meth:`Sink.connect`. Raises PreflightError within about 10 s if that is impossible."""
@@ -111,12 +114,18 @@ def _policy_problems(on_lost: object, delivery: object) -> Iterator[str]:
 
 
 def _timeout_problems(timeout: Duration | None) -> Iterator[str]:
-    if timeout is None:
+    if timeout is None or timeout == _NEVER:
         return
     try:
         given = as_duration(timeout)
     except (TypeError, ValueError) as error:
         yield f"transaction_timeout: {error}"
         return
-    if not timedelta(seconds=1) <= given <= _LONGEST_TIMEOUT:
-        yield f"transaction_timeout: {given} is not between 1 s and {_LONGEST_TIMEOUT}"
+    if not timedelta(seconds=1) <= given < NEVER:
+        yield f'transaction_timeout: {given} is neither from 1 s to {NEVER} nor "never"'
+
+
+def _timeout(given: Duration | None) -> timedelta | None:
+    if given is None:
+        return None
+    return NEVER if given == _NEVER else as_duration(given)

@@ -52,6 +52,8 @@ class KafkaSlotWriter:
     topics: tuple[str, ...]
     """Topics that the ``topic`` column may name."""
     transaction_timeout_ms: int
+    limit_ms: int
+    """Limit for a slot."""
     topic_limits: tuple[TopicLimits, ...] = ()
     """Of ``topics``."""
     stays: bool = False
@@ -86,7 +88,7 @@ class _Slot(RecordsSlot):
 
     def __init__(self, writer: KafkaSlotWriter, context: SlotContext) -> None:
         fitting = Fitting(cluster=writer.cluster, topic=writer.topic, topics=writer.topics, limits=writer.topic_limits)
-        super().__init__(context, fitting, limit_ms=writer.transaction_timeout_ms)
+        super().__init__(context, fitting, limit_ms=writer.limit_ms)
         self._writer = writer
         self._begun: _Transaction | None = None
         self._announced: Vote | None = None

@@ -152,7 +152,7 @@ def test_an_object_that_is_no_batch_is_refused_by_its_type(thing: Any) -> None:
 @pytest.mark.parametrize(
     "writer",
     [
-        KafkaSlotWriter(cluster=NOWHERE, topic="out", topics=("out",), transaction_timeout_ms=1000),
+        KafkaSlotWriter(cluster=NOWHERE, topic="out", topics=("out",), transaction_timeout_ms=1000, limit_ms=1000),
         AtLeastOnceWriter(cluster=NOWHERE, topic="out", topics=("out",), limit_ms=1000),
     ],
     ids=["exactly once", "at least once"],

@@ -10,13 +10,16 @@ from typing import Final, NamedTuple
 
 from onceward.connections.sockets.coordinators import Coordinated, CoordinatorOf, Kind
 from onceward.connections.sockets.encoding import Decoder, Encoder, GarbledError
-from onceward.connections.sockets.requests import Api, Content, Request
+from onceward.connections.sockets.requests import Api, Content, Request, UnspokenError
+from onceward.sinks.kafka.timeouts import NEVER_MS
 
 __all__ = ["AddOffsets", "AddPartitions", "CommitOffset", "EndTransaction", "InitProducerId", "Producer"]
 
 _WITH_EXPECTED = 3
 """The version of InitProducerId that names the id and epoch that the caller has; and that of TxnOffsetCommit that names
 a member."""
+_NEVER: Final = 6
+"""The version of InitProducerId for transactions that never expire (KIP-939)."""
 _NOT_ATTEMPTED: Final = 55
 """Another partition of the request was refused."""
 _UNKNOWN_PARTITION: Final = 3
@@ -41,15 +44,24 @@ class InitProducerId(Coordinated):
     producer = NO_ONE
 
     def __init__(self, identifier: str, timeout_ms: int) -> None:
+        """``timeout_ms``: with `NEVER_MS`, brokers never abort the transactions."""
         super().__init__(CoordinatorOf(Kind.TRANSACTION, identifier))
         self._timeout_ms = timeout_ms
+        self.highest = _NEVER if timeout_ms == NEVER_MS else _NEVER - 1
 
     def encode(self, version: int, *, flexible: bool) -> Content:
+        if self.highest == _NEVER > version:
+            raise UnspokenError(
+                "the broker does not take transactions that never expire (InitProducerId 6); it needs Kafka 4.1 with "
+                "transaction.two.phase.commit.enable and unstable.api.versions.enable"
+            )
         out = Encoder(flexible=flexible)
         out.text(self.to.name)
         out.put("i", self._timeout_ms)
         if version >= _WITH_EXPECTED:
             out.put("qh", *NO_ONE)
+        if version >= _NEVER:
+            out.put("bb", True, False)  # the transaction is prepared by its writer; an open one is not kept
         out.no_tags()
         return [out.data]
 
