@@ -7,10 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from onceward import KafkaCluster
+from onceward.sinks.kafka.client import Producer
 from onceward.sinks.kafka.errors import DeliveryError
 from onceward.sinks.kafka.executor import producers, seats
 from onceward.sinks.kafka.executor.producers import PoolKey, PreparedProducer, ProducerPool
@@ -149,13 +152,14 @@ def test_without_shared_memory_each_process_has_its_own_seat(
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Producers that need no broker."""
+    """Producers that need no broker, and are made ahead."""
+    slow = cast(Producer, SimpleNamespace(slow_to_make=True))
 
     class Idle(PreparedProducer):
         usable = property(lambda _self: True)
 
     def make(self: ProducerPool, number: int) -> PreparedProducer:
-        return Idle(id=self._id(number), producer=None, failures=[])  # type: ignore[arg-type]
+        return Idle(id=self._id(number), producer=slow, failures=[])
 
     monkeypatch.setattr(producers.ProducerPool, "_make", make)
 
