@@ -223,6 +223,7 @@ def test_the_end_of_a_partition_is_reported_once_behind_all_that_it_passes(topic
     topic = topics.create("in")
     transaction(topics, topic, 3, commit=True)
     transaction(topics, topic, 5, commit=False)
+    wait_for_decided_ends(topics.servers)
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert consumer.positions([(topic, 0)])[0][0] < 0
     seen = collected(consumer, lambda got: bool(got.events))
