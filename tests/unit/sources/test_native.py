@@ -67,7 +67,7 @@ WANTED = [Wanted("t", 0, 11, 3, 2), Wanted("t", 4, 0, -1, -1)]
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_is_what_kafka_python_reads_in_it(version: int) -> None:
-    body = Heard(WANTED, {"t": ID}).request.encode(version, flexible=version >= 12)
+    body = b"".join(Heard(WANTED, {"t": ID}).request.encode(version, flexible=version >= 12))
     read = TheirRequest.decode(body, version=version)
     assert (read.max_wait_ms, read.min_bytes, read.isolation_level) == (5, 1, 1)
     (topic,) = read.topics
