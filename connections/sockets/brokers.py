@@ -144,9 +144,8 @@ class Brokers:
         found = None if known is None else known.leaders.get(partition)
         return None if found is None or found.node < 0 else found
 
-    def older(self, topics: Iterable[str], seconds: float) -> list[str]:
-        """Return those topics of which no answer came in the last ``seconds``."""
-        since = time.monotonic() - seconds
+    def unheard(self, topics: Iterable[str], since: float) -> list[str]:
+        """Return those topics of which no answer came after ``since`` (monotonic)."""
         return [topic for topic in topics if self._learned.get(topic, since) <= since]
 
     def refresh(self, topics: Iterable[str]) -> None:

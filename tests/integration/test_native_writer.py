@@ -16,14 +16,15 @@ from onceward.connections.sockets.requests import Api
 from onceward.dev.kafka import LocalKafka
 from onceward.dev.kafka.places import free_ports
 from onceward.protocol.values import CheckpointId
-from onceward.sinks.kafka.client import new_producer
+from onceward.sinks.kafka.client import Producer, new_producer
 from onceward.sinks.kafka.client.choice import WRITER_VARIABLE
 from onceward.sinks.kafka.errors import DeliveryError
 from tests.support.relay import Asked, Relay
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
-pytest.importorskip("onceward_native")
+session = pytest.importorskip("onceward.sinks.kafka.client.native.session", exc_type=ImportError)
 pytestmark = pytest.mark.timeout(300)
 
 PARTITIONS = 3
@@ -308,6 +309,27 @@ def test_connections_outlive_a_producer_that_the_collector_frees(
         gc.collect()
     assert not failures
     assert relay.accepted == before + 1
+
+
+def test_connections_that_no_producer_needs_any_more_are_closed(
+    relayed: tuple[LocalKafka, Unsteady, str], relay: Unsteady, job: str, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after failures, when there were more producers than tasks."""
+    monkeypatch.setenv(WRITER_VARIABLE, "native")
+    config = KafkaCluster(relayed[2], config={"client.id": job}).client_config()
+
+    def producer() -> Producer:
+        made = new_producer(config, topics=[out], failed=print, logger=logging.getLogger())
+        made.load_metadata(30)
+        return made
+
+    before = relay.open
+    made = [producer() for _ in range(3)]
+    wait_until(lambda: relay.open == before + 3, "each has a connection")
+    made.clear()
+    monkeypatch.setattr(session, "_KEPT_S", 0.0)
+    made.append(producer())
+    wait_until(lambda: relay.open == before + 1, "the other connections are closed")
 
 
 def test_an_id_whose_initialising_request_got_no_answer_is_not_used(sink: SinkJob, relay: Unsteady) -> None:

@@ -43,6 +43,11 @@ class Relay:
         self._listening = socket.create_server((host, int(port)), backlog=64)
         self._start(self._accept)
 
+    @property
+    def open(self) -> int:
+        """Number of connections that are open."""
+        return len(self._open)
+
     def asked(self, request: Asked) -> None:
         """Decide about a request: set ``answer``, and ``forwarded`` to False to keep it from the broker."""
 

@@ -43,7 +43,7 @@ from onceward_native import UnfitRecordError as NativeUnfitError
 __all__ = ["NativeProducer"]
 
 _FRESH_S: Final = 1.0
-"""Metadata older than this are asked for again when a producer is made: topics get more partitions."""
+"""Metadata older than this are asked for again before a producer writes: topics get more partitions."""
 _REQUEST_BYTES: Final = 8 << 20
 """A request has more only if it has one batch."""
 _SLICE_S: Final = 0.5
@@ -97,17 +97,10 @@ class NativeProducer:
     # -- before the first record
 
     def load_metadata(self, timeout: float) -> None:
-        unknown = [topic for topic in self._topics if self._is_unclear(topic)]
-        self._brokers.refresh({*unknown, *self._brokers.older(self._topics, _FRESH_S)})
-        before = self._brokers.refreshes
-        self._wait(
-            lambda: (
-                self._brokers.refreshes > before
-                or not any(self._brokers.topic(topic) is None or topic in unknown for topic in self._topics)
-            ),
-            timeout,
-            "no broker answered",
-        )
+        now = time.monotonic()
+        stale = {*self._brokers.unheard(self._topics, now - _FRESH_S), *filter(self._is_unclear, self._topics)}
+        self._brokers.refresh(stale)
+        self._wait(lambda: not self._brokers.unheard(stale, now), timeout, "no broker answered")
         if self._settings.identifier is None and self._producer == NO_ONE:
             self._take_new_id(timeout)
 

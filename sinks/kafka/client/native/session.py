@@ -1,6 +1,7 @@
 """What a worker process keeps from one transaction to the next: connections, metadata and coordinators."""
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -12,8 +13,9 @@ from onceward.connections.sockets.settings import ConnectionSettings
 __all__ = ["Session"]
 
 _OF_ONE_PRODUCER: Final = frozenset({"transactional.id", "transaction.timeout.ms", "batch.size", "message.max.bytes"})
-_MOST_IDLE: Final = 4
-"""Sessions with the same settings: a task may write to several topics at a time."""
+_KEPT_S: Final = 10.0
+"""A session that was idle for longer is closed when another one is taken: after failures there are more than the tasks
+need."""
 
 _Key: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -24,6 +26,8 @@ class Session:
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger) -> None:
         self.trouble = ""
         """What last went wrong with a connection."""
+        self.idle_since = 0.0
+        """Monotonic."""
         self.brokers = Brokers(ConnectionSettings.of(config), logger=logger, trouble=self._note)
         self.coordinators = Coordinators(self.brokers)
         self._key = _key(config)
@@ -31,25 +35,29 @@ class Session:
     @classmethod
     def take(cls, config: Mapping[str, Any], logger: logging.Logger) -> "Session":
         """Return an idle session of this process with the same settings, else a new one."""
+        idle = _idle.mine().setdefault(_key(config), [])
         try:
-            taken = _idle.mine()[_key(config)].pop()
-        except (KeyError, IndexError):
+            taken = idle.pop()
+        except IndexError:
             taken = cls(config, logger)
         _taken.mine()[id(taken)] = taken
+        while idle and idle[0].idle_since < time.monotonic() - _KEPT_S:
+            idle.pop(0).brokers.close()
         return taken
 
     def give_back(self) -> None:
         """Keep the session for the next producer: no answer is awaited."""
-        del _taken.mine()[id(self)]
-        idle = _idle.mine().setdefault(self._key, [])
-        if len(idle) < _MOST_IDLE:
-            idle.append(self)
-        else:
-            self.brokers.close()
+        if self._is_mine():
+            self.idle_since = time.monotonic()
+            _idle.mine().setdefault(self._key, []).append(self)
 
     def close(self) -> None:
-        del _taken.mine()[id(self)]
-        self.brokers.close()
+        if self._is_mine():
+            self.brokers.close()
+
+    def _is_mine(self) -> bool:
+        """Release the session. Return whether it was of this process: a forked child leaves its parent's alone."""
+        return _taken.mine().pop(id(self), None) is not None
 
     def serve(self, timeout: float) -> None:
         """Send what coordinators are asked, and wait until something happens. Raises GarbledError, UnspokenError."""
