@@ -56,6 +56,8 @@ class Coordinated(Request):
 
     def __init__(self, to: CoordinatorOf) -> None:
         self.to = to
+        self.code = 0
+        """Of the last answer."""
         self.error: KafkaError | None = None
         self.done = False
         """Whether it worked, or has an error."""
@@ -81,7 +83,8 @@ class Coordinated(Request):
         return False
 
     def answered(self, version: int, answer: Decoder) -> None:
-        code, self.sent = self.read(version, answer), False
+        self.code = code = self.read(version, answer)
+        self.sent = False
         if code == 0:
             self.done = True
         elif code in _MOVED or code in _LATER or self.later(code):

@@ -19,11 +19,13 @@ from onceward.protocol.values import CheckpointId
 from onceward.sinks.kafka.client import Producer, new_producer
 from onceward.sinks.kafka.client.choice import WRITER_VARIABLE
 from onceward.sinks.kafka.errors import DeliveryError
+from onceward.sinks.kafka.executor import delivery
 from tests.support.relay import Asked, Relay
 from tests.support.sink_job import SinkJob, batch
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
+producer = pytest.importorskip("onceward.sinks.kafka.client.native.producer", exc_type=ImportError)
 session = pytest.importorskip("onceward.sinks.kafka.client.native.session", exc_type=ImportError)
 pytestmark = pytest.mark.timeout(300)
 
@@ -287,6 +289,21 @@ def test_a_coordinator_that_refuses_fails_the_slot(
     assert topics.values(out) == [b"after"]
 
 
+def test_a_slot_fails_soon_for_a_partition_that_a_topic_has_lost(
+    sink: SinkJob, topics: Topics, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was created again, with fewer, and the writer has not heard of it."""
+    monkeypatch.setattr(delivery, "_STALLED_S", 3600.0)
+    monkeypatch.setattr(producer, "_FRESH_S", 3600.0)
+    commit(sink, 1, *numbered())
+    topics.delete(out)
+    topics.create("out", partitions=1)
+    with pytest.raises(DeliveryError, match="no partition"):
+        sink.write(2, *numbered())
+    vote = sink.write(3, batch(b"a"))
+    assert vote.records == 1
+
+
 def test_connections_outlive_a_producer_that_the_collector_frees(
     relayed: tuple[LocalKafka, Unsteady, str], relay: Unsteady, job: str, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,17 +335,17 @@ def test_connections_that_no_producer_needs_any_more_are_closed(
     monkeypatch.setenv(WRITER_VARIABLE, "native")
     config = KafkaCluster(relayed[2], config={"client.id": job}).client_config()
 
-    def producer() -> Producer:
+    def new() -> Producer:
         made = new_producer(config, topics=[out], failed=print, logger=logging.getLogger())
         made.load_metadata(30)
         return made
 
     before = relay.open
-    made = [producer() for _ in range(3)]
+    made = [new() for _ in range(3)]
     wait_until(lambda: relay.open == before + 3, "each has a connection")
     made.clear()
     monkeypatch.setattr(session, "_KEPT_S", 0.0)
-    made.append(producer())
+    made.append(new())
     wait_until(lambda: relay.open == before + 1, "the other connections are closed")
 
 

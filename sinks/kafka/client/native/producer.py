@@ -44,6 +44,8 @@ __all__ = ["NativeProducer"]
 
 _FRESH_S: Final = 1.0
 """Metadata older than this are asked for again before a producer writes: topics get more partitions."""
+_MISSING_S: Final = 5.0
+"""A partition that metadata do not have may be new, and its broker may not know it yet."""
 _REQUEST_BYTES: Final = 8 << 20
 """A request has more only if it has one batch."""
 _SLICE_S: Final = 0.5
@@ -73,6 +75,8 @@ class NativeProducer:
         self._encoders: dict[str, tuple[Encoder, Iterator[int]]] = {}
         """By topic; each with the partition that the keyless records of the next batch go to."""
         self._outgoing: dict[tuple[str, int], Outgoing] = {}
+        self._missing: dict[tuple[str, int], float] = {}
+        """Since when metadata do not have a partition (monotonic)."""
         self._in_flight: dict[int, int] = {}
         """Produce requests without an answer, by broker."""
         self._adding: AddPartitions | None = None
@@ -251,23 +255,38 @@ class NativeProducer:
         return min((each.again - now for each in self._outgoing.values() if each.again > now), default=3600.0)
 
     def _send(self) -> None:
-        if self._adding is not None and self._adding.done:
-            self._added(self._adding)
+        if self._adding is not None:
+            if self._adding.done:
+                self._added(self._adding)
+            elif self._adding.code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self._brokers.refresh({topic for topic, _ in self._adding.places})
         self._add_partitions()
         now = time.monotonic()
         wanted: dict[int, list[Outgoing]] = {}
         for outgoing in self._outgoing.values():
-            if not outgoing.wants(now):
+            if not self._exists(outgoing, now) or not outgoing.wants(now):
                 continue
             leader = self._brokers.leader(*outgoing.place)
             if leader is None:
                 self._brokers.refresh([outgoing.topic])
             elif not outgoing.flying or outgoing.node == leader.node:
                 wanted.setdefault(leader.node, []).append(outgoing)
-        for node, outgoings in wanted.items():
+        for node, outgoings in wanted.items() if self._stopped is None else ():
             while self._in_flight.get(node, 0) < self._settings.in_flight:
                 if not self._send_to(node, [each for each in outgoings if each.wants(now)]):
                     break
+
+    def _exists(self, outgoing: Outgoing, now: float) -> bool:
+        """Return whether the topic has the partition; stop if it does not for a while. A topic may have been created
+        again, with fewer."""
+        known = self._brokers.topic(outgoing.topic)
+        if known is not None and not known.error and outgoing.number in known.leaders:
+            self._missing.pop(outgoing.place, None)
+            return True
+        self._brokers.refresh([outgoing.topic])
+        if now - self._missing.setdefault(outgoing.place, now) > _MISSING_S:
+            self._stop(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no partition {outgoing.place}"))
+        return False
 
     def _send_to(self, node: int, outgoings: Sequence[Outgoing]) -> bool:
         """Send the next batch of as many partitions as a request takes. Return whether there was one to send."""
