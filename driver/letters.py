@@ -10,12 +10,12 @@ from typing import Any, cast
 from onceward.common.errors import ConfigurationError, HaltedError
 from onceward.connectors.interfaces import Sink, SinkSession, Source, partitions_of
 from onceward.connectors.letter_counts import LetterCounts
-from onceward.connectors.letters import ALIASES, ATTEMPT, DEAD_LETTERS, FIRST_SEEN, PREFIX, Wanted, named
+from onceward.connectors.letters import ALIASES, DEAD_LETTERS, Wanted
 from onceward.connectors.slots import UnfitKind
 from onceward.connectors.tasks import Vote
 from onceward.coordinator.service.kinds import installed_kinds, part
 from onceward.driver.output import Output
-from onceward.driver.spark.passes import Pass, Share
+from onceward.driver.spark.passes import Marks, Pass, Share
 from onceward.executor.aside import ByColumn, Making, OfFunction, SettingAside
 from onceward.executor.functions import Router, by_name, to_one
 from onceward.executor.letters import TRANSFORM, LettersTo, Limits, Reasons, Rules, Window, too_many
@@ -69,33 +69,10 @@ class DeadLetters:
     total: int | None = None
     aliases: str | Collection[str] = ()
 
-    def columns(self, job: str, source: Collection[str], partitions: int | None) -> Sequence[str]:
-        """Return the expressions that make letters of a DataFrame. ``source``: the columns of the source."""
-        why = {
-            **{name: f"cast({name} as string)" for name in ("topic", "partition", "offset") if name in source},
-            **({"timestamp": "cast(unix_millis(timestamp) as string)"} if "timestamp" in source else {}),
-            "job": f"'{job}'",
-            "stage": "'transform'",
-            "class": "'condition'",
-            "message": f"substring(cast({self.reason} as string), 1, 256)",
-            "attempt": "'1'",
-        }
-        if "headers" in source:
-            last = "try_element_at(filter(headers, one -> one.key = '%s'), -1).value"
-            why["attempt"] = (
-                f"cast(cast(coalesce(try_cast(cast({last % ATTEMPT} as string) as int), 0) as bigint) + 1 as string)"
-            )
-            why["first_seen"] = last % FIRST_SEEN
-        headers = ", ".join(
-            f"named_struct('key', '{name}', 'value', cast({text} as binary))"
-            for name, text in named(why, self._aliases()).items()
-        )
-        made = f"filter(array({headers}), one -> one.value is not null)"
-        if "headers" in source:
-            made = f"concat(filter(coalesce(headers, array()), one -> one.key not like '{PREFIX}%'), {made})"
-        kept = [name for name in ("key", "value") if name in source]
-        fits = f"case when partition < {partitions} then partition end as partition"
-        return [*kept, f"{made} as headers", *([fits] if partitions is not None and "partition" in source else [])]
+    @property
+    def marks(self) -> Marks | None:
+        """What a DataFrame marks; None without ``where``."""
+        return None if self.where is None else Marks(self.where, self.reason)
 
     def rules(self, job: JobName, *, of_batches: bool) -> Rules:
         """Return what becomes a letter of ``job``. ``of_batches``: it has a function on batches. Raises
@@ -192,7 +169,7 @@ def outputs_with(
             "dead_letters: with where=, outputs= say which records and columns are no letters. Nothing was started. "
             'Instead of sink=, give outputs={"out": Output(sink, where="reason is null", select=[...])}.'
         )
-    return {**outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS), where=dead_letters.where)}, rules
+    return {**outputs, DEAD_LETTERS: Output(dead_letters.sink.named(DEAD_LETTERS))}, rules
 
 
 def letters_source(dead_letters: DeadLetters, wanted: Wanted, columns: Sequence[str]) -> Source:
@@ -228,15 +205,10 @@ class LettersOfQuery:
     def of_batch(self, shares: Sequence[Share], columns: Sequence[tuple[str, str]]) -> Pass:
         """Return what is written of a batch. ``columns``: names and types of its DataFrame."""
         known = [name for name, kind in columns if _SPARKS_TYPES.get(name, kind) == kind]
-        marked = [self._marked(share, known) if share.name == DEAD_LETTERS else share for share in shares]
+        given = [replace(share, planned=share.name != DEAD_LETTERS) for share in shares]
         # never empty: then there is a column for each sink, whatever the batch has
         along = [name for name in known if name in OF_A_LETTER] or OF_A_LETTER
-        return Pass(marked, whole=True, along=along)
-
-    def _marked(self, share: Share, known: Collection[str]) -> Share:
-        if self._letters.where is None:
-            return replace(share, planned=False)
-        return replace(share, select=self._letters.columns(self._rules.job, known, partitions_of(share.sink)))
+        return Pass(given, whole=True, along=along, marks=self._letters.marks)
 
     def route(self, sinks: Mapping[ParticipantName, SinkSession]) -> SettingAside:
         """Return the router of a batch to ``sinks``."""

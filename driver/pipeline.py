@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from onceward.client.session import CoordinatorClient
 from onceward.common.errors import ConfigurationError
-from onceward.connectors.interfaces import HasWholeRecords, Sink, SinkSession, Source, partitions_of
+from onceward.connectors.interfaces import HasWholeRecords, Sink, SinkSession, Source
 from onceward.connectors.letters import DEAD_LETTERS, OUTPUTS, Wanted, back_job
 from onceward.driver.checkpoint_tasks import CheckpointTasks, Turn
 from onceward.driver.exits import StopFlag, exit_with_codes, stopping_on_signals
@@ -132,12 +132,9 @@ class Pipeline(Job):
         if dead is None or self._letters is None or self._transform_batches is not None:
             return passes_of(outputs, sinks, self._transform)
         columns = column_names(self._source.schema)
-        along = [name for name in columns if name in OF_A_LETTER] if self._letters.of_outputs else ()
-        if dead.where is None:
-            return passes_of(outputs, sinks, self._transform, unplanned=DEAD_LETTERS, along=along)
-        partitions = next(partitions_of(sink) for sink in sinks if sink.participant.name == DEAD_LETTERS)
-        marked = replace(outputs[DEAD_LETTERS], select=dead.columns(self._letters.job, columns, partitions))
-        return passes_of({**outputs, DEAD_LETTERS: marked}, sinks, self._transform, along=along)
+        # never empty: then there is a column for each output
+        along = [name for name in columns if name in OF_A_LETTER] or OF_A_LETTER
+        return passes_of(outputs, sinks, self._transform, unplanned=DEAD_LETTERS, along=along, marks=dead.marks)
 
     def redrive(
         self,

@@ -33,10 +33,21 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pa.RecordBatch]
     Made: TypeAlias = tuple[str, pa.RecordBatch, Sequence[int] | None]
 
-__all__ = ["INPUT_COLUMN", "ByColumn", "OfFunction", "RowByRow", "SettingAside", "TaskAside", "stateful"]
+__all__ = [
+    "INPUT_COLUMN",
+    "REASON_COLUMN",
+    "ByColumn",
+    "OfFunction",
+    "RowByRow",
+    "SettingAside",
+    "TaskAside",
+    "stateful",
+]
 
 INPUT_COLUMN = "onceward_input"
 """The column of a pass with the record of which each row is made."""
+REASON_COLUMN = "onceward_reason"
+"""The column of a pass that says why a DataFrame marks a row as a letter; null for all others."""
 
 
 class Making(Protocol):
@@ -78,8 +89,7 @@ class TaskAside:
             return
         for batch in batches:
             page = self._letters.page(self._making.records(batch))
-            for sink, made in self._making.made(batch, page, self):
-                yield sink, self._taken(made) if sink == self.to.sink else made
+            yield from self._making.made(batch, page, self)
             if (letters := page.close()) is not None:
                 yield self.to.sink, self._taken(letters)
 
@@ -99,7 +109,7 @@ class TaskAside:
     def refused(self, sink: str, batch: "pa.RecordBatch") -> Iterator[tuple[int, Why]]:
         """Yield the rows of ``batch`` that an output refuses, and why."""
         kinds = self.to.rules.of_outputs
-        if kinds and sink != self.to.sink:
+        if kinds:
             for one in self._slots.unfit(sink, batch, kinds):
                 yield one.row, Why(one.kind, one.reason, sink)
 
@@ -236,10 +246,8 @@ class OfFunction:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """Batches with a struct column for each sink, null where a record does not go there, and :data:`INPUT_COLUMN`.
-
-    A column of the dead letters' sink has those that the plan makes.
-    """
+    """Batches with a struct column for each sink, null where a record does not go there, :data:`REASON_COLUMN` and
+    :data:`INPUT_COLUMN`."""
 
     def records(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         import pyarrow as pa
@@ -253,15 +261,16 @@ class ByColumn:
 
         made: list[Made] = []
         for sink, column in zip(batch.schema.names, batch.columns, strict=True):
-            if sink != INPUT_COLUMN and column.null_count < len(column):
+            if sink == INPUT_COLUMN or column.null_count == len(column):
+                continue
+            if sink == REASON_COLUMN:
+                page.mark({row: why for row, why in enumerate(column.to_pylist()) if why is not None})
+            else:
                 rows = column.is_valid().to_numpy(zero_copy_only=False).nonzero()[0] if column.null_count else None
                 made.append(
                     (sink, pa.RecordBatch.from_struct_array(column if rows is None else column.drop_null()), rows)
                 )
-        for sink, one in aside.fitting(made, page):
-            if sink == aside.to.sink:
-                aside.reasons.tally(one)
-            yield sink, one
+        yield from aside.fitting(made, page)
 
 
 def _columns(batch: "pa.RecordBatch", row: int) -> dict[str, Any]:

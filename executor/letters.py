@@ -41,6 +41,8 @@ __all__ = [
 
 TRANSFORM = "transform"
 """What sets a record aside that no output refuses."""
+_CONDITION = "condition"
+"""The class of a letter that a DataFrame has marked."""
 _DIGITS = 10
 _MESSAGE = 1024
 """Bytes of a message that a letter keeps."""
@@ -166,16 +168,6 @@ class Reasons:
         places = [where] if isinstance(where, Place) else ()
         self._count(why.kind if known else OTHERS, 1, f"{cut(why.message, _EXAMPLE)} ({where})", places)
 
-    def tally(self, letters: "pa.RecordBatch") -> None:
-        """Add letters that Spark has made, by their headers."""
-        count = letters.num_rows
-        if not count:
-            return
-        said = [_of_headers(letters, row) for row in range(max(0, count - NEWEST), count)]
-        where = [_where(*map(one.get, _PLACE)) for one in said]
-        example = f"{cut(said[0].get('message', ''), _EXAMPLE)} ({where[0]})"
-        self._count(said[0].get("class", "unknown"), count, example, [one for one in where if isinstance(one, Place)])
-
     def _count(self, kind: str, count: int, example: str, places: Sequence[Place]) -> None:
         self._counts[kind] += count
         self._examples.setdefault(kind, example)
@@ -282,12 +274,19 @@ class Page:
     def __init__(self, letters: Letters, records: "pa.RecordBatch") -> None:
         self._of, self._records = letters, records
         self._why: dict[int, Why] = {}
+        self._marked: dict[int, Why] = {}
         self._made: dict[int, dict[str, Any]] = {}
         """What was made of a record that is not known itself."""
 
     @property
     def rows(self) -> frozenset[int]:
+        """Those that go to no output: all but the marked ones, for which the outputs' conditions say it."""
         return frozenset(self._why)
+
+    def mark(self, reasons: Mapping[int, str]) -> None:
+        """Make the records in these rows letters, which a DataFrame has marked. The driver alone limits their number:
+        it knows how many records were read."""
+        self._marked |= {row: Why(_CONDITION, text) for row, text in reasons.items()}
 
     def add(self, row: int, why: Why, made: "Callable[[], dict[str, Any]] | None" = None) -> None:
         """Make the record in ``row`` a letter. ``made``: gives the columns that an output refuses. Raises
@@ -303,12 +302,16 @@ class Page:
         """Return the letters, in the order of their records: key, value and headers as they were, and why. None if
         there is none."""
         self._of.add(self._records.num_rows, len(self._why))
-        return self._written() if self._why else None
+        for row, why in self._marked.items():
+            if row not in self._why:
+                self._of.reasons.add(why, _place(self._records, row))
+        every = self._marked | self._why
+        return self._written(every) if every else None
 
-    def _written(self) -> "pa.RecordBatch":
+    def _written(self, every: "Mapping[int, Why]") -> "pa.RecordBatch":
         import pyarrow as pa
 
-        rows = sorted(self._why)
+        rows = sorted(every)
         taken = self._records.take(pa.array(rows, pa.int64()))
         names = taken.schema.names
 
@@ -322,7 +325,7 @@ class Page:
         keys, values, headers = [], [], []
         for row, (key, value), theirs in zip(rows, records, column("headers"), strict=True):
             own, kept = _parted(theirs or ())
-            why, said = self._why[row], self._said(row) | kept
+            why, said = every[row], self._said(row, every[row]) | kept
             whole = value.encode() if isinstance(value, str) else value
             if why.kind == UnfitKind.TOO_LARGE and whole is not None and len(whole) > _VALUE:
                 said["size"] = str(len(whole))
@@ -342,9 +345,9 @@ class Page:
             columns["partition"] = pa.array(fits, pa.int32())
         return pa.RecordBatch.from_pydict(columns)
 
-    def _said(self, row: int) -> dict[str, str]:
+    def _said(self, row: int, why: Why) -> dict[str, str]:
         """The headers, in order. The same again when the record is written again."""
-        batch, why, task = self._records, self._why[row], self._of.task
+        batch, task = self._records, self._of.task
         said = {
             name: str(value.as_py())
             for name in _PLACE
@@ -407,7 +410,7 @@ def _parted(headers: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str,
         return own, {}
     former = {one["key"]: (one["value"] or b"").decode(errors="replace") for one in headers}
     said = {"first_seen": former[FIRST_SEEN]} if FIRST_SEEN in former else {}
-    if (attempt := former.get(ATTEMPT, "")).isascii() and attempt.isdigit() and len(attempt) < _DIGITS:
+    if (attempt := former.get(ATTEMPT, "")).isascii() and attempt.isdigit() and len(attempt) <= _DIGITS:
         said["attempt"] = str(int(attempt) + 1)
     return own, said
 

@@ -26,9 +26,15 @@ def parse_json(column: str, schema: str) -> "Column":
     text = F.col(column).cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = F.from_json(text, f"{schema}, {_CORRUPT} string", options)
-    reason = (
-        F.when(text.isNull(), F.lit("the value is null"))
-        .when(parsed.isNull(), F.lit("the value is empty"))
-        .when(parsed[_CORRUPT].isNotNull(), F.lit(f"the value is no JSON object of {schema}"))
-    )
-    return F.struct(parsed.dropFields(_CORRUPT).alias("record"), reason.alias("reason"))
+
+    def marked(one: "Column") -> "Column":
+        record = one["record"]
+        reason = (
+            F.when(one["text"].isNull(), F.lit("the value is null"))
+            .when(record.isNull(), F.lit("the value is empty"))
+            .when(record[_CORRUPT].isNotNull(), F.lit(f"the value is no JSON object of {schema}"))
+        )
+        return F.struct(record.dropFields(_CORRUPT).alias("record"), reason.alias("reason"))
+
+    # Spark parses again wherever an expression names the parsed record, but evaluates the argument of a function once
+    return F.transform(F.array(F.struct(text.alias("text"), parsed.alias("record"))), marked)[0]

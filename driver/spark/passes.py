@@ -4,7 +4,7 @@ A pass with several outputs is one DataFrame with a struct column for each: null
 then evaluates the common part once for each record, and the task that writes hands each column to its sink's writer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from onceward.connectors.interfaces import Chosen, SinkSession
 from onceward.driver.output import Output
 from onceward.driver.spark.planning import planning
 from onceward.driver.spark.schemas import quoted, simple_columns
-from onceward.executor.aside import INPUT_COLUMN
+from onceward.executor.aside import INPUT_COLUMN, REASON_COLUMN
 from onceward.protocol.values import ParticipantName
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from onceward.driver.output import Expression
 
-__all__ = ["Pass", "Share", "chosen_by", "passes_of"]
+__all__ = ["Marks", "Pass", "Share", "chosen_by", "passes_of"]
+
+_OF_RECORDS = ("key", "value", "headers")
+"""Columns of a letter."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,14 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Which rows a DataFrame marks as dead letters, and why: SQL on the columns of the transform."""
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Pass:
     """What one Spark job of a checkpoint reads, transforms and writes."""
 
@@ -51,6 +62,9 @@ class Pass:
     along: Sequence[str] = ()
     """Columns of the source that go with what is made of a record, as far as the transform keeps them: a column
     :data:`INPUT_COLUMN` beside one for each sink."""
+    marks: Marks | None = None
+    """The task makes a letter of each row that is marked: a column :data:`REASON_COLUMN`. The transform keeps all
+    columns of ``along``."""
 
     @property
     def _planned(self) -> Sequence[Share]:
@@ -59,8 +73,10 @@ class Pass:
     @property
     def plans(self) -> bool:
         """Whether Spark must plan it for certain: there are expressions, or a transform."""
-        return self.transform is not None or any(
-            share.where is not None or share.select is not None for share in self.shares
+        return (
+            self.transform is not None
+            or self.marks is not None
+            or any(share.where is not None or share.select is not None for share in self.shares)
         )
 
     def dataframe(self, source: "DataFrame", copied: Sequence[str] | None = None) -> "DataFrame":
@@ -90,6 +106,13 @@ class Pass:
                 with planning(f"Output {share.name}: {expression!r} in select="):
                     alone = _column(expression)
                     common.select(alone if len(self._planned) == 1 else F.struct(alone))
+        if self.marks is not None:
+            with planning(f"dead_letters: where={self.marks.where!r}"):
+                common.where(self.marks.where)
+            with planning(f"dead_letters: reason={self.marks.reason!r}"):
+                common.select(_column(self.marks.reason).cast("string"))
+            with planning("dead_letters: the columns of a letter"):
+                common.select(*map(quoted, self.along))
 
     def _written(self, common: "DataFrame", every: Sequence[str]) -> "DataFrame":
         if len(self._planned) == 1 and not self.along:
@@ -109,13 +132,31 @@ class Pass:
             if share.where is not None:
                 record = F.when(_column(share.where), record)
             given.append(record.alias(share.name))
-        if kept := [F.col(quoted(name)) for name in self.along if name in common.columns]:
+        if self.marks is not None:
+            reason = F.coalesce(_column(self.marks.reason).cast("string"), F.lit(""))
+            given.append(F.when(_column(self.marks.where), reason).alias(REASON_COLUMN))
+        places = [*(share.name for share in self._planned), *([] if self.marks is None else [REASON_COLUMN])]
+        if kept := [F.col(quoted(name)) for name in self.along if name in common.columns or self.marks is not None]:
             given.append(F.struct(*kept).alias(INPUT_COLUMN))
         wide = common.select(*given)
+        if self.marks is not None:
+            self._require_letters(wide)
+        record = F.col(INPUT_COLUMN)
         if all(share.where is not None for share in self._planned):
-            some = " or ".join(f"{quoted(share.name)} is not null" for share in self._planned)
-            wide = wide.where(self._met(F.expr(some)))
-        return wide.select(*(_chosen(share, wide) for share in self._planned), *(INPUT_COLUMN for _ in kept[:1]))
+            some = F.expr(" or ".join(f"{quoted(name)} is not null" for name in places))
+            if kept and not self.whole:
+                # Spark would evaluate a filter before all columns, and what both use twice, such as a parser
+                record = F.when(some, record).alias(INPUT_COLUMN)
+            else:
+                wide = wide.where(self._met(some))
+        given = [_chosen(share, wide) for share in self._planned]
+        return wide.select(*given, *(F.col(name) for name in places[len(given) :]), *(record for _ in kept[:1]))
+
+    def _require_letters(self, wide: "DataFrame") -> None:
+        """Raise ConfigurationError for columns of which no letter can be made."""
+        for share in self.shares:
+            if not share.planned:
+                _choose(share, wide, INPUT_COLUMN, _OF_RECORDS)
 
     def _met(self, condition: "Column") -> "Column":
         from pyspark.sql import functions as F  # noqa: N812
@@ -127,7 +168,7 @@ class Pass:
         """Return the source column for each column of each writer, if the pass does no more than choose columns of the
         source; None if Spark must run it. Raises ConfigurationError as :meth:`dataframe` does."""
         known = simple_columns(schema)
-        if self.transform is not None or known is None:
+        if self.transform is not None or self.marks is not None or known is None:
             return None
         found: dict[str, Mapping[str, str]] = {}
         for share in self._planned:
@@ -148,10 +189,12 @@ def passes_of(
     *,
     unplanned: ParticipantName | None = None,
     along: Sequence[str] = (),
+    marks: Marks | None = None,
 ) -> Sequence[Pass]:
     """Return the passes of a job: one for all outputs without a transform of their own, and one for each other.
 
-    ``unplanned``: the output whose records the tasks make. ``along``: see :attr:`Pass.along`; of the first pass.
+    ``unplanned``: the output whose records the tasks make. ``along``, ``marks``: see :class:`Pass`; of the first
+    pass.
     """
     by_name = {sink.participant.name: sink for sink in sinks}
     transform = transform and _planned("transform", transform)
@@ -165,7 +208,7 @@ def passes_of(
         for name, output in outputs.items()
         if output.transform
     ]
-    return [*([Pass(shared, transform, along=along)] if shared else []), *branches]
+    return [*([Pass(shared, transform, along=along, marks=marks)] if shared else []), *branches]
 
 
 def _planned(what: str, transform: "Callable[[DataFrame], DataFrame]") -> "Callable[[DataFrame], DataFrame]":
@@ -191,16 +234,23 @@ def chosen_by(sink: SinkSession, df: "DataFrame") -> "DataFrame":
 def _chosen(share: Share, wide: "DataFrame") -> "Column":
     """The column of a sink, with the fields that its writer takes."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructType
 
-    kind, record = wide.schema[share.name].dataType, quoted(share.name)
-    assert isinstance(kind, StructType)
-    try:
-        chosen = share.sink.choose([(field.name, field.dataType.simpleString()) for field in kind.fields])
-    except ConfigurationError as error:
-        raise ConfigurationError(f"Output {share.name}: {error}") from None
+    chosen, record = _choose(share, wide, share.name), quoted(share.name)
     fields = [F.expr(_taken(f"{record}.{quoted(one.column)}", one)).alias(one.name) for one in chosen]
     return F.when(F.expr(f"{record} is not null"), F.struct(*fields)).alias(share.name)
+
+
+def _choose(share: Share, wide: "DataFrame", column: str, fields: Collection[str] | None = None) -> Sequence[Chosen]:
+    """Return what a sink takes of ``fields`` of a struct, None = all. Raises ConfigurationError."""
+    from pyspark.sql.types import StructType
+
+    kind = wide.schema[column].dataType
+    assert isinstance(kind, StructType)
+    given = [(one.name, one.dataType.simpleString()) for one in kind.fields if fields is None or one.name in fields]
+    try:
+        return share.sink.choose(given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Output {share.name}: {error}") from None
 
 
 def _taken(column: str, one: Chosen) -> str:

@@ -255,6 +255,7 @@ def assert_said(bench: Bench) -> None:
     message = next(one for one in bench.topics.messages(bench.dead) if one.value() == b"{350")
     said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
     assert float(said.pop("timestamp")) > 0
+    assert int(said.pop("checkpoint")) > 1
     assert said == {
         "topic": bench.source.encode(),
         "partition": b"1",
@@ -498,6 +499,7 @@ def test_a_letter_of_a_query_says_what_the_query_knows(bench: Bench) -> None:
     query(bench, counted, letters, output_mode="update", outputs=nothing(bench)).run()
     for message in bench.topics.messages(bench.dead):
         said = {key.removeprefix("onceward.error."): value for key, value in cast("Any", message.headers())}
+        assert int(said.pop("checkpoint")) > 1
         assert said == {
             "job": bench.job.encode(),
             "stage": b"transform",

@@ -13,12 +13,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from onceward import parse_json
 from onceward.common.errors import ConfigurationError
 from onceward.connectors.interfaces import Chosen
 from onceward.driver.output import Output
 from onceward.driver.spark import plans
 from onceward.driver.spark.job import CheckpointJob, numbers
-from onceward.driver.spark.passes import Pass, Share, passes_of
+from onceward.driver.spark.passes import Marks, Pass, Share, passes_of
 from onceward.driver.spark.plans import PlanFacts
 from onceward.driver.spark.session import Spark
 from onceward.executor.functions import BALLOT_SCHEMA, reading, to_one, writing
@@ -383,3 +384,46 @@ def test_a_plan_that_each_checkpoint_builds_is_examined_once(
     job.check()
     assert job.moving
     assert len(examined) == 1
+
+
+def with_letters(marks: Marks, transform: "Callable[[DataFrame], DataFrame]", *along: str) -> Pass:
+    choosing = partial(choose, routed=False)
+    out = Share(sink_of(A, choosing), "reason is null", ["key", "cast(p.record.n as string) as value"])
+    dead = Share(sink_of(ParticipantName("dead-letters"), choosing), planned=False)
+    return Pass([out, dead], transform, along=along or ("key", "value", "partition", "offset"), marks=marks)
+
+
+def marked(df: "DataFrame") -> "DataFrame":
+    return df.withColumn("p", parse_json("value", "n bigint, m bigint")).select("*", "p.reason")
+
+
+MARKS = Marks("reason is not null", "reason")
+
+
+def test_a_dataframe_that_marks_letters_parses_each_record_once(spark: "SparkSession") -> None:
+    source = spark.range(0, 2, 1, 2).mapInArrow(reading(None), SCHEMA)
+    made = with_letters(MARKS, marked).dataframe(source)
+    assert made.columns == ["a", "onceward_reason", "onceward_input"]
+    plan = made._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("from_json(") == 1
+    assert "onceward.error" not in plan, "the task makes the letters: Spark would make one of every record"
+
+
+@pytest.mark.parametrize(
+    ("marks", "along", "says"),
+    [
+        (
+            Marks("reson is not null", "reason"),
+            (),
+            r"dead_letters: where='reson is not null': .*Did you mean .*`reason`",
+        ),
+        (Marks("p.reason is not null", "reson"), (), r"dead_letters: reason='reson': .*Did you mean .*`reason`"),
+        (MARKS, ("key", "valeu"), r"dead_letters: the columns of a letter: .*Did you mean .*`value`"),
+        (MARKS, ("key", "offset"), r"(?s)Output dead-letters: .*value: the column is missing"),
+    ],
+)
+def test_marks_of_letters_that_cannot_be_planned_are_refused(
+    spark: "SparkSession", marks: Marks, along: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        job_over(spark, with_letters(marks, marked, *along)).check()

@@ -16,7 +16,7 @@ from onceward.connectors.letters import DEAD_LETTERS
 from onceward.connectors.slots import OpenSlot, SlotContext, Unfit, UnfitKind
 from onceward.connectors.tasks import Ballot, CheckpointTask, Postponed, Vote, check_ballots
 from onceward.driver.letters import LetterCount
-from onceward.executor.aside import INPUT_COLUMN, ByColumn, OfFunction, RowByRow, SettingAside
+from onceward.executor.aside import INPUT_COLUMN, REASON_COLUMN, ByColumn, OfFunction, RowByRow, SettingAside
 from onceward.executor.functions import by_name, to_one, unusable, unusable_in
 from onceward.executor.letters import (
     LetterRefusedError,
@@ -485,14 +485,10 @@ def test_a_task_says_where_its_newest_letters_are_as_far_as_the_records_say_it()
     texts = batch.set_column(2, "topic", pa.array(["no topic of Kafka: a value"] * 1000))
     assert places(rule(Counted()), texts) == {"JSONDecodeError": (4, [])}
 
-    def letter(**said: str) -> dict[str, Any]:
-        headers = [{"key": f"onceward.error.{name}", "value": text.encode()} for name, text in said.items()]
-        return {"value": b"", "headers": headers}
-
-    marked = [letter(**{"class": "condition", "topic": "in", "partition": "1", "offset": str(n)}) for n in range(5)]
+    records = [{"value": b"", "topic": "in", "partition": 1, "offset": n} for n in range(5)] + [{"value": b""}]
     by_column = SettingAside(making=ByColumn(), to=rule(Counted()).to)
-    found = places(by_column, wide(**{DEAD_LETTERS: [*marked, letter(**{"class": "condition"})]}))
-    assert found == {"condition": (6, [Place("in", 1, n) for n in (4, 3)])}
+    found = places(by_column, wide(**{REASON_COLUMN: ["why"] * 6, INPUT_COLUMN: records}))
+    assert found == {"condition": (6, [Place("in", 1, n) for n in (4, 3, 2)])}
 
 
 @pytest.mark.parametrize("rate", ["1", "0%", "101%", 0, -1, 1.5, True, "one"])
@@ -667,18 +663,28 @@ def test_a_row_of_a_dataframe_is_a_letter_with_its_record_as_far_as_it_is_known(
     by_column = SettingAside(making=ByColumn(), to=rule(Counted()).to)
     rows = [{"value": b"%d" % n} if n != 2 else None for n in range(4)]
     records = [{"key": b"k%d" % n, "value": b"in %d" % n, "topic": "in", "partition": 1, "offset": n} for n in range(4)]
-    marked = [
-        None,
-        None,
-        {"key": b"m", "value": b"in 2", "headers": []},
-        {"key": b"m", "value": b"in 3", "headers": []},
-    ]
-    batch = wide(**{"a": rows, "b": rows, DEAD_LETTERS: marked, INPUT_COLUMN: records})
+    marked = [None, None, "two", "three"]
+    batch = wide(**{"a": rows, "b": rows, REASON_COLUMN: marked, INPUT_COLUMN: records})
     refusing = slots(a=Choosy(UnfitKind.REFUSED, b"1", b"3"), b=Stranger())
     made, letters = run(by_column, batch, slots=refusing)
     assert made == {"a": [b"0"], "b": [b"0"]}
-    assert sorted(letter["value"] for letter in letters) == [b"in 1", b"in 2", b"in 3"], "each once"
-    assert [said(letter)["offset"] for letter in letters if letter["key"] == b"k1"] == ["1"]
+    assert [(letter["key"], letter["value"]) for letter in letters] == [
+        (b"k%d" % n, b"in %d" % n) for n in (1, 2, 3)
+    ], "each once"
+    assert [(said(letter)["class"], said(letter)["offset"]) for letter in letters] == [
+        ("refused", "1"),
+        ("condition", "2"),
+        ("refused", "3"),
+    ]
+    assert {name: said(letters[1])[name] for name in ("stage", "message", "checkpoint", "attempt")} == {
+        "stage": "transform",
+        "message": "two",
+        "checkpoint": "7",
+        "attempt": "1",
+    }
+    made, letters = run(by_column, batch, slots=slots(a=Stranger(), b=Stranger()))
+    assert made == {"a": [b"0", b"1", b"3"], "b": [b"0", b"1", b"3"]}, "an output's own condition says what it gets"
+    assert [letter["value"] for letter in letters] == [b"in 2", b"in 3"]
 
     made, letters = run(by_column, wide(a=rows, b=rows), slots=refusing)
     assert made == {"a": [b"0"], "b": [b"0"]}
