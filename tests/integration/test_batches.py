@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,20 +95,6 @@ def test_reader_function_and_writer_share_one_worker_and_no_other_path_is_taken(
         assert frozen == b"True" or known == b"0"
     assert os.getpid() not in map(int, pools)
     assert any(b"1" in known for known in pools.values()), "no worker with a function has ever written"
-
-
-def test_workers_read_by_the_client_of_our_own(bench: Bench) -> None:
-    pytest.importorskip("onceward_native")
-    bench.fill(0, 50)
-
-    def chosen(batches: Batches) -> Batches:
-        for batch in batches:
-            # loaded only when it is chosen
-            loaded = "onceward.sources.kafka.client.native.consumer" in sys.modules
-            yield text([str(loaded)] * batch.num_rows)
-
-    bench.pipeline(transform_batches=chosen).run()
-    assert set(bench.topics.values(bench.sink)) == {b"True"}
 
 
 @pytest.mark.parametrize(

@@ -397,21 +397,20 @@ def chosen(**more: str) -> Consumer:
     return choice.new_consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", **more}, logger=LOGGER)
 
 
-@pytest.mark.parametrize("name", ["native", "librdkafka", "auto", None])
+@pytest.mark.parametrize("name", ["native", "librdkafka", None])
 def test_the_variable_decides(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choice.READER_VARIABLE, raising=False)
-    monkeypatch.setattr(choice, "_left", [])
     if name is not None:
         monkeypatch.setenv(choice.READER_VARIABLE, name)
     made = chosen()
-    assert isinstance(made, native.NativeConsumer) == (name != "librdkafka")
+    assert isinstance(made, native.NativeConsumer) == (name == "native")
     made.close()
 
 
 def test_without_the_codec_librdkafka_reads_and_the_log_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(choice.READER_VARIABLE, raising=False)
+    monkeypatch.setenv(choice.READER_VARIABLE, "auto")
     monkeypatch.setattr(choice, "_missing", choice._missing.__wrapped__)
     monkeypatch.setitem(sys.modules, "onceward_native", None)
     choice._say.cache_clear()
@@ -426,7 +425,7 @@ def test_without_the_codec_librdkafka_reads_and_the_log_says_why(
 def test_a_setting_that_only_librdkafka_follows_selects_it_and_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(choice.READER_VARIABLE, raising=False)
+    monkeypatch.setenv(choice.READER_VARIABLE, "auto")
     choice._say.cache_clear()
     for _ in range(2):
         made = chosen(**{"client.rack": "a"})
@@ -440,7 +439,7 @@ def test_a_setting_that_only_librdkafka_follows_selects_it_and_is_logged_once(
 def test_what_only_librdkafka_reads_fails_the_read_and_is_left_to_it_from_then_on(
     bad: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(choice.READER_VARIABLE, raising=False)
+    monkeypatch.setenv(choice.READER_VARIABLE, "auto")
     monkeypatch.setattr(choice, "_left", [])
     made = chosen()
     assert isinstance(made, native.NativeConsumer)
