@@ -1,4 +1,4 @@
-"""Which client writes: one of our own where it can, else librdkafka."""
+"""Which client writes: librdkafka, or one of our own where it is asked for and can."""
 
 import logging
 import os
@@ -16,8 +16,9 @@ from onceward.sinks.kafka.timeouts import NEVER_MS
 __all__ = ["WRITER_VARIABLE", "new_producer"]
 
 WRITER_VARIABLE: Final = "ONCEWARD_KAFKA_WRITER"
-"""``native`` or ``librdkafka``: that one, whatever else is true. Else the native client writes where it loads and
-follows every setting."""
+"""``auto``: the native client where it loads and follows every setting. ``native`` or ``librdkafka``, for tests: that
+one, whatever else is true. Without it librdkafka writes, except transactions that never expire: not all suites have run
+on the native client."""
 
 
 def new_producer(
@@ -30,24 +31,23 @@ def new_producer(
     """Return a producer. ``config``: librdkafka's properties. ``topics``: every topic that it will write to. ``failed``
     is called for each record that could not be delivered, during `poll` and `flush`. Raises KafkaException if the
     configuration is rejected, ImportError if the variable demands a client that is not installed."""
-    why = _why_not_native(config)
-    if why is None:
+    asked, never = os.environ.get(WRITER_VARIABLE), str(config.get("transaction.timeout.ms")) == str(NEVER_MS)
+    why: str | None = f"{WRITER_VARIABLE} says so"
+    if asked == "native" or ((asked == "auto" or (never and asked is None)) and (why := _why_not(config)) is None):
         from onceward.sinks.kafka.client.native.producer import NativeProducer
 
         return NativeProducer(config, topics=topics, failed=failed, logger=logger)
-    if str(config.get("transaction.timeout.ms")) == str(NEVER_MS):
+    if never:
         raise KafkaException(
             KafkaError(KafkaError._UNSUPPORTED_FEATURE, f"transactions that never expire cannot be written here: {why}")
         )
-    _say(why, logger)
+    if asked == "auto" and why is not None:
+        _say(why, logger)
     return ArrowProducer(config, topics=topics, failed=failed, logger=logger)
 
 
-def _why_not_native(config: Mapping[str, Any]) -> str | None:
-    if (asked := os.environ.get(WRITER_VARIABLE)) == "native":
-        return None
-    if asked == "librdkafka":
-        return f"{WRITER_VARIABLE} says so"
+def _why_not(config: Mapping[str, Any]) -> str | None:
+    """Return why the native client cannot write."""
     if (why := _missing()) is None:
         from onceward.sinks.kafka.client.native.settings import FOLLOWED, unwritable
 
