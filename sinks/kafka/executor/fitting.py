@@ -86,18 +86,20 @@ class Fitting:
         if column is None:
             return
         partitions = np.asarray(column.fill_null(0))
-        wrong = np.flatnonzero((partitions < 0) | (partitions >= self._partitions_of(records, int(partitions.max()))))
+        wrong = np.flatnonzero((partitions < 0) | (partitions >= self._partitions_of(records, partitions)))
         for row in wrong.tolist():
             yield _refused(row, f"its partition is {partitions[row]}, which its topic lacks")
 
-    def _partitions_of(self, records: pa.RecordBatch, highest: int) -> npt.NDArray[np.int64]:
-        """How many partitions the topic of each record has, or that of all. ``highest``: that a record names."""
+    def _partitions_of(self, records: pa.RecordBatch, named: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many partitions the topic of each record has, or that of all. ``named``: those that the records name."""
         mine = _known.mine()
         key = self.cluster, self.topics
         asked, known = mine.get(key, (-math.inf, {}))
-        if highest >= min(known.values(), default=0) and time.monotonic() - asked > _KNOWN_S:
+        counts = self._of_topics(records, known)
+        if (not known or (named >= counts).any()) and time.monotonic() - asked > _KNOWN_S:
             mine[key] = time.monotonic(), (known := self._ask())
-        return self._of_topics(records, known)
+            counts = self._of_topics(records, known)
+        return counts
 
     def _ask(self) -> Mapping[str, int]:
         """Raises DeliveryError."""
