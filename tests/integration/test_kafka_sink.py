@@ -512,7 +512,7 @@ def test_pre_commit_halts_when_a_topic_was_recreated_and_names_both_ids(
         topics.delete(out)
         with pytest.raises(PreCommitError, match="is not on cluster"):
             sink.pre_commit(2, [vote])
-        topics.create("out")
+        topics.create("out", partitions=3)
         now = topic_facts(sink.control, [out])[out].id
         with pytest.raises(HaltedError, match=f"its id was {known} and is {now}"):
             sink.pre_commit(2, [vote])
