@@ -9,5 +9,6 @@ connection.py    one established connection
 opening.py       opens one: TCP, TLS, versions, credentials
 brokers.py       the connections to all brokers of a cluster, and who leads what
 coordinators.py  who coordinates a group or a transactional id, and requests to it
+choice.py        whether a client of our own can be used
 errors.py        what goes wrong, as confluent-kafka's errors
 """

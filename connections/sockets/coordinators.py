@@ -121,9 +121,10 @@ class Coordinators:
         return not any(each.sent for each in (*self._waiting, *self._finding.values()))
 
     def find(self, to: CoordinatorOf) -> None:
-        """Look for a coordinator before it is needed."""
+        """Look for a coordinator, also before it is needed."""
         if to not in self._known and to not in self._finding:
-            self._finding[to] = _FindCoordinator(to)
+            finding = self._finding[to] = _FindCoordinator(to)
+            self._find(finding, time.monotonic())
 
     def ask(self, request: Coordinated, *, after: Coordinated | None = None) -> None:
         """Send a request when its coordinator is known, and ``after`` has worked."""
@@ -153,9 +154,7 @@ class Coordinators:
                 continue
             node = self._known.get(request.to)
             if node is None:
-                if request.to not in self._finding:
-                    self._finding[request.to] = _FindCoordinator(request.to)
-                    self._find(self._finding[request.to], now)
+                self.find(request.to)
             else:
                 request.sent = True
                 request.sent = self._brokers.send(node, request) and request.sent

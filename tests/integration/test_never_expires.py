@@ -1,4 +1,4 @@
-"""Transactions that the brokers never abort (KIP-939): none is lost, and what is left behind is ended."""
+"""Transactions that brokers never abort (KIP-939): the job loses none, and ends those that it leaves open."""
 
 from collections.abc import Iterable, Iterator
 

@@ -3,11 +3,11 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from onceward.connections.sockets.choice import missing, say_librdkafka
 from onceward.connections.sockets.settings import unfollowed
 from onceward.sinks.kafka.client.interface import Producer
 from onceward.sinks.kafka.client.producer import ArrowProducer
@@ -42,33 +42,15 @@ def new_producer(
             KafkaError(KafkaError._UNSUPPORTED_FEATURE, f"transactions that never expire cannot be written here: {why}")
         )
     if asked == "auto" and why is not None:
-        _say(why, logger)
+        say_librdkafka("written", why, logger)
     return ArrowProducer(config, topics=topics, failed=failed, logger=logger)
 
 
 def _why_not(config: Mapping[str, Any]) -> str | None:
     """Return why the native client cannot write."""
-    if (why := _missing()) is None:
+    if (why := missing()) is None:
         from onceward.sinks.kafka.client.native.settings import FOLLOWED, unwritable
 
         keys = unfollowed(config, FOLLOWED) or [setting for setting in [unwritable(config)] if setting]
         why = f"only librdkafka follows {', '.join(keys)}" if keys else None
     return why
-
-
-@cache
-def _missing() -> str | None:
-    """Return why the native client cannot be used at all."""
-    try:
-        import onceward_native  # noqa: F401
-    except (ImportError, AttributeError) as error:  # AttributeError: the library is older than its Python part
-        return f"onceward-native is not installed, or does not load here ({error})"
-    return None
-
-
-@cache
-def _say(why: str, logger: logging.Logger) -> None:
-    """Log it once."""
-    logger.warning(
-        "Records are written by librdkafka, which takes several times the CPU: %s. The records are the same.", why
-    )

@@ -3,9 +3,9 @@
 import logging
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 
+from onceward.connections.sockets.choice import missing, say_librdkafka
 from onceward.connections.sockets.settings import unfollowed
 from onceward.sources.kafka.client.consumer import ArrowConsumer
 from onceward.sources.kafka.client.interface import Consumer
@@ -41,29 +41,11 @@ def _chosen(config: Mapping[str, Any], logger: logging.Logger) -> str:
     asked = os.environ.get(READER_VARIABLE)
     if asked != _AUTO:
         return _NATIVE if asked == _NATIVE else _LIBRDKAFKA
-    if (why := _left[0] if _left else _missing()) is None:
+    if (why := _left[0] if _left else missing()) is None:
         from onceward.sources.kafka.client.native.settings import FOLLOWED
 
         if not (keys := unfollowed(config, FOLLOWED)):
             return _NATIVE
         why = f"only librdkafka follows {', '.join(keys)}"
-    _say(why, logger)
+    say_librdkafka("read", why, logger)
     return _LIBRDKAFKA
-
-
-@cache
-def _missing() -> str | None:
-    """Return why the native client cannot be used at all."""
-    try:
-        import onceward_native  # noqa: F401
-    except (ImportError, AttributeError) as error:  # AttributeError: the library is older than its Python part
-        return f"onceward-native is not installed, or does not load here ({error})"
-    return None
-
-
-@cache
-def _say(why: str, logger: logging.Logger) -> None:
-    """Log it once."""
-    logger.warning(
-        "Records are read by librdkafka, which takes several times the CPU: %s. The records are the same.", why
-    )

@@ -16,6 +16,7 @@ from kafka.errors import kafka_errors
 from kafka.protocol.consumer import FetchRequest as TheirRequest
 from kafka.protocol.consumer import FetchResponse as TheirAnswer
 
+from onceward.connections.sockets.choice import missing, say_librdkafka
 from onceward.connections.sockets.encoding import Decoder, GarbledError
 from onceward.connections.sockets.metadata import NO_ID, Leader, Topic
 from onceward.connections.sockets.requests import Request
@@ -411,9 +412,9 @@ def test_without_the_codec_librdkafka_reads_and_the_log_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(choice.READER_VARIABLE, "auto")
-    monkeypatch.setattr(choice, "_missing", choice._missing.__wrapped__)
+    monkeypatch.setattr(choice, "missing", missing.__wrapped__)
     monkeypatch.setitem(sys.modules, "onceward_native", None)
-    choice._say.cache_clear()
+    say_librdkafka.cache_clear()
     for _ in range(2):
         made = chosen()
         assert not isinstance(made, native.NativeConsumer)
@@ -426,7 +427,7 @@ def test_a_setting_that_only_librdkafka_follows_selects_it_and_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(choice.READER_VARIABLE, "auto")
-    choice._say.cache_clear()
+    say_librdkafka.cache_clear()
     for _ in range(2):
         made = chosen(**{"client.rack": "a"})
         assert not isinstance(made, native.NativeConsumer)

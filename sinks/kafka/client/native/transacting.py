@@ -102,6 +102,20 @@ class NewProducerId(Request):
         self.sent = False
 
 
+def _codes(answer: Decoder) -> dict[tuple[str | None, int], int]:
+    """Read the error codes of partitions."""
+    answer.take("i")  # throttle
+    codes: dict[tuple[str | None, int], int] = {}
+    for _ in answer.array():
+        topic = answer.text()
+        for _ in answer.array():
+            number, code = answer.take("ih")
+            answer.tags()
+            codes[topic, number] = code
+        answer.tags()
+    return codes
+
+
 class _OfTransaction(Coordinated):
     """A request about the open transaction of an id."""
 
@@ -139,15 +153,7 @@ class AddPartitions(_OfTransaction):
         return [out.data]
 
     def read(self, version: int, answer: Decoder) -> int:
-        answer.take("i")  # throttle
-        codes: dict[tuple[str | None, int], int] = {}
-        for _ in answer.array():
-            topic = answer.text()
-            for _ in answer.array():
-                number, code = answer.take("ih")
-                answer.tags()
-                codes[topic, number] = code
-            answer.tags()
+        codes = _codes(answer)
         if not codes.keys() >= {*self.places}:
             raise GarbledError("it does not have each partition that was to be added")
         errors = {*codes.values()} - {0, _NOT_ATTEMPTED}
@@ -209,15 +215,7 @@ class CommitOffset(Coordinated):
         return [out.data]
 
     def read(self, version: int, answer: Decoder) -> int:
-        answer.take("i")  # throttle
-        codes: dict[tuple[str | None, int], int] = {}
-        for _ in answer.array():
-            topic = answer.text()
-            for _ in answer.array():
-                number, code = answer.take("ih")
-                answer.tags()
-                codes[topic, number] = code
-            answer.tags()
+        codes = _codes(answer)
         if self._place not in codes:
             raise GarbledError("it does not have the partition of the offset")
         return codes[self._place]
